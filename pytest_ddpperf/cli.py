@@ -1,0 +1,1 @@
+"""The ddpperf command."""

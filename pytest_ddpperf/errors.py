@@ -1,0 +1,60 @@
+"""What can go wrong, each as a type of its own; the first line of every message is one clear sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DdpperfError(Exception):
+    """Base of all errors that this plugin raises on purpose.
+
+    The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
+    """
+
+
+class SettingError(DdpperfError):
+    """A knob has a value that it cannot take; the message names the knob, the value and what it takes."""
+
+
+class PayloadError(DdpperfError):
+    """A function or a result cannot be sent between processes; the message names the object and the reason."""
+
+
+class WorkloadError(DdpperfError):
+    """What the user gave to be measured does not keep its contract (a step that is no callable, a NaN loss ...)."""
+
+
+class LaunchError(DdpperfError):
+    """The ranks could not be started at all (torch cannot be imported, no such backend, too few devices)."""
+
+
+class RankFailed(DdpperfError):
+    """A rank raised, exited, was killed or blocked; the message starts with the guilty rank and its reason.
+
+    Attributes:
+        rank: the global rank that failed first, or None where no single one is to blame.
+        sections: titles and texts of what the ranks printed, for the test's report.
+    """
+
+    def __init__(
+        self, message: str, *, rank: int | None = None, sections: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.sections = tuple(sections)
+
+
+class RanksTimedOut(RankFailed):
+    """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
+
+
+class RankSkipped(DdpperfError):
+    """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
+
+
+class BaselineError(DdpperfError):
+    """A baseline cannot be read or written; the message names the file, the field and the cure."""
+
+
+class Regression(DdpperfError):
+    """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""

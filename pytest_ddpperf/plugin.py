@@ -1,0 +1,1 @@
+"""pytest hooks and fixtures, and nothing else."""

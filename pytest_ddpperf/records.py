@@ -1,0 +1,245 @@
+"""The nouns: frozen data that the parts of the plugin hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+Better = Literal["lower", "higher"]
+Family = Literal["absolute", "relative"]
+Scale = Literal["ratio", "difference"]
+Mode = Literal["strong", "weak"]
+
+
+class Verdict(str, Enum):
+    """What a comparison says. Ordered from good to bad: a result is as bad as its worst gated metric."""
+
+    IMPROVED = "improved"
+    UNCHANGED = "unchanged"
+    NEW = "new"
+    INCOMPATIBLE = "incompatible"
+    INCONCLUSIVE = "inconclusive"
+    REGRESSED = "regressed"
+    BROKEN = "broken"
+
+    @property
+    def severity(self) -> int:
+        """0 for the best verdict, rising with badness."""
+        return list(Verdict).index(self)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; ``confidence`` is 0.95 for 95 %."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The facts about machine, software and group that a result depends on.
+
+    Fields that are compared ("keyed") decide which baseline belongs to a run; ``recorded`` holds what is worth
+    knowing but does not decide (host, kernel, full versions). No live reading (load, clocks) is ever keyed.
+    """
+
+    device: str  # "cpu" or "cuda"
+    device_model: str  # the GPU's name; on CPU the same as cpu_model
+    device_count: int  # GPUs in the machine; 0 on CPU
+    cpu_model: str
+    cores: int  # usable by this process
+    threads: int  # per rank
+    nodes: int
+    backend: str  # "gloo" or "nccl"
+    world_size: int
+    torch: str  # major.minor
+    cuda: str | None  # major.minor of the CUDA that torch was built for
+    recorded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether ranks have to share a core or a GPU: their times say little about real hardware."""
+        limit = self.cores if self.device == "cpu" else self.device_count
+        return self.world_size > limit * self.nodes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
+
+    warmup: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class RankLaunch:
+    """What one rank reports of one launch.
+
+    Attributes:
+        step_times: seconds of each timed step on this rank, in order.
+        memory: bytes by kind: ``peak_resident`` on CPU (peak resident memory above the level before the model was
+            built), ``peak_allocated`` and ``peak_reserved`` on CUDA.
+        loss: the last timed step's loss on this rank; None where the step returns none.
+        samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
+    """
+
+    rank: int
+    step_times: tuple[float, ...]
+    memory: Mapping[str, float]
+    loss: float | None
+    samples_per_step: float | None
+    tokens_per_step: float | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One fresh process group, from start to end: the unit of statistics.
+
+    Attributes:
+        round: which round of the run it belongs to; launches of variants in one round are partners.
+        seconds: how long the whole launch took, start-up included.
+    """
+
+    round: int
+    ranks: tuple[RankLaunch, ...]
+    seconds: float
+
+    @property
+    def step_times(self) -> tuple[float, ...]:
+        """Seconds of each step: a step lasts as long as its slowest rank."""
+        return tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One variant of one benchmark, measured: everything that metrics are computed from.
+
+    Attributes:
+        name: tells this variant from the others of its test, e.g. ``ddp`` or ``ddp w2``.
+        mode: how a point of a scaling curve was measured; None for a plain benchmark.
+        launches: in the order measured; only those that the verdict rests on.
+        findings: remarks that a reader of the numbers needs, a sentence each.
+    """
+
+    name: str
+    strategy: str
+    mode: Mode | None
+    plan: Plan
+    environment: Environment
+    launches: tuple[Launch, ...]
+    findings: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.environment.world_size
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one measurement: a sample per launch, and what they amount to.
+
+    Attributes:
+        better: the direction of an improvement.
+        scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction.
+        gated: whether its verdict counts for the result's.
+        slack: the smallest tolerance that makes sense for this metric, as a fraction (or absolute, for differences).
+        value: the typical value over launches, in ``unit``.
+        interval: where that value lies; None with fewer than two launches.
+    """
+
+    metric: str
+    unit: str
+    better: Better
+    family: Family
+    scale: Scale
+    gated: bool
+    slack: float
+    samples: tuple[float, ...]
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class BaselineRecord:
+    """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
+
+    name: str
+    strategy: str
+    mode: Mode | None
+    plan: Plan
+    environment: Environment
+    series: tuple[Series, ...]
+    commit: str | None
+    date: str  # ISO 8601, day
+    steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store knows for a benchmark: the record to compare with, or why there is none.
+
+    ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the environment facts in which the
+    nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not comparable.
+    """
+
+    record: BaselineRecord | None
+    origin: str  # the environment key, or the reason in words
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric, judged.
+
+    Attributes:
+        change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
+        change_interval: where the change lies.
+        tolerance: the change that the test accepts.
+        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability.
+        verdict: for this metric alone.
+        note: why the verdict is what it is, where that is not plain from the numbers.
+    """
+
+    series: Series
+    baseline: float | None
+    change: float | None
+    change_interval: Interval | None
+    tolerance: float
+    mde: float | None
+    verdict: Verdict
+    gated: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark, judged: a row of the summary and an entry of the JSON file."""
+
+    test: str  # pytest node id
+    measurement: Measurement
+    comparisons: tuple[Comparison, ...]
+    verdict: Verdict
+    baseline: BaselineRecord | None
+    origin: str
+    findings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The variant's name within its test."""
+        return self.measurement.name
+
+    def __getitem__(self, metric: str) -> Comparison:
+        """The comparison of a metric.
+
+        Raises:
+            KeyError: this benchmark has no such metric.
+        """
+        for comparison in self.comparisons:
+            if comparison.series.metric == metric:
+                return comparison
+        raise KeyError(metric)
