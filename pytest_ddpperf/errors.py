@@ -36,9 +36,7 @@ class RankFailed(DdpperfError):
         sections: titles and texts of what the ranks printed, for the test's report.
     """
 
-    def __init__(
-        self, message: str, *, rank: int | None = None, sections: Sequence[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, message: str, *, rank: int | None = None, sections: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.rank = rank
         self.sections = tuple(sections)

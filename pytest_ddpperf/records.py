@@ -123,6 +123,7 @@ class Measurement:
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         launches: in the order measured; only those that the verdict rests on.
         findings: remarks that a reader of the numbers needs, a sentence each.
+        series: its metrics; ``measurement["step_time"]`` is one of them.
     """
 
     name: str
@@ -132,11 +133,23 @@ class Measurement:
     environment: Environment
     launches: tuple[Launch, ...]
     findings: tuple[str, ...] = ()
+    series: tuple[Series, ...] = ()
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.environment.world_size
+
+    def __getitem__(self, metric: str) -> Series:
+        """A metric of this measurement, by name.
+
+        Raises:
+            KeyError: it has no such metric; the message names those it has.
+        """
+        by_name = {series.metric: series for series in self.series}
+        if metric not in by_name:
+            raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")
+        return by_name[metric]
 
 
 @dataclass(frozen=True)

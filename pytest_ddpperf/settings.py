@@ -1,1 +1,313 @@
-"""Every knob, declared once: from this table follow the command line, the ini file and the marker."""
+"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records import Verdict
+
+T = TypeVar("T")
+DEFAULT_SET = "default"
+
+
+def world_sizes(value: object) -> tuple[int, ...]:
+    """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
+    if isinstance(value, str):
+        value = value.split(",")
+    parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
+    sizes = sorted({positive_int(part) for part in parts})
+    if not sizes:
+        raise ValueError("a number of ranks of at least 1, or several separated by commas")
+    return tuple(sizes)
+
+
+def positive_int(value: object) -> int:
+    """A whole number of at least 1."""
+    return _whole(value, 1)
+
+
+def whole_number(value: object) -> int:
+    """A whole number of at least 0."""
+    return _whole(value, 0)
+
+
+def _whole(value: object, least: int) -> int:
+    expected = f"a whole number of at least {least}"
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(expected)
+    return value
+
+
+def steps(value: object) -> int | None:
+    """Timed steps of a launch; None (``auto``) for as many as fill about a second."""
+    if value is None or value == "auto":
+        return None
+    try:
+        return positive_int(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None
+
+
+def seconds(value: object) -> float:
+    """A duration above 0 in seconds."""
+    return _positive(value, "a number of seconds above 0")
+
+
+def fraction(value: object) -> float:
+    """A share of at least 0: ``0.03`` or ``"3%"``."""
+    expected = "a fraction of at least 0, such as 0.03 or 3%"
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return _number(value.strip()[:-1], expected, least=0.0) / 100
+    return _number(value, expected, least=0.0)
+
+
+def _positive(value: object, expected: str) -> float:
+    number = _number(value, expected, least=0.0)
+    if number == 0:
+        raise ValueError(expected)
+    return number
+
+
+def _number(value: object, expected: str, *, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not math.isfinite(number) or number < least:
+        raise ValueError(expected)
+    return number
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    """A parser for one word out of ``choices``."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def switch(value: object) -> bool:
+    """On or off: a bool, or one of the words that ini files use."""
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError("true or false")
+
+
+def verdicts(value: object) -> frozenset[Verdict]:
+    """The verdicts that fail a test: ``"regressed,broken"``, a list of such words, or ``none``."""
+    expected = f"verdicts out of {', '.join(v.value for v in Verdict)}, separated by commas, or none"
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Iterable):
+        raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
+    words = [part.value if isinstance(part, Verdict) else str(part).strip() for part in parts]
+    if words == ["none"]:
+        return frozenset()
+    try:
+        return frozenset(map(Verdict, words))
+    except ValueError:
+        raise ValueError(expected) from None
+
+
+def set_name(value: object) -> str:
+    """The name of a set of baselines: letters, digits, dot, dash and underscore."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+        raise ValueError("a name of letters, digits, dots, dashes and underscores")
+    return value
+
+
+def save_name(value: object) -> str | None:
+    """The set to save to. A name that exists as a file is refused: it was meant as an argument of pytest."""
+    name = set_name(value)
+    if Path(name).exists():
+        raise ValueError(
+            f"a name for a set of baselines, but {name} is a file or folder here: "
+            "put --ddpperf-save last, or write --ddpperf-save=NAME"
+        )
+    return name
+
+
+def path(value: object) -> Path:
+    """A path, as given."""
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError("a path")
+    return Path(value)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How a setting is given: its parser (raises ValueError with what it expects), its help, its bare form.
+
+    Attributes:
+        per_test: whether the marker and the fixture's verbs take it too, or only the session as a whole.
+        bare: the value of the option without one, such as ``--ddpperf-save``; None where a value is needed.
+        flag: whether the option takes no value at all.
+    """
+
+    name: str
+    parse: Callable[[object], Any]
+    help: str
+    metavar: str | None
+    per_test: bool
+    bare: str | None
+    flag: bool
+
+    @property
+    def option(self) -> str:
+        """The name on the command line."""
+        return f"--ddpperf-{self.name.replace('_', '-')}"
+
+    @property
+    def ini(self) -> str:
+        """The name in the ini file."""
+        return f"ddpperf_{self.name}"
+
+
+def _knob(
+    default: T,
+    parse: Callable[[object], T],
+    text: str,
+    metavar: str | None = None,
+    *,
+    per_test: bool = True,
+    bare: str | None = None,
+    flag: bool = False,
+) -> T:
+    metadata = {"parse": parse, "help": text, "metavar": metavar, "per_test": per_test, "bare": bare, "flag": flag}
+    declared: T = field(default=default, metadata=metadata)
+    return declared
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The resolved knobs of one benchmark. A new knob is one field here and nothing anywhere else."""
+
+    world_size: tuple[int, ...] | None = _knob(
+        None,
+        world_sizes,
+        "number of ranks (default: the number of GPUs, else 2); several, as in 1,2,4, for scaling benchmarks: "
+        "other benchmarks take the largest",
+        "N[,N...]",
+    )
+    backend: str = _knob("auto", one_of("auto", "nccl", "gloo"), "auto (nccl on GPUs, else gloo), nccl or gloo", "NAME")
+    device: str = _knob("auto", one_of("auto", "cpu", "cuda"), "auto (cuda where there is a GPU), cpu or cuda", "NAME")
+    steps: int | None = _knob(
+        None, steps, "timed steps of a launch; auto: the baseline's, else as many as fill about a second", "N"
+    )
+    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
+    launches: int = _knob(
+        8,
+        positive_int,
+        "launches before the first verdict; more are added until it is decided or max-time is spent",
+        "N",
+    )
+    max_time: float = _knob(60.0, seconds, "seconds of measuring for a benchmark, at most", "SECONDS")
+    timeout: float = _knob(
+        120.0, seconds, "deadline of one launch: ranks that have not finished by then are shown and killed", "SECONDS"
+    )
+    tolerance: float = _knob(0.03, fraction, "the worsening that a test accepts, such as 0.03 or 3%%", "FRACTION")
+    fail_on: frozenset[Verdict] = _knob(
+        frozenset({Verdict.REGRESSED, Verdict.BROKEN}), verdicts, "verdicts that fail a test, or none", "VERDICT[,...]"
+    )
+    require_baseline: bool = _knob(
+        default=False, parse=switch, text="fail where there is no comparable baseline (new, incompatible)", flag=True
+    )
+    baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
+        Path("baselines"),
+        path,
+        "folder of the stored baselines, relative to the root of the project",
+        "DIR",
+        per_test=False,
+    )
+    baseline: str = _knob(DEFAULT_SET, set_name, "named set of baselines to compare with", "NAME", per_test=False)
+    save: str | None = _knob(
+        None,
+        save_name,
+        "store what was measured as the new baseline, under NAME if one is given",
+        "NAME",
+        per_test=False,
+        bare=DEFAULT_SET,
+    )
+    force_save: bool = _knob(
+        default=False,
+        parse=switch,
+        text="let --ddpperf-save store inconclusive benchmarks too",
+        per_test=False,
+        flag=True,
+    )
+    json: Path | None = _knob(  # noqa: RUF009 - a field, declared
+        None, path, "write all results to this file", "FILE", per_test=False
+    )
+
+    @property
+    def failing(self) -> frozenset[Verdict]:
+        """The verdicts that fail a test, all knobs considered."""
+        missing = {Verdict.NEW, Verdict.INCOMPATIBLE} if self.require_baseline else set()
+        return self.fail_on | missing
+
+
+KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, **f.metadata) for f in dataclasses.fields(Settings)}
+
+
+def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
+    """The settings with a stronger layer laid over them.
+
+    Args:
+        settings: the weaker layers, resolved.
+        layer: raw values by knob name.
+        where: words for a knob and its raw value in this layer, e.g. ``--ddpperf-world-size=two``.
+
+    Raises:
+        SettingError: a value does not fit its knob.
+    """
+    parsed = {}
+    for name, raw in layer.items():
+        knob = KNOBS[name]
+        try:
+            parsed[name] = knob.parse(raw)
+        except ValueError as error:
+            raise SettingError(f"{where(knob, raw)}: expected {error}") from None
+    return dataclasses.replace(settings, **parsed)
+
+
+def overlay_words(settings: Settings, words: Mapping[str, object], *, where: str) -> Settings:
+    """The settings with the keyword arguments of a marker or a call laid over them.
+
+    Args:
+        settings: the weaker layers, resolved.
+        words: the keyword arguments.
+        where: how the place is called in an error, e.g. ``@pytest.mark.ddpperf``.
+
+    Raises:
+        SettingError: a word is no knob of a test (the closest one is named), or its value does not fit.
+    """
+    known = [name for name, knob in KNOBS.items() if knob.per_test]
+    for word in words:
+        if word not in known:
+            raise SettingError(f"{where}({word}=...): {_unknown(word, known)}")
+    return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
+
+
+def _unknown(word: str, known: list[str]) -> str:
+    if word in KNOBS:
+        return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"there is no setting {word}; {hint}Settings: {', '.join(known)}"
