@@ -1,1 +1,181 @@
-"""pytest hooks and fixtures, and nothing else."""
+"""pytest hooks and fixtures, and nothing else. Everything heavy is imported when a benchmark needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddpperf.errors import BaselineError, DdpperfError, SettingError
+from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_words
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.fixture import Ddpperf, RankGroup
+    from pytest_ddpperf.session import Session
+
+MARKER = "ddpperf"
+SETTINGS = pytest.StashKey[Settings]()
+SESSION = pytest.StashKey["Session"]()
+SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare every knob as an option and as an ini setting."""
+    group = parser.getgroup("ddpperf", "performance of distributed training")
+    for knob in KNOBS.values():
+        form: dict[str, Any] = {"action": "store_const", "const": "true"}
+        if not knob.flag:
+            form = {"metavar": knob.metavar}
+            if knob.bare is not None:
+                form |= {"nargs": "?", "const": knob.bare}
+        group.addoption(knob.option, dest=knob.ini, default=None, help=knob.help, **form)
+        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Resolve what the command line and the ini file say; refuse what cannot be."""
+    words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
+    config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
+    try:
+        config.stash[SETTINGS] = settings = _settings(config)
+        if settings.save is not None:
+            from pytest_ddpperf.session import open_store
+
+            open_store(settings, config.rootpath).ensure_writable()
+        if settings.json is not None:
+            from pytest_ddpperf.reports.json_report import ensure_writable
+
+            ensure_writable(config.rootpath / settings.json)
+    except (SettingError, BaselineError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _settings(config: pytest.Config) -> Settings:
+    def said_in_ini(knob: Knob, raw: object) -> str:
+        return f"{knob.ini} = {raw} ({config.inipath})"
+
+    def said_on_command_line(knob: Knob, raw: object) -> str:
+        return f"{knob.option}={raw}"
+
+    ini = {name: config.getini(knob.ini) for name, knob in KNOBS.items()}
+    options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
+    settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None}, said_in_ini)
+    return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check every marker before the first test runs."""
+    try:
+        for item in items:
+            _item_settings(config, item)
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
+    settings = config.stash[SETTINGS]
+    for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
+        if mark.args:
+            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
+        settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
+    return settings
+
+
+def _session(config: pytest.Config) -> Session:
+    from pytest_ddpperf.session import Session
+
+    if SESSION not in config.stash:
+        config.stash[SESSION] = Session(config.stash[SETTINGS], config.rootpath, _live_line(config))
+    return config.stash[SESSION]
+
+
+def _live_line(config: pytest.Config) -> Any:
+    from pytest_ddpperf.reports.progress import LiveLine
+
+    return LiveLine(
+        config.pluginmanager.get_plugin("terminalreporter"), config.pluginmanager.get_plugin("capturemanager")
+    )
+
+
+@pytest.fixture
+def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
+    """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
+    from pytest_ddpperf.fixture import Ddpperf
+
+    return Ddpperf(
+        _session(request.config),
+        request.node.nodeid,
+        _item_settings(request.config, request.node),
+        request.node.stash.setdefault(SECTIONS, []),
+    )
+
+
+@pytest.fixture
+def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
+    """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
+    from pytest_ddpperf.fixture import RankGroup
+
+    return RankGroup(
+        _session(request.config),
+        _item_settings(request.config, request.node),
+        request.node.stash.setdefault(SECTIONS, []),
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
+    report = yield
+    error = call.excinfo.value if call.excinfo is not None else None
+    if call.excinfo is not None and isinstance(error, DdpperfError):
+        error.args = (f"{error}\n{_place(item, call.excinfo)}",)
+        report.longrepr = call.excinfo.getrepr(style="value")
+        report.sections.extend(getattr(error, "sections", ()))
+    if call.when == "call":
+        printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])
+        report.sections.extend(printed)
+    item.stash[FAILED] = item.stash.get(FAILED, False) or not report.passed
+    if call.when == "teardown" and SESSION in item.config.stash:
+        _store(item, report)
+    return report
+
+
+def _store(item: pytest.Item, report: pytest.TestReport) -> None:
+    try:
+        item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
+    except BaselineError as error:
+        report.outcome = "failed"
+        report.longrepr = str(error)
+
+
+def _place(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    """The test's own line that led to the error."""
+    for entry in reversed(excinfo.traceback):
+        if str(entry.path) == str(item.path):
+            return f"  at {item.nodeid.split('::')[0]}:{entry.lineno + 1} in {entry.name}"
+    return f"  in {item.nodeid}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print a row per benchmark and what was stored."""
+    if SESSION in config.stash:
+        for title, text in config.stash[SESSION].summary():
+            terminalreporter.section(title)
+            terminalreporter.write_line(text)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the JSON results."""
+    if SESSION in session.config.stash:
+        session.config.stash[SESSION].write_json()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no process behind."""
+    if SESSION in config.stash:
+        config.stash[SESSION].close()
+        del config.stash[SESSION]

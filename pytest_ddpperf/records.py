@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Literal
+
+from pytest_ddpperf.verdict import Verdict as Verdict  # noqa: PLC0414 - the nouns are imported from here
 
 Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative"]
 Scale = Literal["ratio", "difference"]
 Mode = Literal["strong", "weak"]
-
-
-class Verdict(str, Enum):
-    """What a comparison says. Ordered from good to bad: a result is as bad as its worst gated metric."""
-
-    IMPROVED = "improved"
-    UNCHANGED = "unchanged"
-    NEW = "new"
-    INCOMPATIBLE = "incompatible"
-    INCONCLUSIVE = "inconclusive"
-    REGRESSED = "regressed"
-    BROKEN = "broken"
-
-    @property
-    def severity(self) -> int:
-        """0 for the best verdict, rising with badness."""
-        return list(Verdict).index(self)
 
 
 @dataclass(frozen=True)
@@ -175,6 +159,42 @@ class Series:
     samples: tuple[float, ...]
     value: float
     interval: Interval | None
+
+
+@dataclass(frozen=True)
+class ScalingCurve:
+    """A benchmark measured with several numbers of ranks side by side.
+
+    Attributes:
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it decides what efficiency means.
+        points: a measurement per world size, ascending; the first is what the others are held against.
+    """
+
+    mode: Mode
+    points: tuple[Measurement, ...]
+
+    def point(self, world_size: int) -> Measurement:
+        """The measurement with ``world_size`` ranks.
+
+        Raises:
+            KeyError: that was not measured; the message names what was.
+        """
+        for point in self.points:
+            if point.world_size == world_size:
+                return point
+        raise KeyError(f"no point with {world_size} ranks; there are {[point.world_size for point in self.points]}")
+
+    def efficiency(self, world_size: int) -> float:
+        """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
+        return self._relative("scaling_efficiency", world_size)
+
+    def speedup(self, world_size: int) -> float:
+        """How many times the work per second of the first point (strong: T1/Tn, weak: n T1/Tn)."""
+        return self._relative("speedup", world_size)
+
+    def _relative(self, metric: str, world_size: int) -> float:
+        point = self.point(world_size)
+        return 1.0 if point is self.points[0] else point[metric].value
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records import Verdict
+from pytest_ddpperf.verdict import Verdict
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
@@ -308,6 +307,8 @@ def overlay_words(settings: Settings, words: Mapping[str, object], *, where: str
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS:
         return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
+    import difflib  # only for this message: loading the plugin stays cheap
+
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"there is no setting {word}; {hint}Settings: {', '.join(known)}"

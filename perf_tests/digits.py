@@ -1,0 +1,47 @@
+"""An image classifier on scikit-learn's handwritten digits: 1797 pictures of 8 x 8 pixels, no download."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from pytest_ddpperf import Workload
+
+
+def digits(batch_size: int) -> Workload:
+    """The workload: a small convolutional network, trained on one rank's share of the pictures."""
+    return Workload(
+        model=convolutional_network,
+        loader=partial(digits_loader, batch_size),
+        loss=functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        samples_per_step=batch_size,
+    )
+
+
+def convolutional_network() -> nn.Module:
+    """Two convolutions, a pooling and a linear layer: one score for each of the ten digits."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 10),
+    )
+
+
+def digits_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[tuple[Tensor, ...]]:
+    """One rank's share of the pictures, shuffled, in batches."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no type hints
+
+    pictures, labels = load_digits(return_X_y=True)
+    scaled = torch.tensor(pictures, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # pixels are 0 to 16
+    dataset = TensorDataset(scaled, torch.tensor(labels))
+    sampler = DistributedSampler[tuple[Tensor, ...]](dataset, world_size, rank, shuffle=True, drop_last=True)
+    return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)

@@ -1,0 +1,15 @@
+"""Does the image classifier train as fast as the baseline says?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .digits import digits
+
+pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
+
+
+def test_digits(ddpperf: Any) -> None:
+    ddpperf.check(digits(batch_size=64), strategy="ddp")

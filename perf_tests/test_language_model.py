@@ -1,0 +1,18 @@
+"""Does the language model train as fast as the baseline says? Each test fails where a step has become slower."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .language_model import LARGER, SMALL, language_model
+
+
+@pytest.mark.parametrize("strategy", ["naive", "ddp"])
+def test_small(ddpperf: Any, strategy: str) -> None:
+    ddpperf.check(language_model(SMALL, batch_size=8), strategy=strategy)
+
+
+def test_larger(ddpperf: Any) -> None:
+    ddpperf.check(language_model(LARGER, batch_size=2), strategy="ddp")

@@ -1,0 +1,225 @@
+"""Baseline records as JSON: versioned, checksummed, and checked field by field on reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from pytest_ddpperf.baselines.fields import Field, parse
+from pytest_ddpperf.baselines.jsonfile import render, rounded
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records import BaselineRecord, Better, Environment, Family, Interval, Mode, Plan, Scale, Series
+
+_FAMILY = "pytest-ddpperf/baseline/"
+_VERSION = 1
+SCHEMA = f"{_FAMILY}{_VERSION}"
+
+
+@dataclass(frozen=True)
+class BaselineFile:
+    """All records of one test in one environment; their names tell them apart."""
+
+    test: str  # pytest node id
+    records: tuple[BaselineRecord, ...]
+
+
+def encode(content: BaselineFile, file: Path) -> str:
+    """The text of a baseline file. Numbers keep nine significant digits.
+
+    Raises:
+        BaselineError: a number is NaN or infinite; the message names ``file`` and the field.
+    """
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "test": content.test,
+        "records": [_record_data(record) for record in content.records],
+    }
+    _require_finite(Field(file, "", document))
+    return render({**document, "checksum": _checksum(document)})
+
+
+def decode(text: str, file: Path) -> BaselineFile:
+    """The content of a baseline file.
+
+    Args:
+        text: the file's text.
+        file: its path, for the errors.
+
+    Raises:
+        BaselineError: the file is cut off, garbled, of another schema, holds a wrong value, or was edited by hand.
+    """
+    top = parse(text, file)
+    _require_schema(top)
+    fields = top.fields("schema", "test", "records", "checksum")
+    content = BaselineFile(fields["test"].text(), tuple(map(_record, fields["records"].items())))
+    names = [record.name for record in content.records]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise fields["records"].items()[i].error(f"a second record is named {name!r}")
+    if fields["checksum"].text() != _checksum(top.value):
+        raise fields["checksum"].error("does not match the content: the file was edited by hand")
+    return content
+
+
+def environment_data(environment: Environment) -> dict[str, Any]:
+    """An environment as JSON data."""
+    return {**_shallow(environment), "recorded": dict(environment.recorded)}
+
+
+def interval_data(interval: Interval | None) -> dict[str, float] | None:
+    """An interval as JSON data; null for none."""
+    if interval is None:
+        return None
+    return {"low": rounded(interval.low), "high": rounded(interval.high), "confidence": interval.confidence}
+
+
+def _record_data(record: BaselineRecord) -> dict[str, Any]:
+    statistics = record.steps[0] if record.steps else ()
+    return {
+        **_shallow(record),
+        "plan": _shallow(record.plan),
+        "environment": environment_data(record.environment),
+        "series": [_series_data(series) for series in record.series],
+        # One list for each statistic: a line each, where a mapping for each launch would fill the file with names.
+        "steps": {name: [rounded(launch[name]) for launch in record.steps] for name in statistics},
+    }
+
+
+def _series_data(series: Series) -> dict[str, Any]:
+    return {
+        **_shallow(series),
+        "slack": rounded(series.slack),
+        "samples": [rounded(sample) for sample in series.samples],
+        "value": rounded(series.value),
+        "interval": interval_data(series.interval),
+    }
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _require_finite(field: Field) -> None:
+    if isinstance(field.value, dict):
+        inner: Iterable[Field] = field.mapping().values()
+    else:
+        inner = field.items() if isinstance(field.value, list) else ()
+    for item in inner:
+        _require_finite(item)
+    if isinstance(field.value, float) and not math.isfinite(field.value):
+        raise BaselineError(
+            f"baseline file {field.file} was not written: field {field.path} is {field.value}, and only finite "
+            "numbers can be compared with; mend the benchmark, then save again"
+        )
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    """Stands for the content, not its layout: a formatter may run over the file, an editor may not."""
+    content = {name: value for name, value in document.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _require_schema(top: Field) -> None:
+    schema = top.mapping().get("schema")
+    if schema is None:
+        raise Field(top.file, "schema", None).error("is missing, so this is no baseline file")
+    version = re.fullmatch(rf"{_FAMILY}([1-9][0-9]*)", schema.text(), re.ASCII)
+    if version is None:
+        raise schema.error(f"expected {SCHEMA}, found {schema.text()}")
+    if int(version[1]) > _VERSION:
+        raise BaselineError(
+            f"baseline file {top.file}: field schema: it was written by a newer pytest-ddpperf "
+            f"(baseline/{version[1]}); this one reads /{_VERSION}: upgrade pytest-ddpperf"
+        )
+
+
+def _record(field: Field) -> BaselineRecord:
+    names = tuple(f.name for f in dataclasses.fields(BaselineRecord))
+    fields = field.fields(*names)
+    return BaselineRecord(
+        name=fields["name"].text(),
+        strategy=fields["strategy"].text(),
+        mode=None if fields["mode"].value is None else cast("Mode", fields["mode"].choice(get_args(Mode))),
+        plan=_plan(fields["plan"]),
+        environment=_environment(fields["environment"]),
+        series=tuple(map(_series, fields["series"].items())),
+        commit=None if fields["commit"].value is None else fields["commit"].text(),
+        date=_date(fields["date"]),
+        steps=_steps(fields["steps"]),
+    )
+
+
+def _plan(field: Field) -> Plan:
+    fields = field.fields("warmup", "steps")
+    return Plan(warmup=fields["warmup"].whole(), steps=fields["steps"].whole(least=1))
+
+
+def _date(field: Field) -> str:
+    try:
+        return dt.date.fromisoformat(field.text()).isoformat()
+    except ValueError:
+        raise field.error(f"expected a day such as 2026-01-31, found {field.text()}") from None
+
+
+def _steps(field: Field) -> tuple[dict[str, float], ...]:
+    columns = {name: [item.number() for item in column.items()] for name, column in field.mapping().items()}
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise field.error(f"expected lists of one length, found {', '.join(map(str, sorted(lengths)))}")
+    return tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def _series(field: Field) -> Series:
+    names = tuple(f.name for f in dataclasses.fields(Series))
+    fields = field.fields(*names)
+    samples = tuple(item.number() for item in fields["samples"].items())
+    if not samples:
+        raise fields["samples"].error("holds no sample")
+    return Series(
+        metric=fields["metric"].text(),
+        unit=fields["unit"].text(),
+        better=cast("Better", fields["better"].choice(get_args(Better))),
+        family=cast("Family", fields["family"].choice(get_args(Family))),
+        scale=cast("Scale", fields["scale"].choice(get_args(Scale))),
+        gated=fields["gated"].switch(),
+        slack=fields["slack"].number(),
+        samples=samples,
+        value=fields["value"].number(),
+        interval=None if fields["interval"].value is None else _interval(fields["interval"]),
+    )
+
+
+def _interval(field: Field) -> Interval:
+    fields = field.fields("low", "high", "confidence")
+    interval = Interval(*(fields[name].number() for name in ("low", "high", "confidence")))
+    if interval.low > interval.high:
+        raise field.error(f"its low end {interval.low} lies above its high end {interval.high}")
+    if not 0 < interval.confidence < 1:
+        raise fields["confidence"].error(f"expected a number between 0 and 1, found {interval.confidence}")
+    return interval
+
+
+def _environment(field: Field) -> Environment:
+    fields = field.fields(*(f.name for f in dataclasses.fields(Environment)))
+    return Environment(
+        device=fields["device"].choice(("cpu", "cuda")),
+        device_model=fields["device_model"].text(),
+        device_count=fields["device_count"].whole(),
+        cpu_model=fields["cpu_model"].text(),
+        cores=fields["cores"].whole(least=1),
+        threads=fields["threads"].whole(least=1),
+        nodes=fields["nodes"].whole(least=1),
+        backend=fields["backend"].text(),
+        world_size=fields["world_size"].whole(least=1),
+        torch=fields["torch"].text(),
+        cuda=None if fields["cuda"].value is None else fields["cuda"].text(),
+        recorded={name: item.text(least=0) for name, item in fields["recorded"].mapping().items()},
+    )

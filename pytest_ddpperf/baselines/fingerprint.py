@@ -1,0 +1,152 @@
+"""The environment of a run: its facts, the key under which its baselines lie, and how two of them differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pytest_ddpperf.baselines.machine import MachineFacts
+from pytest_ddpperf.baselines.naming import digest
+from pytest_ddpperf.records import Environment
+
+_LABELS = {
+    "device": "device",
+    "device_model": "GPU",
+    "device_count": "GPUs",
+    "cpu_model": "CPU",
+    "cores": "cores",
+    "threads": "threads per rank",
+    "nodes": "nodes",
+    "backend": "backend",
+    "world_size": "world size",
+    "torch": "torch",
+    "cuda": "CUDA",
+}
+_LONGEST_NAME = 48  # characters of a device's name in a key
+_NAME = r"[a-z0-9._-]+?"
+_KEY = re.compile(
+    rf"(?P<device>cpu|cuda)(?:-(?P<device_model>{_NAME})-x(?P<device_count>\d+))?"
+    rf"-(?P<cpu_model>{_NAME})-(?P<cores>\d+)c-t(?P<threads>\d+)(?:-n(?P<nodes>\d+))?"
+    r"-(?P<backend>[a-z0-9]+)-w(?P<world_size>\d+)-torch(?P<torch>[0-9.]+)(?:-cuda(?P<cuda>[0-9.]+))?"
+)
+_COUNTS = ("device_count", "cores", "threads", "nodes", "world_size")
+
+Fact = str | int | None
+
+
+def environment(
+    machine: MachineFacts,
+    *,
+    device: str,
+    backend: str,
+    world_size: int,
+    threads: int,
+    torch_version: str,
+    cuda: str | None = None,
+    gpu_names: Sequence[str] = (),
+    nodes: int = 1,
+    recorded: Mapping[str, str] | None = None,
+) -> Environment:
+    """The environment of a process group on this machine.
+
+    Args:
+        machine: what the controller knows.
+        device: ``cpu`` or ``cuda``; on ``cpu`` the GPUs are left out.
+        backend: ``gloo`` or ``nccl``.
+        world_size: number of ranks.
+        threads: per rank.
+        torch_version: in full, e.g. ``2.13.0+cpu``; the key takes major and minor.
+        cuda: the CUDA that torch was built for, in full; the key takes major and minor.
+        gpu_names: one name for each GPU of a node.
+        nodes: machines that take part.
+        recorded: more facts that are worth knowing and do not decide.
+    """
+    full = {"host": machine.host, "kernel": machine.kernel, "python": machine.python, "torch": torch_version}
+    on_gpu = device == "cuda"
+    return Environment(
+        device=device,
+        device_model=" + ".join(dict.fromkeys(gpu_names)) or "unknown" if on_gpu else machine.cpu_model,
+        device_count=len(gpu_names) if on_gpu else 0,
+        cpu_model=machine.cpu_model,
+        cores=machine.cores,
+        threads=threads,
+        nodes=nodes,
+        backend=backend,
+        world_size=world_size,
+        torch=_minor(torch_version),
+        cuda=None if cuda is None else _minor(cuda),
+        recorded={**full, **({} if cuda is None else {"cuda": cuda}), **(recorded or {})},
+    )
+
+
+def environment_key(env: Environment) -> str:
+    """The folder's name for an environment, e.g. ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
+
+    Two environments have the same key if and only if they have the same keyed facts: a key from which the facts
+    cannot be read back carries a hash of them. Letter case and spacing of model names do not count.
+    """
+    facts = _facts(env)
+    gpu = "" if env.device == "cpu" else f"-{_slug(facts['device_model'])}-x{env.device_count}"
+    nodes = "" if env.nodes == 1 else f"-n{env.nodes}"
+    cuda = "" if env.cuda is None else f"-cuda{_slug(env.cuda)}"
+    key = (
+        f"{_slug(env.device)}{gpu}-{_slug(facts['cpu_model'])}-{env.cores}c-t{env.threads}{nodes}"
+        f"-{_slug(env.backend)}-w{env.world_size}-torch{_slug(env.torch)}{cuda}"
+    )
+    return key if _read_back(key) == facts else f"{key}~{digest(repr(sorted(facts.items())))}"
+
+
+def differences(a: Environment, b: Environment) -> tuple[str, ...]:
+    """The keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``."""
+    left, right = _facts(a), _facts(b)
+    return tuple(
+        f"{label} {_shown(a, name)} -> {_shown(b, name)}"
+        for name, label in _LABELS.items()
+        if left[name] != right[name]
+    )
+
+
+def _facts(env: Environment) -> dict[str, Fact]:
+    """The keyed facts, in the form in which they are compared."""
+    facts: dict[str, Fact] = {name: getattr(env, name) for name in _LABELS}
+    facts["cpu_model"] = _plain(env.cpu_model)
+    facts["device_model"] = _plain(env.device_model)
+    if env.device == "cpu" and facts["device_model"] == facts["cpu_model"]:
+        facts["device_model"] = None  # the CPU is named once
+    return facts
+
+
+def _read_back(key: str) -> dict[str, Fact] | None:
+    """The facts that a key spells out; None if it does not spell them out."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    facts: dict[str, Fact] = {name: match[name] for name in _LABELS}
+    facts["nodes"] = match["nodes"] or 1
+    facts["device_count"] = match["device_count"] or 0
+    for name in _COUNTS:
+        facts[name] = int(str(facts[name]))
+    for name in ("cpu_model", "device_model"):
+        facts[name] = None if match[name] is None else match[name].replace("-", " ").replace("_", "-")
+    return facts
+
+
+def _plain(model: str) -> str:
+    return " ".join(model.split()).casefold()
+
+
+def _slug(fact: Fact) -> str:
+    """A fact as part of a file name: a dash for each space, an underscore for each dash."""
+    slug = re.sub(r"[^a-z0-9._]+", "-", str(fact).replace("-", "_").lower())
+    return slug.strip("-")[:_LONGEST_NAME] or "unknown"
+
+
+def _shown(env: Environment, name: str) -> str:
+    value = None if _facts(env)[name] is None else getattr(env, name)
+    return "none" if value is None else str(value)
+
+
+def _minor(version: str) -> str:
+    """Major and minor of a version: ``2.13.0+cpu`` gives ``2.13``; the version itself if it has no such form."""
+    match = re.match(r"\d+\.\d+", version)
+    return match[0] if match else version

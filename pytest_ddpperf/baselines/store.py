@@ -1,0 +1,245 @@
+"""The folder of baselines: finds the record that a run is compared with, and merges new ones in."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
+from pytest_ddpperf.baselines.fields import CURE
+from pytest_ddpperf.baselines.fingerprint import differences, environment_key
+from pytest_ddpperf.baselines.jsonfile import replace_file
+from pytest_ddpperf.baselines.naming import module_folder, test_file
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records import BaselineRecord, Environment, Found, Series
+from pytest_ddpperf.units import format_change, format_difference, format_value, format_values
+
+DEFAULT_SET = "default"
+
+
+class Store:
+    """One set of baselines: ``<root>/<environment key>/<module>/<test>.json``, other sets below ``<root>/@<name>/``."""
+
+    def __init__(self, root: Path, name: str = DEFAULT_SET) -> None:
+        self.folder = root if name == DEFAULT_SET else root / f"@{name}"
+
+    def file(self, test: str, environment: Environment) -> Path:
+        """Where the records of a test (a pytest node id) in an environment lie, or would lie."""
+        return self._file(test, environment_key(environment))
+
+    def _file(self, test: str, key: str) -> Path:
+        return self.folder / key / module_folder(test) / test_file(test)
+
+    def find(self, test: str, name: str, environment: Environment) -> Found:
+        """The record to compare a benchmark with.
+
+        Args:
+            test: pytest node id.
+            name: the variant's name within its test.
+            environment: of the run.
+
+        Returns:
+            The record of the same environment; else the nearest one of another environment (fewest differing facts,
+            then the first key), with the facts that differ; else no record and the reason.
+
+        Raises:
+            BaselineError: a file that might hold the record is broken.
+        """
+        own = environment_key(environment)
+        for record in self._records(test, own):
+            if record.name == name:
+                return Found(record, own)
+        others = [
+            (differences(record.environment, environment), key, record)
+            for key in self._keys()
+            if key != own
+            for record in self._records(test, key)
+            if record.name == name
+        ]
+        if not others:
+            return Found(None, f"no baseline for {name} of {test} in {self.folder}")
+        differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
+        return Found(record, key, differs)
+
+    def records(self, test: str) -> tuple[BaselineRecord, ...]:
+        """All records of a test, of all environments.
+
+        Raises:
+            BaselineError: one of its files is broken.
+        """
+        return tuple(record for key in self._keys() for record in self._records(test, key))
+
+    def files(self) -> tuple[Path, ...]:
+        """All baseline files of this set, in the order of their paths."""
+        return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
+
+    def read(self, file: Path) -> BaselineFile:
+        """The content of one file of this set.
+
+        Raises:
+            BaselineError: it cannot be read, is broken, or belongs to another place: a moved or copied file.
+        """
+        content = self._read(file)
+        if content is None:
+            raise BaselineError(f"baseline file {file}: there is no such file")
+        return content
+
+    def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[str, ...]:
+        """Stores records of a test beside its others; a record of the same name and environment is replaced.
+
+        Processes may save at the same time: nothing is lost, and no reader sees half a file.
+
+        Returns:
+            What changed, a line for each record and one for each of its metrics.
+
+        Raises:
+            BaselineError: a file cannot be written, or what is there is broken: it is left as it is.
+        """
+        groups: dict[Path, list[BaselineRecord]] = {}
+        for record in records:
+            group = groups.setdefault(self.file(test, record.environment), [])
+            if any(other.name == record.name for other in group):
+                raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give each a name of its own")
+            group.append(record)
+        changes: list[str] = []
+        with ExitStack() as locks:
+            # In one order in all processes, so that they cannot wait for each other.
+            for file in sorted(groups):
+                locks.enter_context(_locked(file.parent))
+            # All are read and rendered before the first is written: an error leaves everything as it was.
+            texts = {}
+            for file in sorted(groups):
+                old = self._read(file)
+                before = {record.name: record for record in (old.records if old else ())}
+                after = before | {record.name: record for record in groups[file]}
+                texts[file] = encode(BaselineFile(test, tuple(after[name] for name in sorted(after))), file)
+                for record in groups[file]:
+                    changes += _changes(file, before.get(record.name), record)
+            for file, text in texts.items():
+                _write(file, text)
+        return tuple(changes)
+
+    def ensure_writable(self) -> None:
+        """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind.
+
+        Raises:
+            BaselineError: they cannot.
+        """
+        try:
+            existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+            # Permission bits say little to root and on read-only file systems: only trying tells.
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+
+    def _keys(self) -> list[str]:
+        try:
+            folders = [path.name for path in self.folder.iterdir() if path.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise BaselineError(f"baselines in {self.folder} cannot be read: {error.strerror}") from None
+        return sorted(name for name in folders if name[0] not in "@.")
+
+    def _records(self, test: str, key: str) -> tuple[BaselineRecord, ...]:
+        content = self._read(self._file(test, key))
+        return content.records if content else ()
+
+    def _read(self, file: Path) -> BaselineFile | None:
+        """The checked content of a file; None if there is no such file."""
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except UnicodeDecodeError:
+            raise BaselineError(f"baseline file {file}: is not text in UTF-8; {CURE}") from None
+        except OSError as error:
+            raise BaselineError(f"baseline file {file}: cannot be read: {error.strerror}") from None
+        content = decode(text, file)
+        self._require_place(content, file)
+        return content
+
+    def _require_place(self, content: BaselineFile, file: Path) -> None:
+        key = file.parent.parent.name
+        if (module_folder(content.test), test_file(content.test)) != (file.parent.name, file.name):
+            place = self._file(content.test, key)
+            raise BaselineError(
+                f"baseline file {file}: field test: {content.test} belongs in {place}: the file was moved or copied, "
+                f"or the test renamed; move it back, or delete it and measure again with --ddpperf-save"
+            )
+        for i, record in enumerate(content.records):
+            true_key = environment_key(record.environment)
+            if true_key != key:
+                raise BaselineError(
+                    f"baseline file {file}: field records[{i}].environment: it is of {true_key}, not of the folder's "
+                    f"{key}: the file was moved or copied; move it back, or delete it and measure again with "
+                    "--ddpperf-save"
+                )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the folder, made if need be, against other processes that save."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
+    for path in (folder, Path(tempfile.gettempdir())):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            # NFS cannot lock a folder: then the local one stands in for it, which holds off this machine's processes.
+            os.close(descriptor)
+            continue
+        return descriptor
+    raise OSError(0, "neither it nor the folder for temporary files can be locked")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        replace_file(file, text)
+    except OSError as error:
+        raise _unwritable(file, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> BaselineError:
+    return BaselineError(
+        f"baselines cannot be saved in {path}: {error.strerror or error}; "
+        "make it writable, or name another folder with --ddpperf-baseline-dir"
+    )
+
+
+def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
+    before = {series.metric: series for series in old.series} if old else {}
+    replaced = "" if old is None else f", replacing that of {old.date}"
+    return [
+        f"{file}: {new.name}{replaced}",
+        *(f"  {series.metric} {_change(before.get(series.metric), series)}" for series in new.series),
+    ]
+
+
+def _change(old: Series | None, new: Series) -> str:
+    if old is None or old.unit != new.unit:
+        return f"new: {format_value(new.value, new.unit)}"
+    if new.scale == "ratio" and old.value > 0:
+        change = format_change(new.value / old.value - 1)
+    else:
+        change = format_difference(new.value - old.value, new.unit)
+    was, now = format_values((old.value, new.value), new.unit)
+    return f"{was} -> {now} ({change})"

@@ -1,0 +1,176 @@
+"""The second verb: hold what was measured against a baseline, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.metrics import findings_of
+from pytest_ddpperf.metrics.table import FINAL_LOSS
+from pytest_ddpperf.records import (
+    BaselineRecord,
+    Comparison,
+    Environment,
+    Found,
+    Measurement,
+    Result,
+    Series,
+    Verdict,
+)
+from pytest_ddpperf.stats import intervals
+from pytest_ddpperf.stats.intervals import Change
+from pytest_ddpperf.stats.verdict import decide, mde, needed
+from pytest_ddpperf.units import format_count, format_percent, format_value
+
+TIMED_SPREAD = 0.01
+"""Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""
+
+OVERSUBSCRIBED_SPREAD = 0.03
+"""The same where ranks share cores or GPUs and the scheduler decides who waits: a default until calibrated."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a comparison goes by; see ``compare``."""
+
+    tolerance: float
+    alpha: float
+    side_by_side: bool = False
+
+
+def compare(
+    test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float, side_by_side: bool = False
+) -> Result:
+    """The judgement on one measurement: each of its series against the baseline's, and the worst gated one for all.
+
+    Args:
+        test: pytest node id.
+        measurement: what was measured.
+        found: what the store knows for it. A foreign record is compared for display, never judged.
+        tolerance: the worsening that the test accepts, as a fraction (absolute for differences).
+        alpha: two-sided significance level of this look.
+        side_by_side: the baseline's launches were measured in the same rounds as the new ones, in the same order.
+    """
+    rules = Rules(tolerance, alpha, side_by_side)
+    comparisons = tuple(compare_metric(series, measurement, found, rules) for series in measurement.series)
+    return Result(
+        test=test,
+        measurement=measurement,
+        comparisons=comparisons,
+        verdict=worst(comparisons, found),
+        baseline=found.record,
+        origin=found.origin,
+        findings=(*measurement.findings, *findings_of(measurement)),
+    )
+
+
+def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
+    """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone."""
+    gated = [comparison.verdict for comparison in comparisons if comparison.gated]
+    return max(gated, key=lambda verdict: verdict.severity, default=_without_judgement(found))
+
+
+def compare_metric(series: Series, measurement: Measurement, found: Found, rules: Rules) -> Comparison:
+    """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
+    base = _series_named(series.metric, found.record)
+    if base is None or found.record is None:
+        note = "" if found.record is None else "the baseline does not have this metric"
+        return _unjudged(series, rules, _without_judgement(found) if found.differs else Verdict.NEW, note)
+    obstacle = _obstacle(series, base, measurement, found)
+    if obstacle is not None and _kind(series) != _kind(base):
+        return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
+    spread = 0.0 if rules.side_by_side else spread_between_runs(series, measurement.environment)
+    change = _change(series, base, spread, side_by_side=rules.side_by_side)
+    tolerance = tolerance_of(series, base.value, rules.tolerance)
+    if change is None:
+        verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
+    else:
+        verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha)
+        note = _note(verdict, change, series, tolerance, rules.alpha)
+    return Comparison(
+        series=series,
+        baseline=base.value,
+        change=None if change is None else change.estimate,
+        change_interval=None if change is None else change.interval,
+        tolerance=tolerance,
+        mde=None if change is None or obstacle is not None else mde(change, alpha=rules.alpha, tolerance=tolerance),
+        verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
+        gated=series.gated,
+        note=note if obstacle is None else obstacle,
+    )
+
+
+def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
+    """The tolerance of one metric: the test's, but at least the metric's slack.
+
+    Where values are subtracted it is an amount, and grows with a baseline above 1 as numpy.allclose lets it: 3 % of a
+    loss of 10, but 0.03 for one of 0.001.
+    """
+    accepted = max(tolerance, series.slack)
+    return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
+
+
+def spread_between_runs(series: Series, environment: Environment) -> float:
+    """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not."""
+    if series.unit == "B" or series.metric == FINAL_LOSS:
+        return 0.0
+    return OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+
+
+def _change(series: Series, base: Series, spread: float, *, side_by_side: bool) -> Change | None:
+    if side_by_side and len(series.samples) == len(base.samples):
+        return intervals.paired(series.samples, base.samples, scale=series.scale)
+    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
+
+
+def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:
+    """Why the baseline cannot judge this metric; None where it can."""
+    if _kind(series) != _kind(base):
+        return f"the baseline has this metric as {' '.join(_kind(base))}, not as {' '.join(_kind(series))}"
+    if found.differs:
+        return f"the baseline is of another environment: {', '.join(found.differs)}"
+    if series.metric == FINAL_LOSS and found.record is not None:
+        then, now = (plan.warmup + plan.steps for plan in (found.record.plan, measurement.plan))
+        if then != now:
+            return f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
+    return None
+
+
+def _note(verdict: Verdict, change: Change, series: Series, tolerance: float, alpha: float) -> str:
+    if verdict is Verdict.IMPROVED:
+        return "better than the baseline by more than the tolerance: the baseline is stale"
+    if verdict is not Verdict.INCONCLUSIVE:
+        return ""
+    seen = mde(change, alpha=alpha, tolerance=tolerance)
+    if seen is None:
+        return "one launch on either side tells nothing about scatter; measure at least two"
+    reached = format_percent(seen) if series.scale == "ratio" else format_value(seen, series.unit)
+    launches = needed(change, better=series.better, tolerance=tolerance, alpha=alpha)
+    if launches is None:
+        cure = "more launches would not decide it; a baseline of more launches or a wider tolerance would"
+    else:
+        cure = f"about {format_count(launches, 'launch')} would decide it"
+    return f"could have seen {reached}; {cure}"
+
+
+def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:
+    """A metric without anything to compare with."""
+    tolerance = tolerance_of(series, series.value, rules.tolerance)
+    return Comparison(series, None, None, None, tolerance, None, verdict, series.gated, note)
+
+
+def _without_judgement(found: Found) -> Verdict:
+    if found.differs:
+        return Verdict.INCOMPATIBLE
+    return Verdict.NEW if found.record is None else Verdict.UNCHANGED
+
+
+def _series_named(metric: str, record: BaselineRecord | None) -> Series | None:
+    if record is None:
+        return None
+    return next((series for series in record.series if series.metric == metric), None)
+
+
+def _kind(series: Series) -> tuple[str, str, str]:
+    """What two series must agree in to be compared at all."""
+    return series.unit, f"{series.better} is better", series.scale

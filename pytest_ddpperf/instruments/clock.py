@@ -1,0 +1,65 @@
+"""Clocks that mark the borders of steps: a monotonic clock on CPU, events on CUDA."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How time is marked, and what the marks amount to.
+
+    Attributes:
+        settle: returns when all work queued so far is done, so that the first mark does not time what came before.
+        mark: the moment now, to be handed to ``seconds`` later; cheap, never waits for the device.
+        seconds: the seconds between consecutive marks: one number less than there are marks.
+    """
+
+    settle: Callable[[], None]
+    mark: Callable[[], Any]
+    seconds: Callable[[Sequence[Any]], tuple[float, ...]]
+
+
+def clock_for(device: torch.device, marks: int) -> Clock:
+    """The clock that fits a device, good for at least ``marks`` marks."""
+    return _event_clock(marks) if device.type == "cuda" else CPU_CLOCK
+
+
+def _nothing_queued() -> None:
+    """On CPU an operator has done its work when it returns."""
+
+
+def _differences(marks: Sequence[float]) -> tuple[float, ...]:
+    return tuple(after - before for before, after in pairwise(marks))
+
+
+CPU_CLOCK = Clock(settle=_nothing_queued, mark=time.perf_counter, seconds=_differences)
+
+
+def _event_clock(marks: int) -> Clock:
+    """Events on the current stream: the host never waits inside the block, only when the times are read."""
+    import torch
+
+    make_event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
+    events = [make_event(enable_timing=True) for _ in range(marks)]
+    for event in events:
+        event.record()  # the driver makes an event at its first record: not in the timed block, please
+    unused = iter(events)
+
+    def mark() -> torch.cuda.Event:
+        event = next(unused)
+        event.record()
+        return event
+
+    def seconds(marked: Sequence[torch.cuda.Event]) -> tuple[float, ...]:
+        marked[-1].synchronize()
+        return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
+
+    return Clock(settle=torch.cuda.synchronize, mark=mark, seconds=seconds)

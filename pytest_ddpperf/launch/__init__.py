@@ -1,0 +1,13 @@
+"""Fresh ranks for every launch: ``Launcher.run(function, world_size=4)`` gives back what each rank returned.
+
+Importing this package imports neither torch nor numpy; only the ranks have them.
+"""
+
+from __future__ import annotations
+
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.machine import TorchMachine
+from pytest_ddpperf.launch.outputs import RankOutput
+
+__all__ = ["LaunchResult", "Launcher", "RankContext", "RankOutput", "TorchMachine"]

@@ -1,0 +1,65 @@
+"""The environment variables that ranks run under."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LAUNCHER_VARIABLES = frozenset(
+    {
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+        "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+    }
+)  # fmt: skip
+MARK = "PYTEST_DDPPERF_ZYGOTE"
+"""Names the zygote that a process descends from: so that its whole tree can be found even after the zygote has died."""
+
+
+def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The variables that have to be settled before torch is imported, with the values that they get.
+
+    Threads are the user's choice, or one per rank as torchrun does it: ranks that each take every core measure each
+    other. Ranks of one machine talk over loopback, so that a launch neither depends on nor opens up its network.
+    """
+    threads = environ.get("OMP_NUM_THREADS") or "1"
+    fixed = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": environ.get("MKL_NUM_THREADS") or threads,
+        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS") or threads,
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        MARK: mark,
+    }
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        fixed[name] = environ.get(name) or "lo"
+    return fixed
+
+
+def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` as ranks get it: without what another launcher left there, and with ``fixed`` on top."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in LAUNCHER_VARIABLES and not name.startswith("TORCHELASTIC_")
+    }
+    return {**kept, **fixed}
+
+
+def group_variables(rank: int, world_size: int, local_rank: int, local_world_size: int, port: int) -> dict[str, str]:
+    """What torchrun would have set on this rank, for code that reads it there."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def thread_count(environ: Mapping[str, str]) -> int:
+    """Threads of a rank. OMP_NUM_THREADS may be a list, one number for each nesting level: the first one counts."""
+    found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
+    return max(1, int(found[1])) if found else 1

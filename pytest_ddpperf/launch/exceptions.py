@@ -1,0 +1,78 @@
+"""An exception on a rank, put into words that can travel."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.launch.messages import Failed
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.messages import Kind, Stage
+
+_PACKAGE = Path(__file__).parents[1]
+_MACHINERY = (str(_PACKAGE / "launch"), str(_PACKAGE / "training"))
+_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+
+
+def describe(error: BaseException, stage: Stage) -> Failed:
+    """What a controller has to know of ``error``; this never fails itself."""
+    try:
+        return Failed(stage, _kind(error), _name(error), _text(error), _traceback(error), time.time_ns())
+    except Exception as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose repr raises
+        text = f"(and {type(second).__name__} while it was put into words)"
+        return Failed(stage, "raised", type(error).__name__, text, "", time.time_ns())
+
+
+def _kind(error: BaseException) -> Kind:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "OutcomeException" in names:  # pytest's; its classes pose as builtins
+        return "skipped" if "Skipped" in names else "failed"
+    if isinstance(error, DdpperfError):
+        return "refused"
+    if isinstance(error, SystemExit):
+        return "exited"
+    if names & {"MemoryError", "OutOfMemoryError"} or _CPU_ALLOCATOR in str(error):
+        return "memory"
+    return "raised"
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"sys.exit({'' if error.code is None else repr(error.code)})"
+    return str(error)
+
+
+def _traceback(error: BaseException) -> str:
+    if isinstance(error, DdpperfError):
+        return ""  # the message has it all
+    summary = traceback.TracebackException.from_exception(error)
+    _cut_machinery(summary, set())
+    return "".join(summary.format()).rstrip("\n")
+
+
+def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
+    """Take out the frames that lead from the fork to the user's function, of ``error`` and of what it came from."""
+    if id(summary) in seen:
+        return
+    seen.add(id(summary))
+    kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
+    summary.stack = traceback.StackSummary.from_list(kept)
+    for cause in (summary.__cause__, summary.__context__):
+        if cause is not None:
+            _cut_machinery(cause, seen)
+
+
+def is_machinery(filename: str) -> bool:
+    """Whether a frame is one of those that carry the user's function: ours or cloudpickle's."""
+    return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename

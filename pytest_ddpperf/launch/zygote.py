@@ -1,0 +1,177 @@
+"""The process that ranks are forked from: it has imported torch, and keeps nothing else that a fork could break.
+
+It never touches CUDA, runs no tensor operation and has one thread. It is the reaper of everything below it, so that no
+process outlives its launch, and it ends with its controller, so that nothing outlives that one either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_ddpperf.launch import processes
+from pytest_ddpperf.launch.messages import Ended, Event, Fork, Forked, Ready, Refused, Request, Signal, Swept, Unready
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+MESSAGE_SIZE = 1 << 16
+DESCRIPTORS = 6
+_SWEEP_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What a new rank starts with: its number and its descriptors, in the order of ``messages.Fork``."""
+
+    local_rank: int
+    descriptors: tuple[int, ...]
+    zygote: int
+
+
+@dataclass
+class Zygote:
+    """Serves one controller: ``control`` carries its requests, ``wakeup`` the numbers of the signals that arrive."""
+
+    control: socket.socket
+    wakeup: socket.socket
+    ranks: dict[int, int] = field(default_factory=dict)  # pid -> local rank
+
+    def serve(self) -> Birth | None:
+        """Serve until the controller is gone: then None. In a new rank, what it starts with."""
+        while True:
+            ready, _, _ = select.select([self.control, self.wakeup], [], [])
+            if self.wakeup in ready and signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE):
+                return None
+            self._reap()
+            if self.control in ready:
+                data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_SIZE, DESCRIPTORS)
+                if not data:
+                    return None
+                birth = self._answer(pickle.loads(data), tuple(descriptors))
+                if birth is not None:
+                    return birth
+
+    def _answer(self, request: Request, descriptors: tuple[int, ...]) -> Birth | None:
+        if isinstance(request, Fork):
+            return self._fork(request.local_rank, descriptors)
+        if isinstance(request, Signal):
+            for pid, local_rank in self.ranks.items():
+                if local_rank in request.local_ranks:
+                    os.kill(pid, request.number)
+        else:
+            self.tell(Swept(self.sweep()))
+        return None
+
+    def _fork(self, local_rank: int, descriptors: tuple[int, ...]) -> Birth | None:
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.tell(Refused(local_rank, str(error)))
+            pid = -1
+        if pid == 0:
+            return Birth(local_rank, descriptors, zygote)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if pid > 0:
+            self.ranks[pid] = local_rank
+            self.tell(Forked(local_rank, pid))
+        return None
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            local_rank = self.ranks.pop(pid, None)
+            if local_rank is not None:  # else an orphan that was adopted
+                self.tell(Ended(local_rank, os.waitstatus_to_exitcode(status), time.time_ns()))
+
+    def sweep(self) -> tuple[int, ...]:
+        """Kill and reap until no child is left; gives back those that would not go within a bounded time.
+
+        Whoever loses its parent on the way becomes a child of this process, so the whole tree goes, level by level.
+        """
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while True:
+            self._reap()
+            remaining = processes.children()
+            if not remaining or time.monotonic() > deadline:
+                return tuple(sorted(remaining))
+            for pid in remaining:
+                processes.kill(pid)
+            select.select([self.wakeup], [], [], 0.05)
+            if select.select([self.wakeup], [], [], 0)[0]:
+                self.wakeup.recv(MESSAGE_SIZE)
+
+    def tell(self, event: Event) -> None:
+        """Tell the controller; where it is gone, the end of ``control`` will say so."""
+        try:
+            self.control.send(pickle.dumps(event))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    """Does nothing: the number travels through the wakeup descriptor."""
+
+
+def _watch_signals() -> socket.socket:
+    wakeup, written = socket.socketpair()
+    written.setblocking(False)  # noqa: FBT003  the standard library has it so
+    signal.set_wakeup_fd(written.detach())
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, _on_signal)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return wakeup
+
+
+def _become_zygote(control: socket.socket, preload: Sequence[str]) -> Birth | None:
+    for name in preload:
+        importlib.import_module(name)
+    processes.adopt_orphans()
+    zygote = Zygote(control, _watch_signals())
+    gc.collect()
+    gc.freeze()
+    zygote.tell(Ready())
+    birth = zygote.serve()
+    if birth is None:
+        zygote.sweep()
+    return birth
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Be the zygote, until its controller has gone. Never returns, in a rank neither."""
+    parser = argparse.ArgumentParser(prog="pytest_ddpperf.launch.zygote", description=__doc__)
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the controller's socket")
+    parser.add_argument("--controller", type=int, default=None, help="pid to end with, where the kernel can arrange it")
+    parser.add_argument("preload", nargs="*", help="modules that ranks find already imported")
+    options = parser.parse_args(arguments)
+    if options.controller is not None:
+        processes.die_with_parent(signal.SIGTERM, options.controller)
+    control = socket.socket(fileno=options.control)
+    try:
+        birth = _become_zygote(control, options.preload)
+    except Exception as error:  # noqa: BLE001  an import may raise anything; the controller says it
+        control.send(pickle.dumps(Unready(f"{type(error).__name__}: {error}"[: MESSAGE_SIZE // 2])))
+        sys.exit(1)
+    if birth is not None:
+        from pytest_ddpperf.launch import rank
+
+        rank.live(birth.local_rank, birth.descriptors, birth.zygote)
+    os._exit(0)  # there is nothing to tidy up, and torch takes its time over that

@@ -1,0 +1,166 @@
+"""The controller's side of the zygote: start it, ask it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from typing import IO, TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import environment, outputs, processes
+from pytest_ddpperf.launch.messages import Event, Ready, Sweep, Swept, Unready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_ddpperf.launch.messages import Request
+
+# Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
+_BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+_BOOTSTRAP += "from pytest_ddpperf.launch.zygote import main; main(sys.argv[2:])"
+_MESSAGE_SIZE = 1 << 16
+_READY_SECONDS = 180.0
+_SWEEP_SECONDS = 8.0
+_END_SECONDS = 5.0
+
+
+class ZygoteProcess:
+    """A running zygote. It ends with ``close``, with the controller, or by itself where the kernel takes it."""
+
+    def __init__(self, environ: Mapping[str, str], preload: Sequence[str]) -> None:
+        self.mark = uuid.uuid4().hex
+        self.pinned = environment.pinned(environ, self.mark)
+        self._ready = False
+        self._output: IO[bytes] = outputs.open_file()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = self._start(theirs.fileno(), environment.inherited(environ, self.pinned), preload)
+
+    def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), f"--control={control}"]
+        if threading.current_thread() is threading.main_thread():
+            # The kernel means the thread: another one than the main one may well end before the controller does.
+            command.append(f"--controller={os.getpid()}")
+        return subprocess.Popen(  # noqa: S603  our own interpreter
+            [*command, *preload],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            pass_fds=[control],
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Wait for torch to be imported.
+
+        Raises:
+            LaunchError: it cannot be imported, or not within three minutes.
+        """
+        deadline = time.monotonic() + _READY_SECONDS
+        while not self._ready:
+            events = self.events(deadline - time.monotonic())
+            self._ready = any(isinstance(event, Ready) for event in events)
+            for event in events:
+                if isinstance(event, Unready):
+                    raise LaunchError(
+                        f"the ranks cannot import what they need: {event.reason}; "
+                        f"check torch with: {sys.executable} -c 'import torch, torch.distributed'"
+                    )
+            if not events and time.monotonic() >= deadline:
+                raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
+
+    def request(self, request: Request, descriptors: Sequence[int] = ()) -> None:
+        """Ask for something; descriptors reach the zygote as copies of its own.
+
+        Raises:
+            LaunchError: the zygote has ended.
+        """
+        try:
+            socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._ended() from None
+
+    def events(self, seconds: float) -> list[Event]:
+        """What the zygote has told, waiting at most ``seconds`` for the first of it.
+
+        Raises:
+            LaunchError: the zygote has ended.
+        """
+        events: list[Event] = []
+        while select.select([self.control], [], [], 0 if events else max(0.0, seconds))[0]:
+            try:
+                data = self.control.recv(_MESSAGE_SIZE)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                if events:
+                    break
+                raise self._ended()
+            events.append(pickle.loads(data))
+        return events
+
+    def sweep(self) -> bool:
+        """Kill and reap everything below the zygote. False where that did not work: it is of no more use then."""
+        try:
+            self.request(Sweep())
+            deadline = time.monotonic() + _SWEEP_SECONDS
+            while time.monotonic() < deadline:
+                for event in self.events(deadline - time.monotonic()):
+                    if isinstance(event, Swept):
+                        return not event.remaining
+        except LaunchError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """End it and everything below it. It may have ended already."""
+        self.control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS if self._ready else 0)
+        if self.alive:
+            self._process.kill()
+        # Ranks die with their zygote; what they have left behind dies here, where it was not swept by the zygote.
+        if self._process.wait() != 0:
+            for pid in processes.marked(environment.MARK, self.mark):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._output.close()
+
+    def forget(self) -> None:
+        """Let go of a zygote that belongs to the process this one was forked from."""
+        self.control.close()
+        self._output.close()
+        self._process.returncode = 0  # not this process's child: never to be waited for here
+
+    def _ended(self) -> LaunchError:
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return LaunchError("the process that ranks are forked from no longer answers; the ranks were stopped")
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        return LaunchError(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
+
+    def _said(self) -> str:
+        text = outputs.read(self._output, "its output", 4096).strip()
+        return f"\n{text}" if text else ""

@@ -1,0 +1,160 @@
+"""The first verb: launch variants of a benchmark, in rounds, until a judge is content or the time is spent."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.stats.summaries import typical
+
+PILOT_STEPS = 5
+LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbours, short enough for many launches
+FEWEST_STEPS, MOST_STEPS = 5, 1000
+FEWEST_LAUNCHES = 2  # below that there is no interval
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to be measured: what every rank of a launch builds and steps, and in which group.
+
+    Attributes:
+        subject: a Workload, or a function ``build(ctx) -> step``.
+        strategy: the strategy of a Workload; ``custom`` where the subject brings its own.
+        plan: the baseline's plan, so that both sides run the same steps; None where there is none to follow.
+    """
+
+    name: str
+    subject: Any
+    strategy: str
+    mode: Mode | None
+    environment: Environment
+    plan: Plan | None = None
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much measuring a benchmark may take: see the knobs of the same names."""
+
+    steps: int | None
+    warmup: int
+    launches: int
+    max_time: float
+
+
+@dataclass(frozen=True)
+class Next:
+    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones."""
+
+    action: Literal["stop", "more", "confirm"]
+    launches: int = 0
+
+
+class Run(Protocol):
+    """Runs one launch of a variant; gives back what each rank reports and how long the launch took, in seconds."""
+
+    def __call__(self, variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+        """Run it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running benchmark stands; times in seconds."""
+
+    launch: int
+    of: int
+    elapsed: float
+    expected: float
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Who looks on while a benchmark runs: ``judge`` decides how to go on, ``progress`` tells the user.
+
+    ``judge`` gets the measurements so far, the seconds spent, and the seconds that a round of launches takes.
+    """
+
+    judge: Callable[[tuple[Measurement, ...], float, float], Next]
+    progress: Callable[[Progress], None]
+    seed: int = 0
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+
+def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
+    """The variants measured side by side: each round launches every variant once, in random order.
+
+    A pilot launch of each comes first and is not counted: the first launch of a benchmark is slower than the others,
+    and it tells how many steps fill a launch. The plan is fixed from then on.
+
+    Raises:
+        DdpperfError: a launch failed.
+    """
+    start = observer.clock()
+    plans, round_seconds = _pilot(variants, budget, run)
+    shuffled = random.Random(observer.seed)  # noqa: S311 - the order of launches is no secret
+    launches: list[list[Launch]] = [[] for _ in variants]
+    findings: list[str] = []
+    wanted = budget.launches
+    while True:
+        while len(launches[0]) < wanted:
+            begun = observer.clock()
+            spent = begun - start
+            if spent + round_seconds > budget.max_time and len(launches[0]) >= FEWEST_LAUNCHES:
+                break
+            expected = spent + round_seconds * (wanted - len(launches[0]))
+            observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
+            for i in shuffled.sample(range(len(variants)), len(variants)):
+                ranks, seconds = run(variants[i], plans[i])
+                launches[i].append(Launch(round=len(launches[i]), ranks=ranks, seconds=seconds))
+            round_seconds = observer.clock() - begun
+        measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
+        verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
+        if verdict.action == "stop" or len(launches[0]) < wanted:
+            return measurements
+        if verdict.action == "confirm":
+            findings.append(f"looked slower in {wanted} launches; judged by fresh ones alone")
+            launches = [[] for _ in variants]
+        wanted = len(launches[0]) + verdict.launches
+
+
+def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[Plan], float]:
+    """A plan for each variant, and about how long a round will take."""
+    plans, expected = [], 0.0
+    for variant in variants:
+        steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
+        ranks, seconds = run(variant, Plan(budget.warmup, steps))
+        pilot = Launch(round=0, ranks=ranks, seconds=seconds)
+        step = typical(pilot.step_times)
+        fixed = max(0.0, seconds - step * steps)
+        share = budget.max_time / 2 / budget.launches / len(variants)
+        plan = variant.plan if budget.steps is None and variant.plan is not None else None
+        plan = plan or Plan(budget.warmup, budget.steps or fitting_steps(step, share - fixed))
+        plans.append(plan)
+        expected += fixed + (plan.warmup - budget.warmup + plan.steps) * step
+    return plans, expected
+
+
+def fitting_steps(step: float, seconds: float) -> int:
+    """How many steps of ``step`` seconds a launch times: about a second's worth, fewer if ``seconds`` is less."""
+    fitting = math.ceil(min(LAUNCH_SECONDS, seconds) / max(step, 1e-9))
+    return min(MOST_STEPS, max(FEWEST_STEPS, fitting))
+
+
+def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings: list[str]) -> Measurement:
+    measured = Measurement(
+        name=variant.name,
+        strategy=variant.strategy,
+        mode=variant.mode,
+        plan=plan,
+        environment=variant.environment,
+        launches=tuple(launches),
+        findings=tuple(findings),
+    )
+    return replace(measured, series=series_of(measured))

@@ -1,0 +1,7 @@
+"""What a measurement amounts to: named series, one sample per launch."""
+
+from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series
+from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
+
+__all__ = ["METRICS", "Metric", "findings_of", "negative_scaling", "scaling_series", "series_of"]

@@ -1,0 +1,71 @@
+"""Remarks that a reader of the numbers needs, from the measurement alone."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.units import format_change, format_count
+
+SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest
+FEWEST_STEPS = 8  # below that a quarter is a single step
+OUTLYING_SIGMAS = 3.0
+OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however small their spread
+FEWEST_LAUNCHES = 4  # below that nothing tells the outlier from the others
+SIGMA_PER_MAD = 1.4826  # of a normal distribution
+
+
+def findings_of(measurement: Measurement) -> tuple[str, ...]:
+    """What stands out in a measurement, a sentence each: overload, an unsettled warm-up, outlying launches."""
+    found = (oversubscription(measurement), unsettled_warmup(measurement), outlying_launches(measurement))
+    return tuple(text for text in found if text is not None)
+
+
+def oversubscription(measurement: Measurement) -> str | None:
+    """A sentence where ranks have to share cores or GPUs; else None."""
+    environment = measurement.environment
+    if not environment.oversubscribed:
+        return None
+    each, noun = (environment.cores, "core") if environment.device == "cpu" else (environment.device_count, "GPU")
+    return (
+        f"oversubscribed: {format_count(environment.world_size, 'rank')} share "
+        f"{format_count(each * environment.nodes, noun)}; step times say little about real hardware"
+    )
+
+
+def unsettled_warmup(measurement: Measurement) -> str | None:
+    """A sentence where the first timed steps of most launches were still slower than the rest; else None."""
+    slow = sum(map(_starts_slowly, measurement.launches))
+    if 2 * slow <= len(measurement.launches):
+        return None
+    return (
+        f"warm-up had not settled: in {slow} of {format_count(len(measurement.launches), 'launch')} the first quarter "
+        f"of the timed steps was more than {SLOW_START:.0%} slower than the rest; raise the warm-up "
+        f"(now {format_count(measurement.plan.warmup, 'step')})"
+    )
+
+
+def outlying_launches(measurement: Measurement) -> str | None:
+    """A sentence that names launches far from the others, which were kept; else None.
+
+    Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
+    than 5 %.
+    """
+    times = [typical(launch.step_times) for launch in measurement.launches]
+    if len(times) < FEWEST_LAUNCHES:
+        return None
+    middle = quantile(times, 0.5)
+    sigma = SIGMA_PER_MAD * quantile([abs(time - middle) for time in times], 0.5)
+    limit = max(OUTLYING_SIGMAS * sigma, OUTLYING_SHARE * middle)
+    far = [f"{i} ({format_change(time / middle - 1)})" for i, time in enumerate(times, 1) if abs(time - middle) > limit]
+    if not far:
+        return None
+    noun = "launch" if len(far) == 1 else "launches"
+    return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; kept, not dropped"
+
+
+def _starts_slowly(launch: Launch) -> bool:
+    times = launch.step_times
+    if len(times) < FEWEST_STEPS:
+        return False
+    quarter = len(times) // 4
+    return typical(times[:quarter]) > (1 + SLOW_START) * typical(times[quarter:])

@@ -1,0 +1,97 @@
+"""How speed grows with the number of ranks: speedup and efficiency in the strong and the weak sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_ddpperf.records import Measurement, Mode, Series
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.summaries import typical
+
+EFFICIENCY = "scaling_efficiency"
+SPEEDUP = "speedup"
+
+
+def speedup(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
+    """How many times the base's work per second the larger group does.
+
+    With T the step time of n ranks and T0 that of m: strong scaling keeps the global batch, so it is T0 / T (Amdahl
+    1967); weak scaling keeps the batch of a rank, so the group does n / m times the work in a step and it is the scaled
+    speedup n T0 / (m T) (Gustafson 1988).
+
+    Args:
+        base_time: seconds of a step with ``base_size`` ranks.
+        time: seconds of a step with ``world_size`` ranks.
+        mode: what was kept, the global batch (``strong``) or the batch of a rank (``weak``).
+        world_size: n.
+        base_size: m.
+    """
+    quotient = base_time / time
+    return quotient if mode == "strong" else quotient * world_size / base_size
+
+
+def efficiency(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
+    """The share of the ideal speedup, n / m, that was reached; 1 is perfect.
+
+    Strong: m T0 / (n T). Weak: T0 / T, the quotient that is a speedup only in the strong sense. Arguments as of
+    ``speedup``.
+    """
+    return speedup(base_time, time, mode, world_size=world_size, base_size=base_size) * base_size / world_size
+
+
+def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[Series, ...]:
+    """``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, a sample for each round that measured both.
+
+    The efficiency of an oversubscribed group is not gated: its ranks share cores, which no real machine would have
+    them do. Speedup is the same number on another scale, so it never is.
+
+    Args:
+        base: the smaller group, measured in the same rounds.
+        point: the larger group.
+        mode: what was kept from one to the other.
+
+    Returns:
+        Both series; none if no round measured both.
+    """
+    times = {launch.round: typical(launch.step_times) for launch in base.launches}
+    pairs = [(times[one.round], typical(one.step_times)) for one in point.launches if one.round in times]
+    if not pairs:
+        return ()
+    sizes = {"world_size": point.world_size, "base_size": base.world_size}
+    efficiencies = tuple(efficiency(base_time, time, mode, **sizes) for base_time, time in pairs)
+    speedups = tuple(speedup(base_time, time, mode, **sizes) for base_time, time in pairs)
+    return (
+        _relative(EFFICIENCY, efficiencies, gated=not point.environment.oversubscribed),
+        _relative(SPEEDUP, speedups, gated=False),
+    )
+
+
+def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) -> tuple[str, ...]:
+    """A sentence where the larger group does less work per second than the smaller one, beyond chance; else nothing.
+
+    Args:
+        series: among them the ``speedup`` of ``scaling_series``.
+        base_size: ranks of the smaller group.
+        world_size: ranks of the larger one.
+    """
+    return tuple(
+        f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{one.value:.2f})"
+        for one in series
+        if one.metric == SPEEDUP and (one.value if one.interval is None else one.interval.high) < 1
+    )
+
+
+def _relative(name: str, samples: tuple[float, ...], *, gated: bool) -> Series:
+    value, interval = center(samples, "ratio")
+    return Series(
+        metric=name,
+        unit="1",
+        better="higher",
+        family="relative",
+        scale="ratio",
+        gated=gated,
+        slack=0.0,
+        samples=samples,
+        value=value,
+        interval=interval,
+    )

@@ -1,0 +1,154 @@
+"""The table of metrics; a new one is a function and a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.summaries import quantile, typical
+
+Samples = tuple[float, ...]
+
+FINAL_LOSS = "final_loss"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: how it is named, compared and computed.
+
+    Attributes:
+        name: in snake_case; what results and baselines call it.
+        unit: an SI base unit, ``B``, a rate of them, or ``1``.
+        better: the direction of an improvement.
+        family: ``absolute`` for what belongs to one machine, ``relative`` for what partners of one run make up.
+        scale: compared by quotient or by subtraction.
+        samples: one number for each launch; None where the measurement does not have this metric.
+        gated: whether its verdict counts for the result's.
+        slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+    """
+
+    name: str
+    unit: str
+    better: Better
+    family: Family
+    scale: Scale
+    samples: Callable[[Measurement], Samples | None]
+    gated: bool = True
+    slack: float = 0.0
+
+    def series(self, samples: Samples) -> Series:
+        """The series that these samples make."""
+        value, interval = center(samples, self.scale)
+        return Series(
+            metric=self.name,
+            unit=self.unit,
+            better=self.better,
+            family=self.family,
+            scale=self.scale,
+            gated=self.gated,
+            slack=self.slack,
+            samples=samples,
+            value=value,
+            interval=interval,
+        )
+
+
+def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None) -> tuple[Series, ...]:
+    """The series of a measurement, in the table's order, without the metrics that it does not have.
+
+    Args:
+        measurement: with any number of launches; without launches there are no series.
+        metrics: the table (default: ``METRICS``).
+    """
+    if not measurement.launches:
+        return ()
+    found = ((metric, metric.samples(measurement)) for metric in (METRICS if metrics is None else metrics))
+    return tuple(metric.series(samples) for metric, samples in found if samples is not None)
+
+
+def step_time(measurement: Measurement) -> Samples:
+    """Seconds of a typical step; a step lasts as long as its slowest rank."""
+    return tuple(typical(launch.step_times) for launch in measurement.launches)
+
+
+def throughput(measurement: Measurement) -> Samples | None:
+    """Samples per second of the whole group: those of all ranks in one step over the typical step time."""
+    return _rate(measurement, [_total(rank.samples_per_step for rank in one.ranks) for one in measurement.launches])
+
+
+def token_throughput(measurement: Measurement) -> Samples | None:
+    """Tokens per second of the whole group."""
+    return _rate(measurement, [_total(rank.tokens_per_step for rank in one.ranks) for one in measurement.launches])
+
+
+def throughput_per_rank(measurement: Measurement) -> Samples | None:
+    """Samples per second, divided by the number of ranks."""
+    rates = throughput(measurement)
+    return None if rates is None else tuple(rate / measurement.world_size for rate in rates)
+
+
+def straggler_skew(measurement: Measurement) -> Samples | None:
+    """How much longer the slowest rank's own typical step is than the median rank's: max / median - 1."""
+    if measurement.world_size == 1:
+        return None
+    return tuple(_skew(launch) for launch in measurement.launches)
+
+
+def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
+    """The samples of one kind of memory: bytes of the rank with the most, for that one runs out of memory first."""
+
+    def samples(measurement: Measurement) -> Samples | None:
+        ranks = [[rank.memory.get(kind) for rank in launch.ranks] for launch in measurement.launches]
+        known = [[one for one in peaks if one is not None] for peaks in ranks]
+        if any(len(some) < len(peaks) for some, peaks in zip(known, ranks, strict=True)):
+            return None
+        return tuple(max(peaks) for peaks in known)
+
+    return samples
+
+
+def final_loss(measurement: Measurement) -> Samples | None:
+    """The last timed step's loss, averaged over the ranks."""
+    totals = [_total(rank.loss for rank in launch.ranks) for launch in measurement.launches]
+    means = [None if total is None else total / measurement.world_size for total in totals]
+    known = tuple(mean for mean in means if mean is not None)
+    return known if len(known) == len(means) else None
+
+
+def _skew(launch: Launch) -> float:
+    times = [typical(rank.step_times) for rank in launch.ranks]
+    return max(times) / quantile(times, 0.5) - 1
+
+
+def _rate(measurement: Measurement, counts: Sequence[float | None]) -> Samples | None:
+    """Counts per step turned into counts per second."""
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    return tuple(count / seconds for count, seconds in zip(known, step_time(measurement), strict=True))
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """The sum over ranks; None where a rank does not know its value."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return math.fsum(known) if len(known) == len(given) else None
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("step_time", "s", "lower", "absolute", "ratio", step_time),
+    Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput),
+    Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput),
+    # The same number as throughput for a given world size: its verdict would only repeat that one's.
+    Metric("throughput_per_rank", "samples/s", "higher", "absolute", "ratio", throughput_per_rank, gated=False),
+    Metric("straggler_skew", "1", "lower", "relative", "difference", straggler_skew, gated=False, slack=0.03),
+    # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
+    Metric("peak_resident", "B", "lower", "absolute", "ratio", peak_memory("peak_resident"), slack=0.10),
+    Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
+    Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
+    # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.
+    Metric(FINAL_LOSS, "1", "lower", "absolute", "difference", final_loss, slack=0.03),
+)

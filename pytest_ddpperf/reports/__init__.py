@@ -1,0 +1,1 @@
+"""What was measured, as text and files: one table with its renderers, failure texts, JSON."""

@@ -1,0 +1,111 @@
+"""What a failing test says: the fact, where the baseline comes from, what else is known, how to accept it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Collection
+
+from pytest_ddpperf.baselines.fingerprint import differences, environment_key
+from pytest_ddpperf.records import Comparison, Measurement, Result
+from pytest_ddpperf.reports.phrases import comparison_text, decisive, findings, without_derived
+from pytest_ddpperf.units import format_count
+from pytest_ddpperf.verdict import Verdict
+
+_MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
+# What may be stored in answer to the failure, and the word for it. An undecided or broken benchmark may not.
+_ACCEPT = {
+    Verdict.REGRESSED: "accept",
+    Verdict.IMPROVED: "accept",
+    Verdict.UNCHANGED: "accept",
+    Verdict.NEW: "save one",
+    Verdict.INCOMPATIBLE: "save one for this environment",
+}
+
+
+def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = ()) -> str:
+    """Why a benchmark fails its test.
+
+    Args:
+        result: the judged benchmark.
+        accept: the command that stores what was measured as the new baseline.
+        failing: the verdicts whose metrics are told; the result's own always is.
+
+    Returns:
+        A line for each failing metric, then indented ones: what was measured against what, what else moved, findings,
+        and the command to accept it.
+    """
+    verdicts = {result.verdict, *failing}
+    heads = decisive(result, verdicts)
+    general = _general(result)
+    lines = [general] if general else [comparison_text(comparison) for comparison in heads]
+    details = [
+        _measured(result),
+        *_notes(heads, general),
+        *_moved(result, heads),
+        *findings(result)[1 if result.verdict is Verdict.BROKEN else 0 :],
+        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT else []),
+    ]
+    return "\n".join([*lines, *(f"  {detail}" for detail in details)])
+
+
+def _general(result: Result) -> str:
+    """The first line where the benchmark as a whole fails, not one of its metrics; else empty."""
+    if result.verdict is Verdict.BROKEN:
+        return f"broken: {(*findings(result), 'it could not be measured')[0]}"
+    if result.verdict is Verdict.NEW and result.baseline is None:
+        return f"new: {result.origin}"
+    differs = differences(result.baseline.environment, result.measurement.environment) if result.baseline else ()
+    if result.verdict is Verdict.INCOMPATIBLE and differs:
+        return f"incompatible: the baseline is of another environment: {', '.join(differs)}"
+    return ""
+
+
+def _measured(result: Result) -> str:
+    measured, baseline = result.measurement, result.baseline
+    parts = [
+        *([] if measured.name in {measured.strategy, measured.mode} else [f"benchmark {measured.name}"]),
+        f"strategy {measured.strategy}",
+        *([] if measured.mode is None else [f"{measured.mode} scaling"]),
+        format_count(measured.world_size, "rank"),
+        measured.environment.backend,
+    ]
+    if measured.launches:
+        steps = format_count(measured.plan.steps, "step")
+        parts.append(f"{format_count(len(measured.launches), 'launch')} x {steps}")
+    text = ", ".join(parts)
+    if baseline is None:
+        return text
+    origin = [environment_key(baseline.environment), baseline.date, *([baseline.commit[:7]] if baseline.commit else [])]
+    return f"{text}; baseline {', '.join(origin)}"
+
+
+def _notes(heads: tuple[Comparison, ...], general: str) -> list[str]:
+    """The notes of the failing metrics, each once."""
+    return [] if general else list(dict.fromkeys(head.note for head in heads if head.note))
+
+
+def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
+    """The other metrics that changed: hints at the cause."""
+    told = {head.series.metric for head in heads}
+    moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
+    lines = []
+    for comparison in moved:
+        if comparison.series.metric in told:
+            continue
+        line = comparison_text(comparison)
+        if comparison.series.metric == "straggler_skew" and comparison.verdict is Verdict.REGRESSED:
+            line += f": {_slowest(result.measurement)}"
+        lines.append(line)
+    return lines
+
+
+def _slowest(measurement: Measurement) -> str:
+    """Which rank was the slowest (by its median step) in most launches."""
+    slowest = Counter(
+        max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
+    )
+    if not slowest:
+        return "no launch tells which rank"
+    rank, times = slowest.most_common(1)[0]
+    return f"rank {rank} was the slowest in {times} of {format_count(len(measurement.launches), 'launch')}"

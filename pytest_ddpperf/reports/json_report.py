@@ -1,0 +1,126 @@
+"""All results of a run as one JSON document; ``results.schema.json`` describes it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_ddpperf.baselines.codec import environment_data
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records import Comparison, Interval, Result
+from pytest_ddpperf.reports.phrases import findings
+
+SCHEMA = "pytest-ddpperf/results/1"
+SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
+
+
+def results_document(results: Sequence[Result], commit: str | None) -> dict[str, Any]:
+    """The results as JSON data.
+
+    Args:
+        results: in the order measured.
+        commit: what was checked out; None where unknown.
+    """
+    # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
+    largest = max(results, key=lambda result: result.measurement.world_size, default=None)
+    return {
+        "schema": SCHEMA,
+        "environment": None if largest is None else environment_data(largest.measurement.environment),
+        "commit": commit,
+        "results": [_result_data(result) for result in results],
+    }
+
+
+def ensure_writable(path: Path) -> None:
+    """Makes sure, before anything is measured, that results can be written there. Leaves nothing behind.
+
+    Raises:
+        SettingError: they cannot.
+    """
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Writes a document, whole or not at all; makes the folder if need be.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, render(document))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> SettingError:
+    return SettingError(f"--ddpperf-json: {path} cannot be written: {error.strerror or error}; name another file")
+
+
+def _result_data(result: Result) -> dict[str, Any]:
+    measured, baseline = result.measurement, result.baseline
+    return {
+        "test": result.test,
+        "name": result.name,
+        "strategy": measured.strategy,
+        "mode": measured.mode,
+        "world_size": measured.world_size,
+        "environment_key": environment_key(measured.environment),
+        "verdict": result.verdict.value,
+        "metrics": {comparison.series.metric: _metric_data(comparison) for comparison in result.comparisons},
+        "plan": {"warmup": measured.plan.warmup, "steps": measured.plan.steps},
+        "launches": len(measured.launches),
+        "baseline": None
+        if baseline is None
+        else {
+            "environment_key": environment_key(baseline.environment),
+            "date": baseline.date,
+            "commit": baseline.commit,
+        },
+        "origin": result.origin,
+        "findings": list(findings(result)),
+    }
+
+
+def _metric_data(comparison: Comparison) -> dict[str, Any]:
+    series = comparison.series
+    return {
+        "unit": series.unit,
+        "better": series.better,
+        "family": series.family,
+        "scale": series.scale,
+        "gated": comparison.gated,
+        "value": _number(series.value),
+        "interval": _interval(series.interval),
+        "samples": [_number(sample) for sample in series.samples],
+        "baseline": _number(comparison.baseline),
+        "change": _number(comparison.change),
+        "change_interval": _interval(comparison.change_interval),
+        "tolerance": _number(comparison.tolerance),
+        "mde": _number(comparison.mde),
+        "verdict": comparison.verdict.value,
+        "note": comparison.note,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """A number that JSON can say: null for none, and for one that is infinite (an interval from too few launches)."""
+    return rounded(value) if value is not None and math.isfinite(value) else None
+
+
+def _interval(interval: Interval | None) -> dict[str, float | None] | None:
+    if interval is None:
+        return None
+    return {"low": _number(interval.low), "high": _number(interval.high), "confidence": _number(interval.confidence)}

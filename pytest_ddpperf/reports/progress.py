@@ -1,0 +1,63 @@
+"""Where a running benchmark stands: the words, and the live end of the terminal's line."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+_LEAST_ROOM = 20  # columns; in less, nothing useful can be said
+
+
+def progress_line(name: str, launch: int, of: int, elapsed: float, expected: float | None) -> str:
+    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``.
+
+    Args:
+        name: of the benchmark.
+        launch: the one that runs now, from 1.
+        of: launches until the next look at the data.
+        elapsed: seconds since the benchmark began.
+        expected: seconds that it will have taken then; None where unknown.
+    """
+    line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
+    return line if expected is None else f"{line} of about {max(expected, elapsed):.0f} s"
+
+
+class LiveLine:
+    """Owns the end of the terminal's current line while a test measures; silent where nobody watches a terminal."""
+
+    def __init__(self, reporter: Any, capture: Any) -> None:
+        """Takes pytest's terminal reporter and capture manager, each None where that plugin is off."""
+        self._reporter: Any = reporter if reporter is not None and reporter.isatty else None
+        self._capture = capture
+        self._shown = 0
+
+    def show(self, text: str) -> None:
+        """Show this in place of what was shown before."""
+        if self._reporter is None:
+            return
+        terminal = self._reporter.config.get_terminal_writer()
+        room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
+        if room < _LEAST_ROOM:
+            return
+        shown = " " + (text if len(text) <= room else f"...{text[3 - room :]}")
+        self._write(_erased(self._shown) + shown)
+        self._shown = len(shown)
+
+    def clear(self) -> None:
+        """Leave the line as pytest wrote it."""
+        if self._shown:
+            self._write(_erased(self._shown))
+            self._shown = 0
+
+    def _write(self, text: str) -> None:
+        # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
+        self._reporter.flush()
+        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
+def _erased(columns: int) -> str:
+    """Goes back over so many columns and blanks them."""
+    return "\b" * columns + " " * columns + "\b" * columns

@@ -1,0 +1,69 @@
+"""Stored baselines as tables, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddpperf.baselines.codec import BaselineFile
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.records import BaselineRecord, Series
+from pytest_ddpperf.reports.phrases import confidence_text, environment_text
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.units import format_count, format_value, scale
+
+_SHORT_COMMIT = 7
+
+
+def list_table(files: Sequence[BaselineFile]) -> Table:
+    """One row for each stored record: test, variant, environment, origin, step time."""
+    return Table(
+        headers=("test", "variant", "environment", "date", "commit", "step time"),
+        rows=tuple(
+            (file.test, r.name, environment_key(r.environment), r.date, _commit(r), _step_time(r))
+            for file in files
+            for r in file.records
+        ),
+        left=5,
+    )
+
+
+def record_table(test: str, record: BaselineRecord) -> Table:
+    """All metrics of one record, with their intervals; its title tells what was measured where and when."""
+    levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
+    interval = ", ".join(["interval", *map(confidence_text, levels)])
+    strategy = f"strategy {record.strategy}" + ("" if record.mode is None else f", {record.mode} scaling")
+    facts = (
+        f"{test}: {record.name}",
+        f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",
+        f"saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
+        environment_text(record.environment),
+        ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
+    )
+    return Table(
+        title="\n".join(filter(None, facts)),
+        headers=("metric", "value", interval, "better", "gated", "samples"),
+        rows=tuple(_metric_row(series) for series in record.series),
+    )
+
+
+def _metric_row(series: Series) -> tuple[str, ...]:
+    common = scale([series.value], series.unit)
+    interval = NOTHING
+    if series.interval is not None:
+        interval = f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
+    gated = "yes" if series.gated else "no"
+    return (series.metric, common.text(series.value), interval, series.better, gated, str(len(series.samples)))
+
+
+def _plan(record: BaselineRecord) -> str:
+    launches = format_count(len(record.steps), "launch")
+    return f"{launches} x {format_count(record.plan.steps, 'step')} after {record.plan.warmup} of warm-up"
+
+
+def _commit(record: BaselineRecord) -> str:
+    return record.commit[:_SHORT_COMMIT] if record.commit else NOTHING
+
+
+def _step_time(record: BaselineRecord) -> str:
+    found = [series for series in record.series if series.metric == "step_time"]
+    return format_value(found[0].value, found[0].unit) if found else NOTHING

@@ -1,0 +1,186 @@
+"""The summary of a run as one table, which every renderer takes as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.baselines.fingerprint import differences
+from pytest_ddpperf.records import Comparison, Result
+from pytest_ddpperf.reports.phrases import (
+    comparison_text,
+    confidence_text,
+    decisive,
+    environment_text,
+    find,
+    findings,
+)
+from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
+from pytest_ddpperf.verdict import Verdict
+
+NOTHING = "-"
+_TELLING = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text.
+
+    Attributes:
+        title: what holds for all rows.
+        headers: of the columns; a unit stands on a second line.
+        left: how many columns at the left, besides the last one, are words and not numbers.
+        notes: remarks below the rows.
+    """
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    left: int = 1
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cell: Callable[[Result], str]
+
+
+def summary_table(results: Sequence[Result]) -> Table:
+    """One row for each benchmark: what was measured, how it changed, and the verdict.
+
+    Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
+    """
+    labels = _labels(results)
+    columns = [
+        _Column("benchmark", lambda result: labels[result.test]),
+        _Column("variant", _variant),
+        _Column("ranks", lambda result: str(result.measurement.world_size)),
+        *_metric_columns(results),
+        _Column("change\n%", _change),
+        _Column("MDE\n%", _mde),
+        _Column("verdict", lambda result: result.verdict.value),
+    ]
+    return Table(
+        title=_title(results),
+        headers=tuple(column.header for column in columns),
+        rows=tuple(tuple(column.cell(result) for column in columns) for result in results),
+        notes=_notes(results, labels),
+        left=2,
+    )
+
+
+def _metric_columns(results: Sequence[Result]) -> list[_Column]:
+    memory = "peak_allocated" if _filled(results, "peak_allocated") else "peak_resident"
+    wanted = (
+        ("step time", "step_time", _with_interval),
+        ("throughput", "throughput" if _filled(results, "throughput") else "token_throughput", _value),
+        ("memory", memory, _value),
+        ("eff.", "scaling_efficiency", _value),
+    )
+    return [
+        _metric_column(header, metric, cell, results) for header, metric, cell in wanted if _filled(results, metric)
+    ]
+
+
+def _filled(results: Sequence[Result], metric: str) -> list[Comparison]:
+    return [comparison for result in results if (comparison := find(result, metric)) is not None]
+
+
+def _metric_column(
+    header: str, metric: str, cell: Callable[[Comparison, Scale], str], results: Sequence[Result]
+) -> _Column:
+    """A column in one unit, which fits all of its values."""
+    filled = _filled(results, metric)
+    common = scale([comparison.series.value for comparison in filled], filled[0].series.unit)
+
+    def text(result: Result) -> str:
+        comparison = find(result, metric)
+        return NOTHING if comparison is None else cell(comparison, common)
+
+    return _Column(f"{header}\n{common.unit}".rstrip(), text)
+
+
+def _value(comparison: Comparison, common: Scale) -> str:
+    return common.number(comparison.series.value)
+
+
+def _with_interval(comparison: Comparison, common: Scale) -> str:
+    interval = comparison.series.interval
+    value = _value(comparison, common)
+    if interval is None:
+        return value
+    return f"{value} [{common.number(interval.low)}, {common.number(interval.high)}]"
+
+
+def _variant(result: Result) -> str:
+    """The variant's name, and its strategy where that is another word: ``weak ddp``."""
+    return " ".join(dict.fromkeys((result.name, result.measurement.strategy)))
+
+
+def _change(result: Result) -> str:
+    step_time = find(result, "step_time")
+    if step_time is None or step_time.change is None:
+        return NOTHING
+    interval = step_time.change_interval
+    ends = f" [{signed_percent(interval.low)}, {signed_percent(interval.high)}]" if interval else ""
+    return f"{signed_percent(step_time.change)}{ends}"
+
+
+def _mde(result: Result) -> str:
+    step_time = find(result, "step_time")
+    return NOTHING if step_time is None or step_time.mde is None else format_percent(step_time.mde).removesuffix(" %")
+
+
+def _labels(results: Sequence[Result]) -> dict[str, str]:
+    """A short name for each test: without its module where only one module was run."""
+    modules = {result.test.partition("::")[0] for result in results}
+    labels = {}
+    for result in results:
+        module, _, test = result.test.partition("::")
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        labels[result.test] = test if len(modules) == 1 else f"{stem}::{test}"
+    if len(modules) == 1 or len({label.partition("::")[2] for label in labels.values()}) < len(labels):
+        return labels
+    return {test: label.partition("::")[2] for test, label in labels.items()}
+
+
+def _title(results: Sequence[Result]) -> str:
+    machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
+    levels = {c.series.interval.confidence for c in _filled(results, "step_time") if c.series.interval is not None}
+    intervals = [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
+    return "; ".join([*machines, *intervals])
+
+
+def _notes(results: Sequence[Result], labels: dict[str, str]) -> tuple[str, ...]:
+    """Remarks, each once: with the benchmark's name if it concerns one, else with their number."""
+    concerned: dict[str, list[str]] = {}
+    for result in results:
+        for remark in _remarks(result):
+            concerned.setdefault(remark, []).append(f"{labels[result.test]} {_variant(result)}")
+    return tuple(
+        f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
+        for remark, names in concerned.items()
+    )
+
+
+def _remarks(result: Result) -> tuple[str, ...]:
+    return (*_verdict_remarks(result), *findings(result))
+
+
+def _verdict_remarks(result: Result) -> list[str]:
+    """What the row's verdict rests on, where the row itself does not show it."""
+    if result.verdict is Verdict.NEW and result.baseline is None:
+        return ["no baseline; --ddpperf-save stores one"]
+    if result.verdict is Verdict.IMPROVED:
+        return ["better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"]
+    differs = differences(result.baseline.environment, result.measurement.environment) if result.baseline else ()
+    if result.verdict is Verdict.INCOMPATIBLE and differs:
+        return [f"the baseline is of another environment: {', '.join(differs)}"]
+    if result.verdict not in _TELLING:
+        return []
+    return [
+        comparison_text(comparison) + (f"; {comparison.note}" if comparison.note else "")
+        for comparison in decisive(result, {result.verdict})
+        if comparison.series.metric != "step_time" or comparison.note
+    ]

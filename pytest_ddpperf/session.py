@@ -1,0 +1,153 @@
+"""What a pytest session owns: the launcher, the store of baselines, the results. It computes nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from pytest_ddpperf.baselines.checkout import commit
+from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.environment import pinned, thread_count
+from pytest_ddpperf.launch.machine import TorchMachine, place
+from pytest_ddpperf.records import BaselineRecord, Environment, Found, Result, Verdict
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.summaries import step_summary
+
+DEFAULT_WORLD_SIZE = 2  # without GPUs
+
+
+def open_store(settings: Settings, root: Path, name: str | None = None) -> Store:
+    """The set of baselines ``name`` (default: the one that is saved to) of the project at ``root``."""
+    return Store(root / settings.baseline_dir, name or settings.save or settings.baseline)
+
+
+class Session:
+    """The resources and results of one pytest run.
+
+    Attributes:
+        results: of every benchmark so far, in the order measured.
+        line: the terminal's live line, for progress.
+    """
+
+    def __init__(self, settings: Settings, root: Path, line: LiveLine) -> None:
+        self.settings = settings
+        self.line = line
+        self.results: list[Result] = []
+        self._root = root
+        self._stored: list[str] = []
+        self._store = open_store(settings, root, settings.baseline)
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """Starts ranks; its zygote lives until the session ends."""
+        return Launcher()
+
+    @cached_property
+    def _torch(self) -> TorchMachine:
+        return self.launcher.machine()
+
+    @cached_property
+    def _machine(self) -> MachineFacts:
+        return machine_facts()
+
+    def world_sizes(self, settings: Settings) -> tuple[int, ...]:
+        """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
+        return settings.world_size or (len(self._torch.gpus) or DEFAULT_WORLD_SIZE,)
+
+    def environment(self, settings: Settings, world_size: int) -> Environment:
+        """The facts that a benchmark with this many ranks depends on.
+
+        Raises:
+            LaunchError: this machine has not what the settings ask for.
+        """
+        placement = place(settings.device, settings.backend, world_size, self._torch)
+        return environment(
+            self._machine,
+            device=placement.device,
+            backend=placement.backend,
+            world_size=world_size,
+            threads=thread_count(pinned(os.environ, mark="")),
+            torch_version=self._torch.torch,
+            cuda=self._torch.cuda,
+            gpu_names=self._torch.gpus,
+        )
+
+    def find(self, test: str, name: str, env: Environment) -> Found:
+        """The baseline of a benchmark, or why there is none."""
+        return self._store.find(test, name, env)
+
+    def end_test(self, test: str, *, passed: bool) -> None:
+        """Store the results of a test, if that was asked for and it may be.
+
+        Raises:
+            BaselineError: they cannot be written.
+        """
+        results = [result for result in self.results if result.test == test]
+        if self.settings.save is None or not results:
+            return
+        if not passed:
+            self._stored.append(f"not stored: {test} failed")
+            return
+        unsure = [r for r in results if r.verdict is Verdict.INCONCLUSIVE and not self.settings.force_save]
+        self._stored += [
+            f"not stored: {r.name} of {test} is inconclusive; the old baseline stays (--ddpperf-force-save stores it)"
+            for r in unsure
+        ]
+        self._save(test, [result for result in results if result not in unsure])
+
+    def _save(self, test: str, results: Sequence[Result]) -> None:
+        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+        revision = commit(self._root)
+        records = [_record(result, revision, date) for result in results]
+        self._stored += open_store(self.settings, self._root).save(test, records)
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Title and text of each part of the terminal's summary."""
+        from pytest_ddpperf.reports.table import summary_table
+        from pytest_ddpperf.reports.terminal import render
+
+        parts = []
+        if self.results:
+            parts.append(("ddpperf", render(summary_table(self.results))))
+        if self._stored:
+            parts.append(("ddpperf baselines", "\n".join(self._stored)))
+        return parts
+
+    def write_json(self) -> None:
+        """Write the results to the file that was asked for, if one was.
+
+        Raises:
+            SettingError: it cannot be written.
+        """
+        if self.settings.json is not None:
+            from pytest_ddpperf.reports.json_report import results_document, write
+
+            write(self._root / self.settings.json, results_document(self.results, commit(self._root)))
+
+    def close(self) -> None:
+        """End the zygote and whatever still runs below it."""
+        self.line.clear()
+        if "launcher" in self.__dict__:
+            self.launcher.close()
+
+
+def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
+    measured = result.measurement
+    return BaselineRecord(
+        name=measured.name,
+        strategy=measured.strategy,
+        mode=measured.mode,
+        plan=measured.plan,
+        environment=measured.environment,
+        series=tuple(comparison.series for comparison in result.comparisons),
+        commit=revision,
+        date=date,
+        steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
+    )

@@ -1,0 +1,57 @@
+"""What the steps of one launch amount to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+TYPICAL_QUANTILE = 0.25
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The ``q`` quantile of ``values``, interpolated linearly between its neighbours.
+
+    Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996): numpy's and R's default.
+
+    Args:
+        values: at least one number, in any order.
+        q: between 0 (the minimum) and 1 (the maximum).
+
+    Raises:
+        ValueError: there are no values, or ``q`` lies outside 0 to 1.
+    """
+    if not values:
+        raise ValueError("a quantile needs at least one value")
+    if not 0 <= q <= 1:
+        raise ValueError(f"a quantile lies between 0 and 1, not at {q}")
+    ordered = sorted(values)
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def typical(step_times: Sequence[float]) -> float:
+    """The step time in seconds that stands for a whole launch: the lower quartile of its steps.
+
+    Other load on the machine only ever makes steps longer, so low statistics scatter less from launch to launch than
+    mean and median do; the quartile rests on more steps than the minimum. It is blind to a slowdown that hits only
+    some of the steps.
+
+    Raises:
+        ValueError: there are no steps.
+    """
+    return quantile(step_times, TYPICAL_QUANTILE)
+
+
+def step_summary(step_times: Sequence[float]) -> dict[str, float]:
+    """The shape of a launch's step times, in seconds: ``min``, ``p25``, ``p50``, ``p75``, ``p90``, ``max``, ``mean``.
+
+    Raises:
+        ValueError: there are no steps.
+    """
+    summary = {
+        name: quantile(step_times, q)
+        for name, q in (("min", 0), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("max", 1))
+    }
+    return {**summary, "mean": math.fsum(step_times) / len(step_times)}

@@ -1,0 +1,83 @@
+"""The verdict on one change: two keys for red, proof for green, and what this run could have seen."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_ddpperf.records import Better, Verdict
+from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
+
+POWER = 0.95
+
+
+def decide(change: Change, *, better: Better, tolerance: float, alpha: float) -> Verdict:
+    """What a change says about the new run.
+
+    ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
+    excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
+    is a proof, not a lack of evidence: even the worse end of that interval lies within the tolerance. Everything else
+    is ``INCONCLUSIVE``.
+
+    Args:
+        change: from the baseline to the new run.
+        better: the direction of an improvement.
+        tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
+            scale it means the same factor for both directions, so that a step time and the throughput made of it get
+            the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
+        alpha: two-sided significance level of this one look.
+    """
+    half = half_width(change, alpha)
+    if half is None:
+        return Verdict.INCONCLUSIVE
+    worsening, limit = _worsening(change, better), _limit(change, tolerance)
+    if worsening - half > 0 and worsening > limit:
+        return Verdict.REGRESSED
+    if worsening + half < 0 and worsening < -limit:
+        return Verdict.IMPROVED
+    return Verdict.UNCHANGED if worsening + half <= limit else Verdict.INCONCLUSIVE
+
+
+def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
+    """The minimal detectable effect: the smallest true worsening that ``decide`` finds with probability ``power``.
+
+    ``(t(1 - alpha/2) + t(power)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
+    effects"), and ``tolerance + t(power) * standard_error`` for the key of size; the larger one opens both.
+
+    Returns:
+        The effect in the tolerance's terms, or None where the scatter is unknown.
+    """
+    half = half_width(change, alpha)
+    if half is None or change.standard_error is None:
+        return None
+    reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
+    smallest = max(half, _limit(change, tolerance)) + reach
+    return from_log(smallest) if change.logarithmic else smallest
+
+
+def needed(change: Change, *, better: Better, tolerance: float, alpha: float) -> int | None:
+    """About how many launches the new side needs in all for a verdict, if estimate and scatter stay what they are.
+
+    A rough figure: the estimate will move, and the degrees of freedom are kept although they grow. More launches do
+    not shrink the baseline's own error or the spread between runs.
+
+    Returns:
+        The number of launches, at least one more than there are; None where no number would do, or the scatter is
+        unknown.
+    """
+    if change.standard_error is None:
+        return None
+    worsening, limit = _worsening(change, better), _limit(change, tolerance)
+    # Beyond the tolerance the interval must come to exclude "no change"; within it, to exclude the tolerance.
+    margin = worsening if worsening > limit else limit - worsening
+    allowed = (margin / t_quantile(1 - alpha / 2, change.df)) ** 2 - change.fixed_variance
+    if allowed <= 0:
+        return None
+    return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))
+
+
+def _worsening(change: Change, better: Better) -> float:
+    return change.shift if better == "lower" else -change.shift
+
+
+def _limit(change: Change, tolerance: float) -> float:
+    return math.log1p(tolerance) if change.logarithmic else tolerance

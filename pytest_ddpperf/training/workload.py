@@ -1,0 +1,102 @@
+"""What a test gives to be measured, taken apart into factories; importable without torch."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A training job as factories, so that every rank of every launch builds its own, from the same seeds.
+
+    A step is: zero the gradients, ``outputs = model(inputs)``, ``loss(outputs, targets)``, backward, synchronise,
+    ``optimizer.step()``. The data come from ``batch`` or from ``loader``: one of the two.
+
+    Attributes:
+        model: gives the module; it is moved to the rank's device.
+        batch: gives ``(inputs, targets)`` for one rank, made once and used in every step. Both may be nested
+            structures of tensors; they are moved to the rank's device.
+        loader: ``loader(rank, world_size)`` gives an iterable of such batches (a DataLoader), begun again when it is
+            exhausted. The wait for a batch and its way to the device are part of the step.
+        loss: gives a scalar from ``(outputs, targets)``.
+        optimizer: gives the optimizer from the parameters.
+        samples_per_step: how many samples one rank's step trains on; a workload measured in strong mode describes the
+            whole group's step instead: its batches are the global ones, and every rank takes an equal slice.
+        tokens_per_step: the same for tokens; None where there are none.
+        blocks: gives the modules that FSDP shards one by one; None to find them by repetition.
+
+    Raises:
+        WorkloadError: a field does not hold what it should; the message names the field and the cure.
+    """
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[], tuple[Any, Any]] | None = None
+    loss: Callable[[Any, Any], torch.Tensor]
+    optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+    samples_per_step: float
+    tokens_per_step: float | None = None
+    loader: Callable[[int, int], Iterable[Any]] | None = None
+    blocks: Callable[[nn.Module], Iterable[nn.Module]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.batch is None) == (self.loader is None):
+            raise WorkloadError(
+                f"Workload has {'neither batch nor' if self.batch is None else 'both batch and'} loader: give one of "
+                "them, batch() for the same data in every step or loader(rank, world_size) for an iterable of batches"
+            )
+        for name in ("model", "loss", "optimizer"):
+            _require_callable(name, getattr(self, name))
+        for name in ("batch", "loader", "blocks"):
+            if getattr(self, name) is not None:
+                _require_callable(name, getattr(self, name))
+        _require_count("samples_per_step", self.samples_per_step)
+        if self.tokens_per_step is not None:
+            _require_count("tokens_per_step", self.tokens_per_step)
+        # A module can be called, but to be a factory it would have to run itself on nothing.
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(self.model, torch.nn.Module):
+            raise WorkloadError(
+                f"Workload(model=...) is a {type(self.model).__name__} module: give a function that builds it, "
+                "so that every rank has its own (model=lambda: ...)"
+            )
+
+
+def _require_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise WorkloadError(f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function")
+
+
+def _require_count(name: str, value: object) -> None:
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    if not is_count:
+        raise WorkloadError(f"Workload({name}=...) is {_short(value)}: give a number above 0")
+
+
+def _short(value: object, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def located(function: Callable[..., object]) -> str:
+    """A function's name and where it is written, for messages: ``build (perf_tests/test_x.py:12)``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return name
+    file, here = Path(code.co_filename), Path.cwd()
+    return f"{name} ({file.relative_to(here) if file.is_relative_to(here) else file}:{code.co_firstlineno})"

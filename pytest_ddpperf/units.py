@@ -1,0 +1,130 @@
+"""Text for quantities: seconds, bytes, rates, ratios and changes, each in the unit that reads best."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+_RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does not
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One unit for a group of values: ``value / factor`` is what to print before ``unit``.
+
+    Attributes:
+        unit: the printed unit, such as ``ms`` or ``MiB``; empty for plain ratios.
+        exact: whether the values are whole numbers of the base unit (bytes below 1 KiB).
+    """
+
+    factor: float
+    unit: str
+    exact: bool = False
+
+    def number(self, value: float) -> str:
+        """The value in this unit, three significant digits or all digits before the point, without the unit."""
+        scaled = value / self.factor
+        return f"{scaled:.0f}" if self.exact else significant(scaled)
+
+    def text(self, value: float) -> str:
+        """The value in this unit, with the unit."""
+        return f"{self.number(value)} {self.unit}".rstrip()
+
+
+def scale(values: Iterable[float], unit: str) -> Scale:
+    """The scale in which a group of values reads well, chosen for its typical (median) value so that units never mix.
+
+    Args:
+        values: quantities in ``unit``; may be empty.
+        unit: a base unit of the records: ``s``, ``B``, ``1``, a rate such as ``samples/s``; others are left unscaled.
+    """
+    sizes = [abs(value) for value in values if value]
+    typical = statistics.median(sizes) if sizes else 0.0
+    if unit == "1":
+        return Scale(1.0, "")
+    if unit == "s":
+        return Scale(*_largest(_SECONDS, typical, smallest=sizes == []))
+    if unit == "B":
+        factor, name = _largest(_BYTES, typical, smallest=False)
+        return Scale(factor, name, exact=name == "B")
+    if unit.endswith("/s") and typical >= _PLAIN_RATE_LIMIT:
+        factor, prefix = _largest(_RATES, typical, smallest=False)
+        return Scale(factor, f"{prefix} {unit}".lstrip())
+    return Scale(1.0, unit)
+
+
+def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: bool) -> tuple[float, str]:
+    """The largest unit that the value fills; the base unit for a group without any size."""
+    if smallest:
+        return steps[0]
+    # What rounds up to a full unit is printed in it: 0.9999 ms is 1.00 ms, not 1000 us.
+    return next(((factor, name) for factor, name in steps if typical >= factor * 0.9995), steps[-1])
+
+
+def significant(value: float) -> str:
+    """A number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3  # noqa: PLR2004 - digits
+    return f"{_rounded(value, decimals):.{decimals}f}"
+
+
+def format_value(value: float, unit: str) -> str:
+    """A quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``.
+
+    Args:
+        value: the quantity in ``unit``.
+        unit: a base unit of the records; see `scale`.
+    """
+    return scale([value], unit).text(value)
+
+
+def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
+    """Several quantities, all in one unit; see `scale`."""
+    group = tuple(values)
+    common = scale(group, unit)
+    return tuple(map(common.text, group))
+
+
+def format_change(change: float) -> str:
+    """A relative change in percent, with its sign: 0.132 is ``+13.2 %``."""
+    return f"{signed_percent(change)} %"
+
+
+def signed_percent(change: float) -> str:
+    """The number alone of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
+    percent = 100 * change
+    decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal says nothing
+    return _signed(percent, decimals)
+
+
+def format_percent(share: float) -> str:
+    """A share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``."""
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"
+
+
+def format_difference(difference: float, unit: str) -> str:
+    """An absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``."""
+    text = format_value(difference, unit)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def _signed(value: float, decimals: int) -> str:
+    return f"{_rounded(value, decimals):+.{decimals}f}"
+
+
+def _rounded(value: float, decimals: int) -> float:
+    # Adding 0.0 turns the -0.0 that rounding leaves into 0.0: what is nothing has no direction.
+    return round(value, decimals) + 0.0
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number with its noun: ``1 rank``, ``2 ranks``; of ``launch``, ``2 launches``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"

@@ -1,0 +1,22 @@
+"""The words of a judgement; apart from the other nouns so that loading the plugin stays cheap."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """What a comparison says. Ordered from good to bad: a result is as bad as its worst gated metric."""
+
+    IMPROVED = "improved"
+    UNCHANGED = "unchanged"
+    NEW = "new"
+    INCOMPATIBLE = "incompatible"
+    INCONCLUSIVE = "inconclusive"
+    REGRESSED = "regressed"
+    BROKEN = "broken"
+
+    @property
+    def severity(self) -> int:
+        """0 for the best verdict, rising with badness."""
+        return list(Verdict).index(self)

@@ -1,0 +1,71 @@
+"""Records to store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.records import BaselineRecord, Environment, Interval, Plan, Series
+
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+    recorded={"host": "runner-1", "note": ""},
+)
+STEP_TIME = Series(
+    metric="step_time",
+    unit="s",
+    better="lower",
+    family="absolute",
+    scale="ratio",
+    gated=True,
+    slack=0.0,
+    samples=(0.041, 0.0418, 0.0426),
+    value=0.0418,
+    interval=Interval(0.0398, 0.0438, 0.95),
+)
+SKEW = Series("straggler_skew", "1", "lower", "relative", "difference", False, 0.03, (0.01,), 0.01, None)  # noqa: FBT003
+RECORD = BaselineRecord(
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    plan=Plan(warmup=5, steps=60),
+    environment=CPU,
+    series=(STEP_TIME, SKEW),
+    commit="3f2a1c0" + "0" * 33,
+    date="2026-01-12",
+    steps=({"min": 0.04, "p50": 0.042}, {"min": 0.0401, "p50": 0.0424}),
+)
+
+
+@pytest.fixture
+def make_environment() -> Callable[..., Environment]:
+    """An environment with some facts changed."""
+
+    def make(**facts: Any) -> Environment:
+        return replace(CPU, **facts)
+
+    return make
+
+
+@pytest.fixture
+def make_record() -> Callable[..., BaselineRecord]:
+    """A record with some fields changed; ``step_time`` sets the value of that metric."""
+
+    def make(step_time: float = 0.0418, **fields: Any) -> BaselineRecord:
+        series = (replace(STEP_TIME, value=step_time), SKEW)
+        return replace(RECORD, **{"series": series, **fields})
+
+    return make

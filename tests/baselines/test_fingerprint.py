@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.fingerprint import differences, environment, environment_key
+from pytest_ddpperf.baselines.machine import MachineFacts
+from pytest_ddpperf.records import Environment
+
+MACHINE = MachineFacts("AMD EPYC", 2, "runner-1", "Linux 6.1", "3.11.7")
+Make = Callable[..., Environment]
+
+
+def test_environment_on_cpu_leaves_the_gpus_out() -> None:
+    env = environment(
+        MACHINE,
+        device="cpu",
+        backend="gloo",
+        world_size=2,
+        threads=1,
+        torch_version="2.13.0+cpu",
+        gpu_names=["NVIDIA H200"],
+        recorded={"branch": "main"},
+    )
+    assert (env.device_model, env.device_count, env.torch, env.cuda) == ("AMD EPYC", 0, "2.13", None)
+    assert env.recorded == {
+        "host": "runner-1",
+        "kernel": "Linux 6.1",
+        "python": "3.11.7",
+        "torch": "2.13.0+cpu",
+        "branch": "main",
+    }
+    assert environment_key(env) == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+
+
+def test_environment_on_gpus() -> None:
+    env = environment(
+        MACHINE,
+        device="cuda",
+        backend="nccl",
+        world_size=8,
+        threads=4,
+        torch_version="2.11.0a0+git12",
+        cuda="13.0.1",
+        gpu_names=["NVIDIA A100-SXM4-80GB"] * 8,
+        nodes=2,
+    )
+    assert (env.device_model, env.device_count, env.torch, env.cuda) == ("NVIDIA A100-SXM4-80GB", 8, "2.11", "13.0")
+    assert environment_key(env) == "cuda-nvidia-a100_sxm4_80gb-x8-amd-epyc-2c-t4-n2-nccl-w8-torch2.11-cuda13.0"
+
+
+CHANGES: dict[str, Any] = {
+    "device": "cuda",
+    "device_model": "NVIDIA H200",
+    "device_count": 1,
+    "cpu_model": "Intel Xeon",
+    "cores": 4,
+    "threads": 2,
+    "nodes": 2,
+    "backend": "nccl",
+    "world_size": 4,
+    "torch": "2.14",
+    "cuda": "13.0",
+}
+
+
+def test_every_keyed_fact_changes_the_key_and_is_a_difference(make_environment: Make) -> None:
+    assert set(CHANGES) == {field.name for field in dataclasses.fields(Environment)} - {"recorded"}
+    base = make_environment()
+    for name, value in CHANGES.items():
+        other = make_environment(**{name: value})
+        assert environment_key(other) != environment_key(base), name
+        assert differences(base, other), name
+
+
+def test_recorded_facts_change_neither(make_environment: Make) -> None:
+    base, other = make_environment(), make_environment(recorded={"host": "elsewhere"})
+    assert environment_key(base) == environment_key(other)
+    assert differences(base, other) == ()
+
+
+AWKWARD = ["a b", "a-b", "a_b", "a/b", "a  2c", "a 2c t1", "a x1 b", "", "-", "ä", "A B", "x" * 60, "x" * 61, "日本"]
+
+
+def test_keys_are_equal_only_for_equal_facts(make_environment: Make) -> None:
+    """Names made to be mistaken for others, or for other parts of a key; "A B" is "a b" in another case."""
+    cpus = [make_environment(cpu_model=name, device_model=name) for name in AWKWARD]
+    gpus = [
+        make_environment(device="cuda", device_model=gpu, device_count=count, cpu_model=cpu)
+        for gpu, cpu, count in itertools.product(
+            ["a", "a x1 b", "a-x1-b"], ["b", "c", "b x1 c", "b 2c t1 gloo"], [0, 1]
+        )
+    ]
+    odd = [make_environment(backend=name) for name in ("cpu:gloo,cuda:nccl", "cpu-gloo-cuda-nccl", "gloo-w2")]
+    odd += [make_environment(torch=name) for name in ("2.13-cuda13.0", "2.13 ", "nightly")]
+    environments = [*cpus, *gpus, *odd, make_environment(cuda="13.0")]
+    for a, b in itertools.combinations(environments, 2):
+        assert (environment_key(a) == environment_key(b)) == (differences(a, b) == ()), (a, b)
+    assert sum(differences(a, b) == () for a, b in itertools.combinations(environments, 2)) == 1
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_key_is_a_plain_file_name(make_environment: Make, name: str) -> None:
+    key = environment_key(make_environment(cpu_model=name, device="cuda", device_model=name))
+    assert set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-~")
+    assert key.startswith("cuda-")
+    assert len(key) < 200
+
+
+def test_differences_name_old_and_new(make_environment: Make) -> None:
+    old = make_environment(torch="2.11")
+    assert differences(old, make_environment(world_size=4)) == ("world size 2 -> 4", "torch 2.11 -> 2.13")
+
+
+def test_difference_of_machines(make_environment: Make) -> None:
+    gpu = make_environment(device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
+    assert differences(make_environment(), gpu) == (
+        "device cpu -> cuda",
+        "GPU none -> NVIDIA H200",
+        "GPUs 0 -> 1",
+        "backend gloo -> nccl",
+        "CUDA none -> 13.0",
+    )
+    xeon = make_environment(cpu_model="Intel Xeon", device_model="Intel Xeon")
+    assert differences(make_environment(), xeon) == ("CPU AMD EPYC -> Intel Xeon",)

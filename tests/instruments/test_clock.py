@@ -1,0 +1,39 @@
+"""Clocks: consecutive marks, and the seconds between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_ddpperf.instruments.clock import CPU_CLOCK, clock_for
+
+
+def test_seconds_are_the_differences_of_consecutive_marks() -> None:
+    assert CPU_CLOCK.seconds([1.0, 1.5, 3.5, 3.75]) == (0.5, 2.0, 0.25)
+    assert CPU_CLOCK.seconds([7.0]) == ()
+
+
+def test_marks_on_cpu_never_go_back() -> None:
+    clock = clock_for(torch.device("cpu"), marks=100)
+    clock.settle()
+    times = clock.seconds([clock.mark() for _ in range(100)])
+    assert len(times) == 99
+    assert min(times) >= 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_events_time_the_work_and_not_its_launch() -> None:
+    """The second interval holds 50 products of 8192 x 8192: 5.5e13 FLOP, more than 10 ms on any GPU of today."""
+    device = torch.device("cuda", 0)
+    matrix = torch.ones(8192, 8192, device=device)
+    torch.mm(matrix, matrix)
+    clock = clock_for(device, marks=3)
+    clock.settle()
+    marks = [clock.mark(), clock.mark()]
+    for _ in range(50):
+        torch.mm(matrix, matrix)
+    marks.append(clock.mark())
+    empty, full = clock.seconds(marks)
+    assert 0 <= empty < full
+    assert full > 0.01

@@ -1,0 +1,75 @@
+"""Memory peaks: read as the kernel tells them, and of what size they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_ddpperf.instruments.memory import LABELS, Resident, peak_above, read_resident, watch_memory
+
+MIB = 2**20
+CPU = torch.device("cpu")
+
+
+def test_reads_the_kernels_table(tmp_path: Path) -> None:
+    text = "Name:\tpython\nVmHWM:\t    300 kB\nVmRSS:\t    200 kB\nRssAnon:\t    150 kB\nRssFile:\t     50 kB\n"
+    (tmp_path / "status").write_text(text)
+    assert read_resident(tmp_path) == Resident(now=200 * 1024, files=50 * 1024, peak=300 * 1024)
+
+
+def test_a_system_that_does_not_tell_has_no_peak(tmp_path: Path) -> None:
+    assert read_resident(tmp_path) is None
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    assert read_resident(tmp_path) is None
+
+
+def test_peak_leaves_out_pages_of_files() -> None:
+    """Before: 100, 10 of them files. At the peak 180, 30 of them files: 150 against 90."""
+    before, after = Resident(now=100, files=10, peak=100), Resident(now=120, files=30, peak=180)
+    assert peak_above(before, after, reset=True) == 60
+
+
+def test_a_peak_of_an_earlier_time_is_not_taken() -> None:
+    """Not reset, 500 was reached before; known is only that 125 - 30 = 95 are there now, and 100 - 10 = 90 before."""
+    before, after = Resident(now=100, files=10, peak=500), Resident(now=125, files=30, peak=500)
+    assert peak_above(before, after, reset=False) == 5
+    assert peak_above(before, Resident(now=125, files=30, peak=510), reset=False) == 390  # 480 - 90
+
+
+def test_peak_is_never_negative() -> None:
+    assert peak_above(Resident(100, 10, 100), Resident(80, 20, 90), reset=True) == 0
+
+
+@pytest.mark.skipif(read_resident() is None, reason="this system does not tell a process's peak memory")
+def test_a_tensor_that_came_and_went_is_in_the_peak() -> None:
+    """Far above what malloc keeps for reuse, so the kernel gave it and took it back."""
+    peaks = watch_memory(CPU)
+    torch.ones(256 * MIB // 4)
+    (kind, peak), *others = peaks().items()
+    assert not others
+    assert kind in LABELS
+    assert 250 * MIB < peak < 320 * MIB
+
+
+@pytest.mark.skipif(read_resident() is None, reason="this system does not tell a process's peak memory")
+def test_what_was_there_before_is_not_in_the_peak() -> None:
+    held = torch.ones(128 * MIB // 4)
+    peaks = watch_memory(CPU)
+    assert peaks()["peak_resident"] < 64 * MIB
+    del held
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_allocator_peaks_on_cuda() -> None:
+    """16 MiB is a multiple of the allocator's block size, so it is counted to the byte."""
+    device = torch.device("cuda", 0)
+    before = torch.cuda.memory_allocated(device)
+    peaks = watch_memory(device)
+    torch.ones(16 * MIB // 4, device=device)
+    found = peaks()
+    assert found.keys() <= LABELS.keys()
+    assert found["peak_allocated"] == before + 16 * MIB
+    assert found["peak_reserved"] >= found["peak_allocated"]

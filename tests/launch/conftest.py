@@ -1,0 +1,60 @@
+"""One launcher for all tests of this folder: each of them has to leave it in working order for the next."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddpperf.launch import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@pytest.fixture(scope="session")
+def shared_launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def launcher(shared_launcher: Launcher) -> Iterator[Launcher]:
+    """A launcher that is checked after the test, whatever the ranks did in it: a good launch must still work."""
+
+    def add_up(_ctx: object) -> float:
+        import torch
+        import torch.distributed as dist
+
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        return total.item()
+
+    yield shared_launcher
+    assert shared_launcher.run(add_up, world_size=2, device="cpu", backend="gloo").values == (2.0, 2.0)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def all_gone() -> Callable[[Iterable[int]], bool]:
+    """Whether these processes are gone, or go within a few seconds."""
+
+    def gone(pids: Iterable[int]) -> bool:
+        left = set(pids)
+        assert left
+        deadline = time.monotonic() + 5
+        while left and time.monotonic() < deadline:
+            left = {pid for pid in left if _alive(pid)}
+            time.sleep(0.01)
+        return not left
+
+    return gone

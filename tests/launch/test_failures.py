@@ -1,0 +1,130 @@
+"""Which failure is told first, and in which words: pure, from how the ranks ended."""
+
+from __future__ import annotations
+
+import signal
+
+from pytest_ddpperf.errors import PayloadError, RankFailed, RankSkipped
+from pytest_ddpperf.launch.failures import RankEnd, failure
+from pytest_ddpperf.launch.messages import Failed, Finished, Kind, Stage
+from pytest_ddpperf.launch.outputs import RankOutput
+
+GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This is typically caused by a crash."
+
+
+def raised(
+    rank: int, kind: str, text: str, stamp: int, how: Kind = "raised", stage: Stage = "run", out: str = ""
+) -> RankEnd:
+    report = Failed(stage, how, kind, text, f"Traceback of rank {rank}", stamp)
+    return RankEnd(rank, report, None, 0, RankOutput(out, ""))
+
+
+def died(rank: int, status: int, stamp: int, stderr: str = "") -> RankEnd:
+    return RankEnd(rank, None, status, stamp, RankOutput("", stderr))
+
+
+def finished(rank: int) -> RankEnd:
+    return RankEnd(rank, Finished(b"", 1), None, 0, RankOutput("", ""))
+
+
+def running(rank: int) -> RankEnd:
+    return RankEnd(rank, None, None, 0, RankOutput("", ""))
+
+
+def told(*ends: RankEnd, out_of_memory: bool = False) -> RankFailed:
+    error = failure(ends, len(ends), out_of_memory=out_of_memory)
+    assert isinstance(error, RankFailed)
+    return error
+
+
+def test_the_root_is_not_the_first_to_complain_of_a_lost_peer() -> None:
+    error = told(
+        raised(0, "RuntimeError", GLOO, stamp=1),
+        raised(1, "ValueError", "boom", stamp=3),
+        raised(2, "torch.distributed.DistNetworkError", GLOO, stamp=2),
+        running(3),
+    )
+    assert error.rank == 1
+    assert str(error) == (
+        "rank 1 of 4 raised ValueError: boom\n\nTraceback of rank 1\n\n"
+        "ranks 0, 2: stopped (victims: RuntimeError: Connection closed by peer)\nrank 3: stopped"
+    )
+
+
+def test_a_users_own_connection_error_is_a_cause() -> None:
+    error = told(raised(0, "ConnectionResetError", "Connection reset by peer", stamp=1), raised(1, "E", "", stamp=2))
+    assert error.rank == 0
+
+
+def test_where_all_are_victims_the_first_is_told() -> None:
+    assert told(raised(0, "RuntimeError", GLOO, stamp=2), raised(1, "RuntimeError", GLOO, stamp=1)).rank == 1
+
+
+def test_a_death_by_signal_outranks_the_echo_of_it() -> None:
+    error = told(raised(0, "RuntimeError", GLOO, stamp=1), died(1, -signal.SIGKILL, stamp=9))
+    assert str(error).startswith("rank 1 of 2 was killed by SIGKILL\n")
+
+
+def test_a_kill_while_the_kernel_was_short_of_memory_says_so() -> None:
+    assert "was killed by SIGKILL: the kernel ran out of memory" in str(told(died(0, -9, 1), out_of_memory=True))
+    assert "memory" not in str(told(died(0, -11, 1), out_of_memory=True))
+
+
+def test_a_crash_is_shown_with_the_users_frames_in_the_order_of_a_traceback() -> None:
+    stderr = (
+        'before\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  File "/a.py"'
+        ', line 2 in inner\n  File "/a.py", line 9 in outer\n  File "<string>", line 1 in <module>\n\n'
+        "Extension modules: numpy, torch (total: 2)\n"
+    )
+    assert str(told(died(0, -11, 1, stderr))) == (
+        "rank 0 of 1 was killed by SIGSEGV\n\nFatal Python error: Segmentation fault\n"
+        '  File "/a.py", line 9 in outer\n  File "/a.py", line 2 in inner'
+    )
+
+
+def test_exits_are_told_by_their_status() -> None:
+    assert str(told(died(0, 3, 1))) == "rank 0 of 1 exited with status 3"
+    assert str(told(raised(0, "SystemExit", "sys.exit(0)", 1, "exited"))).startswith("rank 0 of 1 called sys.exit(0)")
+
+
+def test_the_same_failure_everywhere_is_told_once() -> None:
+    error = told(raised(0, "E", "x", 2), raised(1, "E", "x", 1), raised(2, "E", "x", 3), finished(3))
+    assert str(error).startswith("rank 1 of 4 raised E: x")
+    assert str(error).endswith("ranks 0, 2: the same\nrank 3: finished")
+
+
+def test_only_the_first_line_of_a_message_is_in_the_heading() -> None:
+    assert str(told(raised(0, "AssertionError", "assert 1 == 2\n + where", 1))).startswith(
+        "rank 0 of 1 raised AssertionError: assert 1 == 2\n\n"
+    )
+
+
+def test_want_of_memory_and_pytest_fail_have_words_of_their_own() -> None:
+    assert str(told(raised(0, "MemoryError", "", 1, "memory"))).startswith("rank 0 of 1 ran out of memory: MemoryError")
+    assert str(told(raised(0, "Failed", "no good", 1, "failed"))).startswith("rank 0 of 1 failed: no good")
+
+
+def test_a_skip_counts_where_nothing_failed() -> None:
+    skip = raised(0, "Skipped", "no data", 1, "skipped")
+    error = failure([skip, raised(1, "RuntimeError", GLOO, 2)], 2, out_of_memory=False)
+    assert isinstance(error, RankSkipped)
+    assert str(error) == "no data"
+    assert told(skip, raised(1, "ValueError", "x", 2)).rank == 1
+
+
+def test_what_could_not_be_loaded_is_a_payload_error() -> None:
+    end = raised(2, "ModuleNotFoundError", "No module named 'helper'", 1, stage="load")
+    error = failure([end], 1, out_of_memory=False)
+    assert isinstance(error, PayloadError)
+    assert str(error).startswith("rank 2 cannot load the function: ModuleNotFoundError: No module named 'helper'; ")
+
+
+def test_a_failure_before_the_function_says_so() -> None:
+    assert "raised E: x while it joined the group" in str(told(raised(0, "E", "x", 1, stage="join")))
+
+
+def test_sections_hold_what_was_printed() -> None:
+    assert told(raised(0, "E", "", 1, out="hi\n"), died(1, 1, 2, "oh")).sections == (
+        ("rank 0 stdout", "hi\n"),
+        ("rank 1 stderr", "oh"),
+    )

@@ -1,0 +1,108 @@
+"""Stacks as faulthandler writes them, and what is said of them."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.launch import stacks
+
+LIB = sysconfig.get_path("purelib")
+RANK = Path(stacks.__file__).with_name("rank.py")
+C10D = f"{LIB}/torch/distributed/distributed_c10d.py"
+
+
+def written(*frames: str, thread: str = "Current thread 0x00007f01") -> str:
+    lines = [f'  File "{file}", line {line} in {name}' for file, line, name in (f.split("|") for f in frames)]
+    return "\n".join([f"{thread} (most recent call first):", *lines, f'  File "{RANK}", line 1 in live', ""])
+
+
+ALL_REDUCE = written(f"{C10D}|3252|all_reduce", f"{LIB}/torch/distributed/c10d_logger.py|83|wrapper", "/x/t.py|12|step")
+BARRIER = written(f"{C10D}|4000|barrier", "/x/t.py|20|end")
+BACKWARD = written(
+    f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
+)
+BUILD = written("/x/t.py|30|build", "/x/t.py|50|test")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ALL_REDUCE, stacks.Place("/x/t.py:12 in step", "all_reduce", waits=True)),
+        (BACKWARD, stacks.Place("/x/t.py:14 in step", "backward", waits=False)),
+        (BUILD, stacks.Place("/x/t.py:30 in build", "", waits=False)),
+        (
+            written(f"{C10D}|1|init_process_group", f"{RANK}|2|_join_group"),
+            stacks.Place("", "init_process_group", waits=True),
+        ),
+        (written(), stacks.Place("", "the start of the rank", waits=False)),
+    ],
+)
+def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: stacks.Place) -> None:
+    assert stacks.place(stacks.threads(text)[0]) == expected
+
+
+def test_the_main_thread_is_the_last_one_written() -> None:
+    text = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]") + "\n" + BUILD
+    assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
+
+
+@pytest.mark.parametrize(
+    ("found", "finished", "line", "guilty"),
+    [
+        (
+            {0: ALL_REDUCE, 2: ALL_REDUCE, 3: ALL_REDUCE},
+            [1],
+            "ranks 0, 2, 3 of 4 blocked after 10 s in all_reduce (/x/t.py:12 in step); rank 1 had finished",
+            1,
+        ),
+        (
+            {0: ALL_REDUCE, 1: BUILD},
+            [],
+            "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); rank 1 at /x/t.py:30 in build",
+            1,
+        ),
+        (
+            {0: BARRIER, 1: ALL_REDUCE, 2: ALL_REDUCE},
+            [],
+            "ranks 1, 2 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
+            "rank 0 in barrier (/x/t.py:20 in end)",
+            0,
+        ),
+        (
+            {0: BARRIER, 1: ALL_REDUCE},
+            [],
+            "rank 0 of 2 blocked after 10 s in barrier (/x/t.py:20 in end); rank 1 in all_reduce (/x/t.py:12 in step)",
+            None,
+        ),
+        (
+            {0: BACKWARD, 1: BUILD, 2: BACKWARD},
+            [],
+            "ranks 0, 2 of 3 still running after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
+            1,
+        ),
+        ({0: BUILD}, [], "rank 0 of 1 still running after 10 s at /x/t.py:30 in build", 0),
+        ({0: BUILD, 1: BUILD}, [], "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build", None),
+        (
+            {0: ALL_REDUCE, 1: ""},
+            [],
+            "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
+            "rank 1 at an unknown place (it gave no stack)",
+            1,
+        ),
+    ],
+)
+def test_the_roll_call_names_who_keeps_the_others_waiting(
+    found: dict[int, str], finished: list[int], line: str, guilty: int | None
+) -> None:
+    world_size = len(found) + len(finished)
+    assert stacks.roll_call(found, finished, world_size, 10.0) == (line, guilty)
+
+
+def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
+    assert stacks.listing({0: BUILD, 1: BUILD, 2: ""}) == (
+        'ranks 0, 1:\n  File "/x/t.py", line 50 in test\n  File "/x/t.py", line 30 in build\n\n'
+        "rank 2:\n  gave no stack: it was stopped, or in a system call that cannot be interrupted"
+    )

@@ -1,0 +1,93 @@
+"""The sentence that names what cannot be sent."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import PayloadError
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import dump_call, dump_result
+
+GUARD = threading.Lock()
+
+
+@dataclass
+class Trainer:
+    name: str = "t"
+    lock: Any = field(default_factory=threading.Lock)
+
+    def build(self, _ctx: object) -> str:
+        return self.name
+
+
+class Slotted:
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def uses_global(_ctx: object) -> bool:
+    return GUARD.locked()
+
+
+def plain(_ctx: object, *_: object, **__: object) -> None:
+    return None
+
+
+def test_a_closure_variable_is_named_with_its_function() -> None:
+    trainer = Trainer()
+
+    def build(_ctx: object) -> str:
+        return trainer.name
+
+    place = f"{os.path.relpath(__file__)}:{build.__code__.co_firstlineno}"
+    with pytest.raises(PayloadError) as caught:
+        dump_call(Call(build, ()))
+    assert str(caught.value) == (
+        f"build ({place}) cannot be sent to the ranks: closure variable 'trainer' of build ({place}) -> "
+        "attribute 'lock' of test_unpicklable.Trainer is a _thread.lock: cannot pickle '_thread.lock' object; "
+        "make it inside the function"
+    ).replace("test_unpicklable.Trainer", f"{__name__}.Trainer")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "way"),
+    [
+        (uses_global, (), "global 'GUARD' used by uses_global ("),
+        (functools.partial(plain, x=GUARD), (), "argument 'x' of partial(plain ("),
+        (plain, (1, {"deep": [0, GUARD]}), "argument 1 -> key 'deep' -> item 1 is a _thread.lock"),
+        (plain, (Slotted(),), ".Slotted is a _thread.lock"),
+        (Trainer().build, (), "instance of method build -> attribute 'lock' of "),
+        (lambda _ctx, x=GUARD: x, (), "default 0 of <lambda> ("),
+    ],
+)
+def test_the_way_to_the_guilty_object_is_named(function: Any, arguments: tuple[object, ...], way: str) -> None:
+    with pytest.raises(PayloadError, match="cannot be sent to the ranks") as caught:
+        dump_call(Call(function, arguments))
+    assert way in str(caught.value)
+    assert "cannot pickle '_thread.lock' object" in str(caught.value)
+
+
+def test_a_result_is_named_by_its_rank_and_type() -> None:
+    with pytest.raises(PayloadError) as caught:
+        dump_result({"step": GUARD}, 3)
+    assert str(caught.value) == (
+        "the dict returned by rank 3 cannot be sent back: key 'step' is a _thread.lock: "
+        "cannot pickle '_thread.lock' object; return plain data"
+    )
+
+
+def test_an_object_that_refuses_is_shown_with_its_own_reason() -> None:
+    class Shy:
+        def __reduce__(self) -> str:
+            raise ValueError("not me")
+
+    with pytest.raises(PayloadError, match=r"argument 0 is a .*Shy: not me"):
+        dump_call(Call(plain, (Shy(),)))

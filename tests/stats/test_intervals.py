@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_ddpperf.records import Scale
+from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
+
+# Student's t, 97.5 %, from printed tables: 12.7062 with 1 degree of freedom, 4.3027 with 2, 2.3060 with 8; normal 1.9600.
+T1, T2, T8, Z = 12.7062, 4.3027, 2.3060, 1.9600
+
+
+def known(found: Change | None) -> Change:
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("df", "expected"), [(1, T1), (2, T2), (8, T8), (math.inf, Z)])
+def test_quantiles_of_t_are_those_of_the_tables(df: float, expected: float) -> None:
+    assert t_quantile(0.975, df) == pytest.approx(expected, abs=5e-5)
+
+
+def test_ratios_have_a_geometric_center() -> None:
+    """Logs of 1 and 4: mean ln 2, variance 2 (ln 2)^2, so the standard error of the mean is ln 2 too."""
+    value, interval = center([1.0, 4.0], "ratio")
+
+    assert value == pytest.approx(2.0)
+    assert interval is not None
+    assert math.log(interval.low) == pytest.approx(math.log(2) * (1 - T1), rel=1e-5)
+    assert math.log(interval.high) == pytest.approx(math.log(2) * (1 + T1), rel=1e-5)
+    assert interval.confidence == 0.95
+
+
+@pytest.mark.parametrize(("samples", "scale"), [([1.0, 3.0], "difference"), ([-2.0, 0.0], "ratio")])
+def test_differences_and_values_without_logarithm_have_an_arithmetic_center(samples: list[float], scale: Scale) -> None:
+    """A variance of 2 over two launches: a standard error of 1."""
+    value, interval = center(samples, scale)
+
+    assert value == sum(samples) / 2
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((value - T1, value + T1), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["ratio", "difference"])
+def test_launches_that_agree_leave_no_doubt(scale: Scale) -> None:
+    value, interval = center([0.1] * 7, scale)
+
+    assert interval is not None
+    assert value == interval.low == interval.high == 0.1
+
+
+def test_one_launch_has_a_value_but_no_interval() -> None:
+    assert center([0.3], "ratio") == (0.3, None)
+
+
+def test_no_launch_has_neither() -> None:
+    with pytest.raises(ValueError, match="at least one launch"):
+        center([], "ratio")
+    with pytest.raises(ValueError, match="at least one launch"):
+        change([1.0], [], scale="ratio")
+
+
+def test_welch_worked_by_hand() -> None:
+    """Both variances are 2, so the squared error is 2/2 + 2/2 = 2, with 2^2 / (1 + 1) = 2 degrees of freedom."""
+    found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
+
+    assert (found.estimate, found.shift, found.df) == (1.0, 1.0, 2.0)
+    assert found.standard_error == pytest.approx(math.sqrt(2))
+    assert found.interval is not None
+    assert found.interval.high == pytest.approx(1 + T2 * math.sqrt(2), rel=1e-5)
+    assert (found.launches, found.sampling_variance, found.fixed_variance) == (2, 1.0, 1.0)
+
+
+def test_ratios_are_compared_by_their_logarithms() -> None:
+    """Twice the time: +100 %; half of it: -50 %; on the scale of analysis they are equally far."""
+    slower = known(change([2.0, 8.0], [1.0, 4.0], scale="ratio"))
+    faster = known(change([1.0, 4.0], [2.0, 8.0], scale="ratio"))
+
+    assert slower.estimate == pytest.approx(1.0)
+    assert faster.estimate == pytest.approx(-0.5)
+    assert slower.shift == pytest.approx(-faster.shift)
+    assert slower.interval is not None
+    assert slower.interval.low > -1
+
+
+def test_the_spread_between_runs_widens_the_interval() -> None:
+    """2 + 2 * 1^2 = 4, of which 2 were estimated: 4^2 / (1 + 1) = 8 degrees of freedom."""
+    found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference", between_runs=1.0))
+
+    assert (found.standard_error, found.df) == (2.0, pytest.approx(8))
+    assert found.interval is not None
+    assert found.interval.high == pytest.approx(1 + 2 * T8, rel=1e-4)
+    assert (found.sampling_variance, found.fixed_variance) == (1.0, 3.0)
+
+
+def test_a_single_launch_borrows_the_other_sides_scatter() -> None:
+    """The base's variance is 2: 2/1 + 2/2 = 3, known as well as the base's own, by 1 degree of freedom."""
+    found = known(change([5.0], [1.0, 3.0], scale="difference"))
+    mirrored = known(change([1.0, 3.0], [5.0], scale="difference"))
+
+    assert found.standard_error == pytest.approx(math.sqrt(3))
+    assert mirrored.standard_error == found.standard_error
+    assert found.df == mirrored.df == 1
+
+
+def test_two_single_launches_have_a_change_but_no_scatter() -> None:
+    found = known(change([1.1], [1.0], scale="ratio", between_runs=0.01))
+
+    assert found.estimate == pytest.approx(0.1)
+    assert found.interval is None
+    assert found.standard_error is None
+    assert half_width(found, 0.05) is None
+
+
+def test_counts_that_never_vary_are_compared_exactly() -> None:
+    same = known(change([1e9 + 7] * 5, [1e9 + 7] * 8, scale="ratio"))
+    one_byte = known(change([1e9 + 8] * 5, [1e9 + 7] * 8, scale="ratio"))
+
+    assert (same.shift, same.standard_error, half_width(same, 0.01)) == (0.0, 0.0, 0.0)
+    assert one_byte.shift == pytest.approx(1e-9, rel=1e-6)
+    assert half_width(one_byte, 0.01) == 0.0
+
+
+def test_without_scatter_the_spread_between_runs_is_all_the_doubt() -> None:
+    found = known(change([2.0, 2.0], [2.0, 2.0], scale="ratio", between_runs=0.01))
+
+    assert half_width(found, 0.05) == pytest.approx(Z * math.sqrt(2) * 0.01, rel=1e-4)
+
+
+def test_ratios_without_logarithm_are_relative_to_the_baselines_size() -> None:
+    """Means -1 and -2: up by half of the base's size. Errors: 2/2 / 2^2 = 1/4; 2/2 / 2^2, times (1/2)^2 = 1/16."""
+    found = known(change([-2.0, 0.0], [-3.0, -1.0], scale="ratio"))
+
+    assert found.estimate == 0.5
+    assert not found.logarithmic
+    assert found.standard_error == pytest.approx(math.sqrt(1 / 4 + 1 / 16))
+
+
+def test_nothing_grows_from_zero_by_a_percentage() -> None:
+    assert change([1.0, 2.0], [0.0, 0.0], scale="ratio") is None
+    assert known(change([0.0, 0.0], [0.0, 0.0], scale="ratio")).estimate == 0.0
+
+
+@pytest.mark.parametrize("scale", ["ratio", "difference"])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_samples_that_are_no_numbers_make_no_change(bad: float, scale: Scale) -> None:
+    assert change([bad, 1.0], [1.0, 1.0], scale=scale) is None
+    assert paired([bad, 1.0], [1.0, 1.0], scale=scale) is None
+
+
+@pytest.mark.parametrize("scale", ["ratio", "difference"])
+def test_the_ends_of_the_number_range_give_finite_numbers_or_none(scale: Scale) -> None:
+    found = [
+        change([1e300, 1e-300], [1e200, 1e-300], scale=scale),
+        change([1e300, -1e300], [1e-300, 0.0], scale=scale),
+        change([5e-324, 1e-323], [5e-324, 5e-324], scale=scale),
+    ]
+
+    for one in found:
+        if one is not None:
+            assert one.interval is not None
+            assert all(map(math.isfinite, (one.estimate, one.interval.low, one.interval.high)))
+
+
+def test_partners_share_what_their_round_did_to_them() -> None:
+    """Differences 1, 1, 4: mean 2, variance 3, squared error 3/3 = 1 with 2 degrees of freedom."""
+    found = known(paired([11.0, 21.0, 34.0], [10.0, 20.0, 30.0], scale="difference"))
+
+    assert (found.estimate, found.standard_error, found.df) == (2.0, 1.0, pytest.approx(2))
+    assert found.interval is not None
+    assert found.interval.high == pytest.approx(2 + T2, rel=1e-5)
+
+
+def test_partners_that_always_differ_by_the_same_factor_leave_no_doubt() -> None:
+    found = known(paired([1.1, 2.2, 4.4], [1.0, 2.0, 4.0], scale="ratio"))
+
+    assert found.estimate == pytest.approx(0.1)
+    assert found.standard_error == pytest.approx(0, abs=1e-15)
+
+
+def test_partners_come_in_pairs() -> None:
+    with pytest.raises(ValueError, match="not 2 with 1"):
+        paired([1.0, 2.0], [1.0], scale="ratio")
+
+
+def test_a_single_pair_has_no_scatter() -> None:
+    assert known(paired([1.1], [1.0], scale="ratio")).standard_error is None

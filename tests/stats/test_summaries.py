@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.stats.summaries import quantile, step_summary, typical
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"),
+    [
+        (0, 1.0),
+        (0.25, 1.75),  # position 0.25 * 3 = 0.75: three quarters of the way from 1 to 2
+        (0.5, 3.0),  # half of the way from 2 to 4
+        (0.9, 6.8),  # position 2.7: 4 + 0.7 * 4
+        (1, 8.0),
+    ],
+)
+def test_a_quantile_lies_between_its_neighbours(q: float, expected: float) -> None:
+    assert quantile([8.0, 1.0, 4.0, 2.0], q) == pytest.approx(expected)
+
+
+def test_every_quantile_of_one_value_is_that_value() -> None:
+    assert {quantile([3.0], q) for q in (0, 0.3, 1)} == {3.0}
+
+
+@pytest.mark.parametrize(("values", "q"), [([], 0.5), ([1.0], -0.1), ([1.0], 1.1)])
+def test_a_quantile_of_nothing_or_beyond_the_ends_is_refused(values: list[float], q: float) -> None:
+    with pytest.raises(ValueError, match="quantile"):
+        quantile(values, q)
+
+
+def test_the_typical_step_does_not_see_disturbed_steps() -> None:
+    calm = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 10.7, 10.8]
+    disturbed = [*calm[:5], 15.0, 20.0, 40.0, 90.0]
+
+    assert typical(calm) == typical(disturbed) == 10.2
+
+
+def test_the_summary_of_steps_holds_quantiles_and_mean() -> None:
+    # Positions in the five sorted values: p25 at 1, p50 at 2, p75 at 3, p90 at 3.6 (4 + 0.6 * 6).
+    expected = {"min": 1.0, "p25": 2.0, "p50": 3.0, "p75": 4.0, "p90": 7.6, "max": 10.0, "mean": 4.0}
+
+    assert step_summary([3.0, 1.0, 2.0, 10.0, 4.0]) == pytest.approx(expected)

@@ -1,0 +1,355 @@
+"""The plugin as a user meets it: whole pytest runs over small suites.
+
+What measures runs in a process of its own: numpy cannot be imported twice into one. Step times are too noisy to hold
+a verdict here: every benchmark gets a tolerance of 1000 %, and what regresses is the loss, which the suite reads from
+an environment variable, a hundredfold.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+SETTINGS = """
+import os
+import pytest
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=3, steps=5, warmup=1, max_time=4, tolerance=10, backend="gloo", device="cpu", timeout=30
+)
+"""
+SUITE = (
+    SETTINGS
+    + """
+def build(ctx):
+    import torch
+
+    matrix = torch.ones(128, 128)
+    loss = float(os.environ.get("LOSS", "1"))
+
+    def step():
+        matrix @ matrix
+        return loss
+
+    return step
+
+
+def test_step(ddpperf):
+    measured = ddpperf.check(build, samples_per_step=4)
+    assert measured.world_size == 2
+    assert len(measured.launches) >= 3
+    assert measured["throughput"].value == pytest.approx(8 / measured["step_time"].value)
+
+
+def test_other(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, steps=50)
+"""
+)
+
+
+def verdicts(pytester: pytest.Pytester, *arguments: str) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """A run of the suite, and the verdict of each of its tests out of the JSON file."""
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json", *arguments)
+    results = json.loads((pytester.path / "results.json").read_text())["results"]
+    return run, {result["test"].partition("::")[2]: result["verdict"] for result in results}
+
+
+def test_from_no_baseline_to_a_regression_and_its_acceptance(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_suite=SUITE)
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=2)
+    assert found == {"test_step": "new", "test_other": "new"}
+    run.stdout.fnmatch_lines(["*= ddpperf =*", "*test_step*custom*new*"])
+    assert not (pytester.path / "baselines").exists()
+
+    run, _ = verdicts(pytester, "--ddpperf-save")
+    run.assert_outcomes(passed=2)
+    run.stdout.fnmatch_lines(["*= ddpperf baselines =*", "*step_time*new: *"])
+
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=2)
+    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
+
+    monkeypatch.setenv("LOSS", "100")
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=1, failed=1)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert found["test_step"] == "regressed"
+    run.stdout.fnmatch_lines(
+        [
+            "final_loss regressed: 1.00 -> 100, +99.0 *tolerance 10.0*",
+            "*strategy custom, 2 ranks, gloo, * launches x 5 steps; baseline cpu-*-w2-torch*",
+            '*accept: pytest "test_suite.py::test_step" --ddpperf-save',
+            "*at test_suite.py:*in test_step",
+        ]
+    )
+
+    run, found = verdicts(pytester, "--ddpperf-save")
+    run.assert_outcomes(passed=2)
+    run.stdout.fnmatch_lines(["*final_loss*1*->*100*"])
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=2)
+
+
+def test_named_sets_are_apart(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=SUITE)
+    verdicts(pytester, "--ddpperf-save=nightly", "-k", "test_step")
+    assert [path.name for path in (pytester.path / "baselines").iterdir()] == ["@nightly"]
+    _, found = verdicts(pytester, "--ddpperf-baseline=nightly", "-k", "test_step")
+    assert found["test_step"] != "new"
+    run, found = verdicts(pytester, "--ddpperf-require-baseline", "-k", "test_step")
+    assert found["test_step"] == "new"
+    run.assert_outcomes(failed=1)
+
+
+def test_a_failed_test_is_not_stored(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=SUITE + "    assert False, 'after the measurement'\n")
+    run, _ = verdicts(pytester, "--ddpperf-save")
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["not stored: test_suite.py::test_other failed"])
+    assert [path.name for path in pytester.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
+
+
+SPOILERS = {
+    "half": lambda text: text[: len(text) // 2],
+    "type": lambda text: text.replace('"warmup": 1', '"warmup": "one"'),
+    "edited": lambda text: text.replace('"warmup": 1', '"warmup": 2'),
+    "newer": lambda text: text.replace("pytest-ddpperf/baseline/1", "pytest-ddpperf/baseline/2"),
+}
+
+
+def test_a_broken_baseline_fails_its_test_and_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_suite=SETTINGS
+        + f"""
+@pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
+def test_step(ddpperf, fault):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+"""
+    )
+    verdicts(pytester, "--ddpperf-save")
+    files = {file.stem.rpartition("-")[2]: file for file in pytester.path.glob("baselines/*/*/*.json")}
+    assert set(files) == {*SPOILERS, "none"}
+    for fault, spoil in SPOILERS.items():
+        whole = files[fault].read_text()
+        files[fault].write_text(spoil(whole))
+        assert files[fault].read_text() != whole
+    for more in ((), ("--ddpperf-save",)):
+        spoilt = {fault: files[fault].read_text() for fault in SPOILERS}
+        run = pytester.runpytest_subprocess("-q", *more)
+        run.assert_outcomes(passed=1, failed=len(SPOILERS))
+        run.stdout.fnmatch_lines_random([f"*baseline file {files[fault]}*" for fault in SPOILERS])
+        run.stdout.no_fnmatch_line("*Traceback*")
+        assert {fault: files[fault].read_text() for fault in SPOILERS} == spoilt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--ddpperf-world-size=0"], "--ddpperf-world-size=0: expected a whole number of at least 1"),
+        (["--ddpperf-world-size=-1"], "--ddpperf-world-size=-1: expected a whole number of at least 1"),
+        (["--ddpperf-world-size=two"], "--ddpperf-world-size=two: expected a whole number of at least 1"),
+        (["--ddpperf-backend=mpi"], "--ddpperf-backend=mpi: expected one of auto, nccl, gloo"),
+        (["--ddpperf-save", "--ddpperf-baseline-dir=a_file/baselines"], "baselines cannot be saved in *a_file*"),
+        (["-o", "ddpperf_launches=none"], "ddpperf_launches = none (*): expected a whole number of at least 1"),
+        (["--ddpperf-json=a_file/out.json"], "*a_file*"),
+    ],
+)
+def test_a_wrong_option_ends_the_run_with_one_line(pytester: pytest.Pytester, arguments: list[str], says: str) -> None:
+    pytester.makepyfile(test_suite="def test_nothing(): pass")
+    (pytester.path / "a_file").write_text("")
+    run = pytester.runpytest(*arguments)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([f"ERROR: *{says}*"])
+    run.stderr.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("tolerence=0.1", "*test_it: @pytest.mark.ddpperf(tolerence=...): *did you mean tolerance?*"),
+        ("world_size=0", "*test_it: @pytest.mark.ddpperf(world_size=0): expected a whole number of at least 1"),
+        ("0.1", "*test_it*keyword arguments only"),
+    ],
+)
+def test_a_wrong_marker_ends_the_run_before_any_test(pytester: pytest.Pytester, marker: str, says: str) -> None:
+    pytester.makepyfile(
+        f"import pytest\n\ndef test_first(): pass\n\n@pytest.mark.ddpperf({marker})\ndef test_it(): pass\n"
+    )
+    run = pytester.runpytest()
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([f"ERROR: {says}"])
+
+
+def test_what_cannot_be_measured_is_said_in_a_line(pytester: pytest.Pytester) -> None:
+    """Each test fails with its one clear line, none of our frames, and is listed as broken; the last one passes."""
+    pytester.makepyfile(
+        test_bad=SETTINGS
+        + """
+import threading
+from pytest_ddpperf import Workload
+
+def test_nothing_built(ddpperf):
+    ddpperf.check(lambda ctx: None)
+
+def test_nan(ddpperf):
+    ddpperf.check(lambda ctx: lambda: float("nan"))
+
+def test_unsendable(ddpperf):
+    lock = threading.Lock()
+    ddpperf.check(lambda ctx: lambda: lock.locked())
+
+def test_strategy(ddpperf):
+    workload = Workload(model=None.__class__, batch=None.__class__, loss=None.__class__, optimizer=None.__class__,
+                        samples_per_step=1)
+    ddpperf.check(workload, strategy="dpp")
+
+def test_no_such_word(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 0.0, tolerence=3)
+
+def test_twice(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 0.0)
+    ddpperf.check(lambda ctx: lambda: 0.0)
+
+@pytest.mark.ddpperf(backend="nccl", device="auto")
+def test_no_gpu(ddpperf, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    ddpperf.check(lambda ctx: lambda: 0.0)
+
+def test_good(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 0.0)
+"""
+    )
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=1, failed=7)
+    assert found["test_nan"] == "broken"
+    assert found["test_good"] == "new"
+    run.stdout.fnmatch_lines_random(
+        [
+            "*returned None; it must return a callable that runs one training step*",
+            "*loss is nan at warm-up step 1 on rank 0*",
+            "*'lock'*_thread.lock*",
+            "*'dpp'*ddp*",
+            "ddpperf.check(tolerence=...): there is no setting tolerence; did you mean tolerance?*",
+            "*two benchmarks named 'custom'*name=*",
+            "backend 'nccl' needs a GPU*",
+        ]
+    )
+    run.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_faults_of_ranks_fail_their_own_test_only(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_faults=SETTINGS
+        + """
+import signal
+
+def on_rank_1(fault):
+    def build(ctx):
+        import torch.distributed as dist
+
+        def step():
+            if ctx.rank == 1:
+                fault()
+            dist.barrier()
+        return step
+    return build
+
+def boom():
+    raise ValueError("boom")
+
+def block():
+    import torch
+    torch.distributed.recv(torch.zeros(1), src=0)
+
+def unequal():
+    assert 1 + 1 == 3
+
+def test_raises(ddpperf):
+    ddpperf.check(on_rank_1(boom))
+
+def test_asserts(ddpperf):
+    ddpperf.check(on_rank_1(unequal))
+
+def test_killed(ddpperf):
+    ddpperf.check(on_rank_1(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+
+def test_exits(ddpperf):
+    ddpperf.check(on_rank_1(lambda: os._exit(3)))
+
+def test_skips(ddpperf):
+    ddpperf.check(on_rank_1(lambda: pytest.skip("not on this rank")))
+
+@pytest.mark.ddpperf(timeout=3)
+def test_blocks(ddpperf):
+    ddpperf.check(on_rank_1(block))
+
+def test_prints(ddpperf_group):
+    def chatter(ctx):
+        print("x" * 1_000_000)
+        print("the end of rank", ctx.rank)
+        return ctx.world_size
+    assert ddpperf_group.run(chatter).values == (2, 2)
+    assert ddpperf_group.world_size == 2
+    raise AssertionError("to see the report")
+"""
+    )
+    run = pytester.runpytest_subprocess("-q", "-rs")
+    run.assert_outcomes(failed=6, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "*_ test_raises _*",
+            "rank 1 of 2 raised ValueError: boom",
+            "*_ test_asserts _*",
+            "rank 1 of 2 *assert (1 + 1) == 3",
+            "*_ test_killed _*",
+            "rank 1 of 2 was killed by SIGKILL*",
+            "*_ test_exits _*",
+            "rank 1 of 2 exited with status 3*",
+            "*_ test_blocks _*",
+            "*blocked after 3 s*",
+            "*_ test_prints _*",
+            "*rank 1 stdout*",
+            "*the end of rank 1",
+            "SKIPPED*not on this rank*",
+        ]
+    )
+
+
+def test_scaling_measures_all_sizes_side_by_side(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        SETTINGS
+        + """
+def build(ctx):
+    import torch
+
+    matrix = torch.ones(64, 64)
+    return lambda: float((matrix @ matrix)[0, 0])
+
+def test_curve(ddpperf):
+    curve = ddpperf.scaling(build, world_sizes=[1, 2], mode="strong", samples_per_step=8)
+    assert [point.world_size for point in curve.points] == [1, 2]
+    assert curve.efficiency(1) == 1.0
+    ratio = curve.point(1)["step_time"].value / curve.point(2)["step_time"].value
+    assert curve.speedup(2) == pytest.approx(ratio)
+    assert curve.efficiency(2) == pytest.approx(ratio / 2)
+    with pytest.raises(KeyError, match="no point with 4 ranks"):
+        curve.efficiency(4)
+    # strong: the global batch stays, so each of two ranks does half of its samples
+    assert [point.launches[0].ranks[0].samples_per_step for point in curve.points] == [8, 4]
+"""
+    )
+    run, found = verdicts(pytester)
+    run.assert_outcomes(passed=1)
+    assert found == {"test_curve": "new"}
+
+
+def test_unused_the_plugin_starts_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    run = pytester.runpytest("--ddpperf-json=out.json")
+    run.assert_outcomes(passed=1)
+    run.stdout.no_fnmatch_line("*ddpperf*=*")

@@ -1,0 +1,112 @@
+"""The table of knobs: what each accepts, who wins, and what a wrong value is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records import Verdict
+from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
+
+
+def from_command_line(**raw: object) -> Settings:
+    return overlay(Settings(), raw, lambda knob, value: f"{knob.option}={value}")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("world_size", "4", (4,)),
+        ("world_size", "4,1,2,2", (1, 2, 4)),
+        ("world_size", [2, 1], (1, 2)),
+        ("world_size", 8, (8,)),
+        ("steps", "auto", None),
+        ("steps", "30", 30),
+        ("warmup", "0", 0),
+        ("max_time", "2.5", 2.5),
+        ("tolerance", "3%", 0.03),
+        ("tolerance", "0.05", 0.05),
+        ("tolerance", 0, 0.0),
+        ("fail_on", "regressed, inconclusive", frozenset({Verdict.REGRESSED, Verdict.INCONCLUSIVE})),
+        ("fail_on", "none", frozenset()),
+        ("fail_on", [Verdict.NEW], frozenset({Verdict.NEW})),
+        ("require_baseline", "yes", True),
+        ("require_baseline", False, False),
+        ("baseline_dir", "here", Path("here")),
+        ("save", "nightly-2.1", "nightly-2.1"),
+    ],
+)
+def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
+    assert getattr(from_command_line(**{name: raw}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "says"),
+    [
+        ("world_size", "0", "--ddpperf-world-size=0: expected a whole number of at least 1"),
+        ("world_size", "-1", "at least 1"),
+        ("world_size", "two", "--ddpperf-world-size=two: expected a whole number of at least 1"),
+        ("world_size", "2,,4", "at least 1"),
+        ("world_size", [], "a number of ranks"),
+        ("world_size", True, "at least 1"),
+        ("backend", "mpi", "--ddpperf-backend=mpi: expected one of auto, nccl, gloo"),
+        ("device", "tpu", "one of auto, cpu, cuda"),
+        ("steps", "0", "at least 1, or auto"),
+        ("warmup", "-1", "at least 0"),
+        ("max_time", "0", "a number of seconds above 0"),
+        ("timeout", "nan", "a number of seconds above 0"),
+        ("tolerance", "-0.1", "a fraction of at least 0"),
+        ("tolerance", "inf", "a fraction of at least 0"),
+        ("fail_on", "regresed", "verdicts out of improved, "),
+        ("require_baseline", "maybe", "true or false"),
+        ("baseline", "../x", "a name of letters"),
+        ("json", "", "a path"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_expected(name: str, raw: object, says: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        from_command_line(**{name: raw})
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(KNOBS[name].option)
+    assert "\n" not in str(caught.value)
+
+
+def test_save_refuses_the_name_of_a_folder_that_was_meant_as_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "perf_tests").mkdir()
+    with pytest.raises(SettingError, match=r"put --ddpperf-save last, or write --ddpperf-save=NAME"):
+        from_command_line(save="perf_tests")
+
+
+def test_the_stronger_layer_wins_and_leaves_the_rest() -> None:
+    weak = from_command_line(tolerance="5%", launches="4")
+    strong = overlay_words(weak, {"tolerance": 0.01}, where="@pytest.mark.ddpperf")
+    assert (strong.tolerance, strong.launches) == (0.01, 4)
+
+
+def test_an_unknown_word_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(SettingError, match=r"there is no setting tolerence; did you mean tolerance\?"):
+        overlay_words(Settings(), {"tolerence": 0.1}, where="@pytest.mark.ddpperf")
+
+
+def test_a_session_knob_is_refused_on_a_test_and_says_where_it_belongs() -> None:
+    with pytest.raises(SettingError, match=r"save holds for the whole session; give it as --ddpperf-save"):
+        overlay_words(Settings(), {"save": "x"}, where="@pytest.mark.ddpperf")
+
+
+def test_require_baseline_adds_to_what_fails() -> None:
+    assert Settings().failing == {Verdict.REGRESSED, Verdict.BROKEN}
+    assert from_command_line(require_baseline="true", fail_on="none").failing == {Verdict.NEW, Verdict.INCOMPATIBLE}
+
+
+def test_every_knob_is_parsed_to_its_own_default() -> None:
+    """A default that its own parser would refuse could not be written down in an ini file."""
+    defaults = Settings()
+    for name, knob in KNOBS.items():
+        default = getattr(defaults, name)
+        if default is not None:
+            assert knob.parse(default) == default

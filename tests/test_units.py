@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.units import (
+    format_change,
+    format_count,
+    format_difference,
+    format_percent,
+    format_value,
+    format_values,
+    scale,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (61.2, "s", "61.2 s"),
+        (0.0418, "s", "41.8 ms"),
+        (0.00418, "s", "4.18 ms"),
+        (418e-6, "s", "418 us"),
+        (0.9999e-3, "s", "1.00 ms"),  # rounds up to a full unit
+        (5e-9, "s", "5.00 ns"),
+        (0.0, "s", "0 s"),
+        (-0.002, "s", "-2.00 ms"),
+        (512.0, "B", "512 B"),
+        (1536.0, "B", "1.50 KiB"),  # 1.5 * 1024
+        (432013312.0, "B", "412 MiB"),  # 412 * 2**20
+        (3.0 * 2**30, "B", "3.00 GiB"),
+        (0.0, "B", "0 B"),
+        (765.4, "samples/s", "765 samples/s"),
+        (9876.0, "samples/s", "9876 samples/s"),
+        (123456.0, "tokens/s", "123 k tokens/s"),
+        (2.5e6, "tokens/s", "2.50 M tokens/s"),
+        (0.8736, "1", "0.874"),
+        (-0.0001, "1", "0.000"),
+        (3.14159, "W", "3.14 W"),
+    ],
+)
+def test_value_reads_in_the_unit_that_fits(value: float, unit: str, text: str) -> None:
+    assert format_value(value, unit) == text
+
+
+def test_a_group_has_one_unit_fit_for_its_typical_value() -> None:
+    # The median of 0.9 ms, 40 ms and 2 s is 40 ms.
+    assert format_values([0.0009, 0.040, 2.0], "s") == ("0.900 ms", "40.0 ms", "2000 ms")
+
+
+def test_an_empty_group_has_the_base_unit() -> None:
+    assert scale([], "s").unit == "s"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(0.132, "+13.2 %"), (-0.004, "-0.4 %"), (-0.00001, "+0.0 %"), (0.0, "+0.0 %"), (12.5, "+1250 %")],
+)
+def test_change_has_a_sign_and_never_a_negative_zero(change: float, text: str) -> None:
+    assert format_change(change) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.03, "3 %"), (0.021, "2.1 %"), (0.0, "0 %"), (0.1, "10 %")])
+def test_share_has_no_trailing_zero(share: float, text: str) -> None:
+    assert format_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("difference", "unit", "text"), [(-0.07, "1", "-0.070"), (0.031, "1", "+0.031"), (1024.0, "B", "+1.00 KiB")]
+)
+def test_difference_has_a_sign(difference: float, unit: str, text: str) -> None:
+    assert format_difference(difference, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"), [(1, "rank", "1 rank"), (2, "rank", "2 ranks"), (8, "launch", "8 launches")]
+)
+def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
+    assert format_count(number, noun) == text

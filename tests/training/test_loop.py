@@ -1,0 +1,147 @@
+"""The life of a launch on a rank, with steps that write down when they are called."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.clock import Clock
+from pytest_ddpperf.instruments.memory import read_resident
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.training.loop import LaunchJob, collector_paused, loss_value, run_launch, timed_block
+from pytest_ddpperf.training.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
+    return LaunchJob(lambda _ctx: step, "ddp", Plan(warmup, steps))
+
+
+def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
+    """The marks tell the number of steps done so far, squared: 0, 1, 4, 9. Their differences are 1, 3, 5."""
+    events: list[str] = []
+
+    def run() -> int:
+        events.append("step")
+        return events.count("step")
+
+    def mark() -> float:
+        events.append("mark")
+        return float(events.count("step") ** 2)
+
+    clock = Clock(
+        settle=lambda: events.append("settle"),
+        mark=mark,
+        seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
+    )
+    assert timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
+    assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
+
+
+def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
+    losses = iter([9.0, 8.0, 7.0, 6.0, 5.0])
+    report = run_launch(make_ctx(), job(lambda: next(losses)))
+    assert report.rank == 0
+    assert len(report.step_times) == 3
+    assert all(0 < seconds < 1 for seconds in report.step_times)
+    assert report.loss == 5.0  # 2 warm-up steps, then the third timed one
+    assert report.memory.keys() == ({"peak_resident"} if read_resident() else set())
+    assert next(losses, None) is None
+
+
+def test_the_collector_rests_in_timed_steps_only(make_ctx: Any) -> None:
+    enabled: list[bool] = []
+    assert gc.isenabled()
+    run_launch(make_ctx(), job(lambda: enabled.append(gc.isenabled())))
+    assert enabled == [True, True, False, False, False]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with collector_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
+    losses = iter([1.0, 1.0, math.nan])
+    with pytest.raises(WorkloadError, match=r"^loss is nan at warm-up step 3 on rank 1: .* learning rate"):
+        run_launch(make_ctx(rank=1, world_size=2), job(lambda: torch.tensor(next(losses)), warmup=5))
+
+
+def test_the_last_loss_is_looked_at_too(make_ctx: Any) -> None:
+    losses = iter([1.0, 1.0, math.inf])
+    with pytest.raises(WorkloadError, match=r"^loss is inf after 2 timed steps on rank 0"):
+        run_launch(make_ctx(), job(lambda: next(losses), warmup=1, steps=2))
+
+
+def test_what_is_no_loss_is_named(make_ctx: Any) -> None:
+    with pytest.raises(
+        WorkloadError, match="the step gave back a value of type str at warm-up step 1 on rank 0; it must"
+    ):
+        run_launch(make_ctx(), job(lambda: "done"))
+    with pytest.raises(WorkloadError, match=r"a value of type Tensor and shape \(2, 3\)"):
+        run_launch(make_ctx(), job(lambda: torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "value"), [(None, None), (2, 2.0), (0.25, 0.25), (torch.tensor(0.5), 0.5), (torch.tensor([[3]]), 3.0)]
+)
+def test_losses_are_numbers_scalar_tensors_or_none(loss: Any, value: float | None) -> None:
+    assert loss_value(loss, "now") == value
+
+
+def test_a_step_is_closed_whatever_happens(make_ctx: Any) -> None:
+    class Fails:
+        closed = 0
+
+        def __call__(self) -> None:
+            raise OSError("no more data")
+
+        def close(self) -> None:
+            self.closed += 1
+
+    step = Fails()
+    with pytest.raises(OSError, match="no more data"):
+        run_launch(make_ctx(), job(step))
+    assert step.closed == 1
+
+
+def linear_workload() -> Workload:
+    return Workload(
+        model=lambda: torch.nn.Linear(8, 8),
+        batch=lambda: (torch.rand(4, 8), torch.zeros(4, 8)),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        samples_per_step=4,
+        tokens_per_step=32,
+    )
+
+
+@pytest.mark.parametrize("strategy", ["naive", "ddp"])
+def test_two_ranks_measure_a_workload(launcher: Launcher, strategy: str) -> None:
+    given = LaunchJob(linear_workload(), strategy, Plan(warmup=2, steps=4))
+    reports = launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values
+    assert [report.rank for report in reports] == [0, 1]
+    assert [len(report.step_times) for report in reports] == [4, 4]
+    assert [(report.samples_per_step, report.tokens_per_step) for report in reports] == [(4, 32), (4, 32)]
+    assert reports[0].loss != reports[1].loss  # each has data of its own
+    assert all(report.loss is not None and 0 < report.loss < 1 for report in reports)

@@ -1,0 +1,273 @@
+"""Steps: made from workloads, or taken from a user's function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.workload import Workload
+
+SEEN: list[Any] = []
+
+
+class Recorder(nn.Module):
+    """Writes down the inputs that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        SEEN.append(inputs)
+        return self.weight * inputs
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    SEEN.clear()
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets).square().mean()
+
+
+def descent(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.25)
+
+
+def eight() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(8.0), torch.zeros(8)
+
+
+def workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "model": Recorder,
+        "batch": eight,
+        "loss": squared_error,
+        "optimizer": descent,
+        "samples_per_step": 8,
+        "tokens_per_step": 80,
+    }
+    return Workload(**(fields | changes))
+
+
+def loader_workload(loader: Any, **changes: Any) -> Workload:
+    return workload(batch=None, loader=loader, **changes)
+
+
+def test_a_step_trains(make_ctx: Any) -> None:
+    """weight w, inputs x of 1 and 3, targets 0: loss 5 w^2, gradient 10 w; from w = 1 by 0.25 to -1.5, loss 11.25."""
+    step = build_step(
+        make_ctx(), workload(batch=lambda: (torch.tensor([1.0, 3.0]), torch.zeros(2)), samples_per_step=2), "single"
+    )
+    assert step.run() == 5.0
+    loss = step.run()
+    assert loss == 11.25
+    assert not loss.requires_grad
+    step.close()
+
+
+def test_counts_are_the_workloads_unless_the_test_gives_its_own(make_ctx: Any) -> None:
+    step = build_step(make_ctx(), workload(), "single")
+    assert (step.samples_per_step, step.tokens_per_step) == (8, 80)
+    step = build_step(make_ctx(), workload(tokens_per_step=None), "single", samples_per_step=3)
+    assert (step.samples_per_step, step.tokens_per_step) == (3, None)
+
+
+def test_a_batch_is_made_once(make_ctx: Any) -> None:
+    made = []
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        made.append(1)
+        return torch.rand(8), torch.zeros(8)
+
+    step = build_step(make_ctx(), workload(batch=batch), "single")
+    step.run()
+    step.run()
+    assert len(made) == 1
+    assert torch.equal(SEEN[0], SEEN[1])
+
+
+def test_every_rank_has_the_same_model_and_data_of_its_own(make_ctx: Any) -> None:
+    weights = []
+
+    def model() -> nn.Module:
+        weights.append(torch.rand(1).item())
+        return Recorder()
+
+    random_data = workload(model=model, batch=lambda: (torch.rand(8), torch.zeros(8)))
+    for rank in (0, 1):
+        build_step(make_ctx(rank, 2), random_data, "ddp").run()
+    assert weights[0] == weights[1]
+    assert not torch.equal(SEEN[0], SEEN[1])
+
+
+def test_in_strong_mode_ranks_share_the_same_global_batch(make_ctx: Any) -> None:
+    together = workload(batch=lambda: (torch.rand(8), torch.zeros(8)))
+    build_step(make_ctx(0, 1, "strong"), together, "ddp").run()
+    for rank in (0, 1):
+        step = build_step(make_ctx(rank, 2, "strong"), together, "ddp")
+        step.run()
+        assert (step.samples_per_step, step.tokens_per_step) == (4, 40)
+    assert torch.equal(torch.cat(SEEN[1:]), SEEN[0])
+
+
+def test_in_strong_mode_ranks_share_the_loaders_batches(make_ctx: Any) -> None:
+    asked = []
+
+    def loader(rank: int, world_size: int) -> list[Any]:
+        asked.append((rank, world_size))
+        return [{"inputs": torch.arange(4.0)}, {"inputs": torch.arange(4.0, 8.0)}]
+
+    def pairs(rank: int, world_size: int) -> list[Any]:
+        return [(batch["inputs"], torch.zeros(4)) for batch in loader(rank, world_size)]
+
+    step = build_step(make_ctx(1, 2, "strong"), loader_workload(pairs), "ddp")
+    step.run()
+    step.run()
+    assert asked == [(0, 1)]  # the whole data: a rank that read its share only would see a different batch
+    assert [inputs.tolist() for inputs in SEEN] == [[2.0, 3.0], [6.0, 7.0]]
+
+
+def test_nested_batches_are_sliced_tensor_by_tensor(make_ctx: Any) -> None:
+    class Sum(Recorder):
+        def forward(self, inputs: Any) -> torch.Tensor:
+            return super().forward(inputs["left"] + inputs["more"][0])
+
+    def nested() -> Any:
+        left, zeros = eight()
+        return {"left": left, "more": [10 * left, "a word"]}, zeros
+
+    build_step(make_ctx(1, 4, "strong"), workload(model=Sum, batch=nested), "ddp").run()
+    assert SEEN[0].tolist() == [22.0, 33.0]  # rank 1 of 4 has 2 and 3, and ten times that
+
+
+def test_a_global_batch_that_cannot_be_shared_is_refused(make_ctx: Any) -> None:
+    message = r"eight \(.*test_step.py:\d+\) gave a tensor of 8 along dimension 0, which 3 ranks cannot share equally"
+    with pytest.raises(WorkloadError, match=message):
+        build_step(make_ctx(0, 3, "strong"), workload(), "ddp")
+
+
+def test_weak_mode_gives_every_rank_all_of_its_batch(make_ctx: Any) -> None:
+    step = build_step(make_ctx(1, 2, "weak"), workload(), "ddp")
+    step.run()
+    assert SEEN[0].tolist() == eight()[0].tolist()
+    assert step.samples_per_step == 8
+
+
+def test_a_loader_gives_its_ranks_share_and_begins_again_with_a_new_epoch(make_ctx: Any) -> None:
+    def loader(rank: int, world_size: int) -> Any:
+        data = TensorDataset(torch.arange(16.0), torch.zeros(16))
+        return DataLoader(data, batch_size=4, sampler=DistributedSampler(data, world_size, rank))
+
+    step = build_step(make_ctx(1, 2), loader_workload(loader, samples_per_step=4), "ddp")
+    for _ in range(4):
+        step.run()
+    epochs = [torch.cat(SEEN[:2]).tolist(), torch.cat(SEEN[2:]).tolist()]
+    for epoch, seen in enumerate(epochs):
+        sampler = loader(1, 2).sampler
+        sampler.set_epoch(epoch)
+        assert seen == [float(index) for index in sampler]
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (lambda _rank, _size: [], "gave no batch: its data must fill at least one"),
+        (lambda _rank, _size: iter([eight()]), "gave no batch when begun again: give an iterable"),
+        (lambda _rank, _size: [torch.ones(3)], r"gave a batch of type Tensor: a batch must be \(inputs, targets\)"),
+        (
+            lambda _rank, _size: [eight(), (torch.ones(5), torch.ones(5))],
+            "gave a batch of 5 after batches of 8: .*drop_last=True",
+        ),
+    ],
+)
+def test_a_loader_that_does_not_do_is_named(make_ctx: Any, loader: Any, message: str) -> None:
+    step = build_step(make_ctx(), loader_workload(loader), "single")
+    with pytest.raises(WorkloadError, match=r"<lambda> \(.*test_step.py:\d+\) " + message):
+        [step.run() for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": lambda: None}, r"gave None: model\(\) must give a torch.nn.Module"),
+        ({"optimizer": list}, r"list gave a value of type list: optimizer\(parameters\) must give a torch optimizer"),
+        ({"batch": lambda: 3}, r"gave a batch of type int: a batch must be \(inputs, targets\)"),
+    ],
+)
+def test_a_factory_that_gives_something_else_is_named(make_ctx: Any, changes: Any, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        build_step(make_ctx(), workload(**changes), "single")
+
+
+def test_a_loss_that_is_no_scalar_is_named(make_ctx: Any) -> None:
+    step = build_step(make_ctx(), workload(loss=lambda outputs, _targets: outputs), "single")
+    with pytest.raises(WorkloadError, match=r"gave a tensor of shape \(8,\): .* must give a scalar tensor"):
+        step.run()
+
+
+def test_an_unknown_strategy_is_a_setting_error(make_ctx: Any) -> None:
+    with pytest.raises(SettingError, match="strategy 'dp' is unknown"):
+        build_step(make_ctx(), workload(), "dp")
+
+
+class UsersStep:
+    samples = 16
+    tokens = 160
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __call__(self) -> float:
+        return 0.5
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_users_step_object_tells_its_counts_and_is_closed(make_ctx: Any) -> None:
+    own = UsersStep()
+    step = build_step(make_ctx(), lambda _ctx: own, "ddp")
+    assert (step.run(), step.samples_per_step, step.tokens_per_step) == (0.5, 16, 160)
+    step.close()
+    assert own.closed
+
+
+def test_a_users_function_is_a_step_as_it_is(make_ctx: Any) -> None:
+    asked = []
+
+    def build(ctx: Any) -> Any:
+        asked.append(ctx)
+        return lambda: None
+
+    ctx = make_ctx()
+    step = build_step(ctx, build, "ddp", samples_per_step=32)
+    assert asked == [ctx]
+    assert (step.run(), step.samples_per_step, step.tokens_per_step) == (None, 32, None)
+    step.close()
+
+
+def test_in_strong_mode_counts_that_the_test_gives_are_the_groups(make_ctx: Any) -> None:
+    """32 samples of 4 ranks are 8 of each; what the step object tells is this rank's already."""
+    step = build_step(make_ctx(0, 4, "strong"), lambda _ctx: UsersStep(), "ddp", samples_per_step=32)
+    assert (step.samples_per_step, step.tokens_per_step) == (8, 160)
+
+
+def test_a_function_that_gives_no_step_is_named(make_ctx: Any) -> None:
+    def build(ctx: Any) -> None:
+        pass
+
+    line = build.__code__.co_firstlineno
+    expected = re.escape(f"test_step.py:{line}) returned None; it must return a callable that runs one training step")
+    with pytest.raises(WorkloadError, match=r"^build \(.*" + expected):
+        build_step(make_ctx(), build, "ddp")

@@ -1,0 +1,70 @@
+"""Workloads that hold what they should not are named at once, with the field."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.training.workload import Workload, located
+
+
+def workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "model": lambda: torch.nn.Linear(2, 2),
+        "batch": lambda: (torch.ones(4, 2), torch.ones(4, 2)),
+        "loss": torch.nn.functional.mse_loss,
+        "optimizer": torch.optim.SGD,
+        "samples_per_step": 4,
+    }
+    return Workload(**(fields | changes))
+
+
+def test_what_is_given_is_held() -> None:
+    given = workload(tokens_per_step=128)
+    assert (given.samples_per_step, given.tokens_per_step, given.loader, given.blocks) == (4, 128, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": None}, "neither batch nor loader: give one of them"),
+        ({"loader": lambda _rank, _size: []}, "both batch and loader: give one of them"),
+        ({"model": None}, r"Workload\(model=...\) is None, which cannot be called: give a function"),
+        ({"model": torch.nn.Linear(2, 2)}, r"Workload\(model=...\) is a Linear module: give a function that builds it"),
+        ({"batch": (1, 2)}, r"Workload\(batch=...\) is \(1, 2\), which cannot be called"),
+        ({"batch": None, "loader": [1]}, r"Workload\(loader=...\) is \[1\], which cannot be called"),
+        ({"loss": "mse"}, r"Workload\(loss=...\) is 'mse', which cannot be called"),
+        ({"optimizer": 0.1}, r"Workload\(optimizer=...\) is 0.1, which cannot be called"),
+        ({"blocks": []}, r"Workload\(blocks=...\) is \[\], which cannot be called"),
+        ({"samples_per_step": 0}, r"Workload\(samples_per_step=...\) is 0: give a number above 0"),
+        ({"samples_per_step": True}, r"Workload\(samples_per_step=...\) is True: give a number above 0"),
+        ({"tokens_per_step": float("nan")}, r"Workload\(tokens_per_step=...\) is nan: give a number above 0"),
+        ({"tokens_per_step": "128"}, r"Workload\(tokens_per_step=...\) is '128': give a number above 0"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_cure(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        workload(**changes)
+
+
+def test_functions_are_located_by_file_and_line() -> None:
+    line = workload.__code__.co_firstlineno
+    assert located(workload).startswith("workload (")
+    assert located(workload).endswith(f"test_workload.py:{line})")
+    assert located(functools.partial(workload, tokens_per_step=1)) == located(workload)
+    assert located(torch.optim.SGD) == "SGD"
+    assert located(torch.nn.MSELoss()) == "MSELoss"
+
+
+def test_what_the_controller_needs_needs_no_torch() -> None:
+    code = (
+        "from pytest_ddpperf.training import Workload; from pytest_ddpperf.training.loop import LaunchJob, run_launch; "
+        "import sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
