@@ -30,8 +30,8 @@ class Pair:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks in each launch (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=50, help="steps in each block (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=300, help="pairs of blocks in each launch (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="steps in each block (default: %(default)s)")
     parser.add_argument("--launches", type=int, default=4, help="fresh groups (default: %(default)s)")
     parser.add_argument("--world-size", type=int, default=2, help="gloo ranks (default: %(default)s)")
     options = parser.parse_args()
@@ -58,7 +58,7 @@ def measure_pairs(ctx: RankContext, pairs: int, steps: int, seed: int) -> list[P
 
     def step() -> torch.Tensor:
         product = matrix
-        for _ in range(16):
+        for _ in range(24):
             product = product @ matrix
         return product
 
@@ -72,7 +72,8 @@ def measure_pairs(ctx: RankContext, pairs: int, steps: int, seed: int) -> list[P
         dist.barrier()
         start = time.perf_counter()
         for _ in range(steps):
-            step()
+            loss = step()  # kept, as every training loop keeps it: it decides which memory the next step gets
+        del loss
         return (time.perf_counter() - start) / steps
 
     draw = random.Random(seed)  # noqa: S311  no secret
@@ -97,7 +98,7 @@ def report(pairs: list[Pair]) -> str:
     rank = int(binom.ppf(0.025, len(ratios), 0.5))
     low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
     ratio = statistics.median(ratios)
-    verdict = "reached" if 1 - GOAL <= low and high <= 1 + GOAL else "missed"
+    verdict = "reached" if low >= 1 - GOAL and high <= 1 + GOAL else "missed"
     return (
         f"bare loop:  {1e3 * statistics.median(pair.bare for pair in pairs):.4f} ms a step (median block)\n"
         f"timed loop: {1e3 * statistics.median(pair.ours for pair in pairs):.4f} ms a step\n"

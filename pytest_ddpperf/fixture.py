@@ -173,7 +173,7 @@ class Ddpperf:
                 settings,
                 n,
                 strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
-                name=name or mode,
+                name=f"{name or mode} w{n}",
                 counts=counts,
                 mode=mode,
             )
@@ -236,7 +236,7 @@ class Ddpperf:
         failing = [result for result in judge.results if result.verdict in settings.failing]
         if failing and self._session.settings.save is None:  # whoever saves accepts what was measured
             accept = f'pytest "{self._test}" --ddpperf-save'
-            raise Regression("\n".join(failure_text(result, accept=accept) for result in failing))
+            raise Regression("\n".join(failure_text(result, accept=accept, failing=settings.failing) for result in failing))
         return tuple(result.measurement for result in judge.results)
 
     def _measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:

@@ -41,8 +41,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
     lines = [general] if general else [comparison_text(comparison) for comparison in heads]
     details = [
         _measured(result),
-        *_notes(heads, general),
-        *_moved(result, heads),
+        *([] if general else [*_notes(heads), *_moved(result, heads)]),
         *findings(result)[1 if result.verdict is Verdict.BROKEN else 0 :],
         *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT else []),
     ]
@@ -80,9 +79,9 @@ def _measured(result: Result) -> str:
     return f"{text}; baseline {', '.join(origin)}"
 
 
-def _notes(heads: tuple[Comparison, ...], general: str) -> list[str]:
+def _notes(heads: tuple[Comparison, ...]) -> list[str]:
     """The notes of the failing metrics, each once."""
-    return [] if general else list(dict.fromkeys(head.note for head in heads if head.note))
+    return list(dict.fromkeys(head.note for head in heads if head.note))
 
 
 def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:

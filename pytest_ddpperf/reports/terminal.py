@@ -13,11 +13,14 @@ def render(table: Table) -> str:
     lines = [table.title] if table.title else []
     if table.rows:
         grid = tabulate(
-            table.rows,
-            headers=table.headers,
+            [table.headers, *table.rows],
             tablefmt="simple",
             disable_numparse=True,  # the cells are text that is already formatted
             colalign=("left",) * table.left + ("right",) * numbers + ("left",),
         )
-        lines += [line.rstrip() for line in grid.splitlines()]
+        # Headers given as such would make every column two characters wider; as a row they only lack their rule,
+        # which stands above and below the rows.
+        rule, *body, _ = (line.rstrip() for line in grid.splitlines())
+        height = max(header.count("\n") for header in table.headers) + 1
+        lines += [*body[:height], rule, *body[height:]]
     return "\n".join([*lines, *table.notes])

@@ -50,7 +50,7 @@ def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
     path.write_text("old")
     replace_file(path, "new ä\n")
     assert path.read_text(encoding="utf-8") == "new ä\n"
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_new_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_failed_write_leaves_the_old_content_alone(tmp_path: Path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, "new")
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert list(tmp_path.iterdir()) == [path]

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from pytest_ddpperf.baselines.naming import module_folder, test_file as file_name
+from pytest_ddpperf.baselines.naming import module_folder
+from pytest_ddpperf.baselines.naming import test_file as file_name
 
 
 def test_ordinary_tests_have_plain_names() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def shared_launcher() -> Iterator[Launcher]:
     with Launcher() as launcher:
+        launcher.machine()  # so that no test pays for the import of torch
         yield launcher
 
 

@@ -1,0 +1,81 @@
+"""How long ranks take to run their first step: by ``Launcher``, beside ``torch.multiprocessing.spawn``.
+
+Both start the same gloo ranks, join them and do one all-reduce, in alternating rounds of one run; what is measured is
+the time from the call in the parent to the end of that all-reduce on the slowest rank.
+
+    python benchmarks/startup.py --rounds 7 --world-size 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import time
+from typing import Any
+
+from pytest_ddpperf.launch import Launcher
+
+
+def first_step() -> float:
+    """One all-reduce; the time of this machine's clock when it was done, which all processes share."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+    return time.monotonic()
+
+
+def launched(_ctx: object) -> float:
+    return first_step()
+
+
+def spawned(rank: int, world_size: int, port: int, ends: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    ends.put(first_step())
+    dist.destroy_process_group()
+
+
+def seconds_by_launcher(launcher: Launcher, world_size: int) -> float:
+    start = time.monotonic()
+    result = launcher.run(launched, world_size=world_size, device="cpu", backend="gloo")
+    return max(result.values) - start
+
+
+def seconds_by_spawn(world_size: int) -> float:
+    import torch.multiprocessing as mp
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ends = mp.get_context("spawn").SimpleQueue()
+    start = time.monotonic()
+    mp.spawn(spawned, args=(world_size, port, ends), nprocs=world_size)
+    return max(ends.get() for _ in range(world_size)) - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="launches by each of the two (default: %(default)s)")
+    parser.add_argument("--world-size", type=int, default=4, help="ranks (default: %(default)s)")
+    options = parser.parse_args()
+    by_launcher, by_spawn = [], []
+    with Launcher() as launcher:
+        start = time.monotonic()
+        seconds_by_launcher(launcher, options.world_size)
+        once = time.monotonic() - start
+        for _ in range(options.rounds):
+            by_launcher.append(seconds_by_launcher(launcher, options.world_size))
+            by_spawn.append(seconds_by_spawn(options.world_size))
+    print(f"{options.world_size} gloo ranks until the first step has been run, {options.rounds} rounds (low .. high)")
+    for name, times in (("Launcher", by_launcher), ("torch.multiprocessing.spawn", by_spawn)):
+        print(f"  {name:<28} {statistics.median(times):6.3f} s  ({min(times):.3f} .. {max(times):.3f})")
+    print(f"  {'ratio of the medians':<28} {statistics.median(by_spawn) / statistics.median(by_launcher):6.1f}")
+    print(f"  {'once: start, first launch':<28} {once:6.3f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records import BaselineRecord
+
+FILE = Path("baselines/k/m/t.json")
+Make = Callable[..., BaselineRecord]
+DELETE = object()
+
+
+@pytest.fixture
+def text(make_record: Make) -> str:
+    return encode(BaselineFile("m.py::t", (make_record(), make_record(name="weak", mode="weak", commit=None))), FILE)
+
+
+def changed(text: str, path: str, value: Any) -> str:
+    """The document with one value set (or taken out), as an editor would do it."""
+    document = json.loads(text)
+    *parents, last = path.split("/")
+    place = document
+    for step in parents:
+        place = place[int(step) if isinstance(place, list) else step]
+    if value is DELETE:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return json.dumps(document)
+
+
+def test_what_is_written_is_read(make_record: Make) -> None:
+    content = BaselineFile("m.py::t[ä]", (make_record(), make_record(name="b", steps=(), series=())))
+    assert decode(encode(content, FILE), FILE) == content
+
+
+def test_numbers_keep_nine_digits(make_record: Make) -> None:
+    content = BaselineFile("m.py::t", (make_record(step_time=0.04181234567891),))
+    assert decode(encode(content, FILE), FILE).records[0].series[0].value == 0.0418123457
+
+
+def test_a_list_of_samples_is_one_line_and_one_change_is_a_small_diff(make_record: Make) -> None:
+    before = encode(BaselineFile("m.py::t", (make_record(),)), FILE).splitlines()
+    after = encode(BaselineFile("m.py::t", (make_record(step_time=0.05),)), FILE).splitlines()
+    assert len(before) == len(after) < 70
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 2  # the value and the checksum
+    assert any(line.strip() == '"samples": [0.041, 0.0418, 0.0426],' for line in before)
+
+
+def test_reformatting_is_no_edit(text: str) -> None:
+    assert decode(json.dumps(json.loads(text), indent=4), FILE) == decode(text, FILE)
+
+
+def test_a_value_edited_by_hand_is_found(text: str) -> None:
+    edited = changed(text, "records/0/series/0/value", 0.05)
+    with pytest.raises(BaselineError, match=r"field checksum: does not match the content: .* was edited by hand"):
+        decode(edited, FILE)
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
+def test_a_file_cut_off_anywhere_is_named(text: str, cut: float) -> None:
+    part = text[: int(len(text) * cut)]
+    with pytest.raises(BaselineError, match=f"baseline file {FILE}: is cut off at line {part.count(chr(10)) + 1}"):
+        decode(part, FILE)
+
+
+def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
+    newer = changed(changed(text, "schema", "pytest-ddpperf/baseline/2"), "surprise", 1)
+    with pytest.raises(BaselineError) as caught:
+        decode(newer, FILE)
+    assert str(caught.value) == (
+        f"baseline file {FILE}: field schema: it was written by a newer pytest-ddpperf (baseline/2); "
+        "this one reads /1: upgrade pytest-ddpperf"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("schema", "pytest-ddpperf/results/1", "field schema: expected pytest-ddpperf/baseline/1, found"),
+        ("schema", "pytest-ddpperf/baseline/0", "field schema: expected pytest-ddpperf/baseline/1, found"),
+        ("schema", 1, "field schema: expected a text, found the number 1"),
+        ("schema", DELETE, "field schema: is missing, so this is no baseline file"),
+        ("test", None, "field test: expected a text, found null"),
+        ("checksum", DELETE, "field checksum: is missing"),
+        ("extra", 1, "field extra: is not known here"),
+        ("records", {}, "field records: expected a list, found an object"),
+        ("records/1/name", "ddp", "field records[1]: a second record is named 'ddp'"),
+        ("records/1/name", "", "field records[1].name: is empty"),
+        ("records/0/mode", "sideways", "field records[0].mode: expected one of strong, weak"),
+        ("records/0/date", "yesterday", "field records[0].date: expected a day such as 2026-01-31, found yesterday"),
+        ("records/0/commit", 7, "field records[0].commit: expected a text"),
+        ("records/0/plan", DELETE, "field records[0].plan: is missing"),
+        ("records/0/plan/steps", 0, "field records[0].plan.steps: expected a whole number of at least 1"),
+        ("records/0/environment/cores", "2", "field records[0].environment.cores: expected a whole number"),
+        ("records/0/environment/device", "tpu", "field records[0].environment.device: expected one of cpu, cuda"),
+        ("records/0/environment/recorded/host", 1, "field records[0].environment.recorded.host: expected a text"),
+        ("records/0/series/0/value", "fast", "field records[0].series[0].value: expected a number"),
+        ("records/0/series/0/value", float("nan"), "field records[0].series[0].value: expected a finite number"),
+        ("records/0/series/0/samples/1", float("inf"), "field records[0].series[0].samples[1]: expected a finite"),
+        ("records/0/series/0/samples", [], "field records[0].series[0].samples: holds no sample"),
+        ("records/0/series/0/better", "more", "field records[0].series[0].better: expected one of lower, higher"),
+        ("records/0/series/0/gated", 1, "field records[0].series[0].gated: expected true or false"),
+        ("records/0/series/0/interval/low", 1.0, "field records[0].series[0].interval: its low end 1.0 lies above"),
+        ("records/0/series/0/interval/confidence", 95, "field records[0].series[0].interval.confidence: expected"),
+        ("records/0/steps/min", [0.1], "field records[0].steps: expected lists of one length, found 1, 2"),
+    ],
+)
+def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) -> None:
+    with pytest.raises(BaselineError) as caught:
+        decode(changed(text, path, value), FILE)
+    assert str(caught.value).startswith(f"baseline file {FILE}: {problem}")
+    assert str(caught.value).endswith(
+        "restore it from version control, or delete it and measure again with --ddpperf-save"
+    )
+
+
+def test_every_field_is_required(text: str) -> None:
+    """Whatever field is taken out, its absence is named; a record of today is never read with gaps."""
+    document = json.loads(text)["records"][0]
+    objects = {"": document, "plan/": document["plan"], "environment/": document["environment"]}
+    objects |= {"series/0/": document["series"][0], "series/0/interval/": document["series"][0]["interval"]}
+    paths = [f"{prefix}{name}" for prefix, fields in objects.items() for name in fields]
+    assert len(paths) == 9 + 2 + 12 + 10 + 3
+    for path in paths:
+        with pytest.raises(BaselineError, match=rf"{path.rpartition('/')[2]}: is missing"):
+            decode(changed(text, f"records/0/{path}", DELETE), FILE)
+
+
+def test_nan_is_never_written(make_record: Make) -> None:
+    record = make_record()
+    series = replace(record.series[0], samples=(0.04, float("nan")))
+    with pytest.raises(BaselineError, match=r"was not written: field records\[0\]\.series\[0\]\.samples\[1\] is nan"):
+        encode(BaselineFile("m.py::t", (replace(record, series=(series,)),)), FILE)

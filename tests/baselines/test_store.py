@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records import BaselineRecord, Environment
+
+TEST = "perf/test_a.py::test_step[ddp]"
+KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+Make = Callable[..., BaselineRecord]
+MakeEnvironment = Callable[..., Environment]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "baselines")
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_saved_record_is_found(store: Store, make_record: Make) -> None:
+    record = make_record()
+    store.save(TEST, [record])
+    assert contents(store.folder) == [f"{KEY}/perf.test_a/test_step-ddp.json"]
+    found = store.find(TEST, "ddp", record.environment)
+    assert (found.record, found.origin, found.differs) == (record, KEY, ())
+    assert store.records(TEST) == (record,)
+
+
+def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
+    record = make_record()
+    Store(tmp_path, "nightly").save(TEST, [record])
+    assert contents(tmp_path) == [f"@nightly/{KEY}/perf.test_a/test_step-ddp.json"]
+    assert Store(tmp_path).find(TEST, "ddp", record.environment).record is None
+    assert Store(tmp_path).files() == ()
+    assert Store(tmp_path, "nightly").find(TEST, "ddp", record.environment).record == record
+
+
+def test_no_baseline_has_a_reason(store: Store, make_environment: MakeEnvironment) -> None:
+    found = store.find(TEST, "ddp", make_environment())
+    assert found.record is None
+    assert found.differs == ()
+    assert found.origin == f"no baseline for ddp of {TEST} in {store.folder}"
+
+
+def test_another_variant_is_no_baseline(store: Store, make_record: Make) -> None:
+    store.save(TEST, [make_record(name="naive")])
+    assert store.find(TEST, "ddp", make_record().environment).record is None
+
+
+def test_the_nearest_foreign_record_is_given_with_its_differences(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    far = make_record(environment=make_environment(torch="2.11", cores=4))
+    near = make_record(environment=make_environment(torch="2.11"))
+    store.save(TEST, [far, near])
+    found = store.find(TEST, "ddp", make_environment())
+    assert found.record == near
+    assert found.differs == ("torch 2.11 -> 2.13",)
+    assert found.origin == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.11"
+
+
+def test_of_equally_near_records_the_first_key_is_taken(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    records = [make_record(environment=make_environment(world_size=n)) for n in (8, 4)]
+    store.save(TEST, records)
+    assert store.find(TEST, "ddp", make_environment()).differs == ("world size 4 -> 2",)
+
+
+def test_saving_merges_with_the_variants_that_are_there(store: Store, make_record: Make) -> None:
+    store.save(TEST, [make_record(), make_record(name="naive")])
+    store.save(TEST, [make_record(step_time=0.05)])
+    values = {record.name: record.series[0].value for record in store.records(TEST)}
+    assert values == {"ddp": 0.05, "naive": 0.0418}
+
+
+def test_saving_tells_what_changed(store: Store, make_record: Make) -> None:
+    file = store.file(TEST, make_record().environment)
+    assert store.save(TEST, [make_record()]) == (
+        f"{file}: ddp",
+        "  step_time new: 41.8 ms",
+        "  straggler_skew new: 0.010",
+    )
+    # 47.3 / 41.8 - 1 = 0.1316
+    assert store.save(TEST, [make_record(step_time=0.0473)]) == (
+        f"{file}: ddp, replacing that of 2026-01-12",
+        "  step_time 41.8 ms -> 47.3 ms (+13.2 %)",
+        "  straggler_skew 0.010 -> 0.010 (+0)",
+    )
+
+
+def test_two_records_of_one_name_are_refused(store: Store, make_record: Make) -> None:
+    with pytest.raises(BaselineError, match="two benchmarks are named 'ddp'"):
+        store.save(TEST, [make_record(), make_record()])
+    assert not store.folder.exists()
+
+
+def test_saving_leaves_nothing_but_the_file(store: Store, make_record: Make) -> None:
+    store.save(TEST, [make_record()])
+    folder = store.file(TEST, make_record().environment).parent
+    assert [path.name for path in folder.iterdir()] == ["test_step-ddp.json"]
+
+
+def test_a_broken_file_is_named_and_never_overwritten(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    store.save(TEST, [make_record()])
+    file = store.file(TEST, make_record().environment)
+    broken = file.read_text()[:100]
+    file.write_text(broken)
+    other = make_record(environment=make_environment(world_size=1))
+    with pytest.raises(BaselineError, match=r"test_step-ddp\.json: is cut off at line"):
+        store.save(TEST, [other, make_record()])
+    assert file.read_text() == broken
+    assert not store.file(TEST, other.environment).exists()  # nothing half saved
+    for environment in (make_record().environment, other.environment):
+        with pytest.raises(BaselineError, match="is cut off at line"):
+            store.find(TEST, "ddp", environment)
+
+
+def test_a_file_that_is_no_text_is_named(store: Store, make_record: Make) -> None:
+    store.save(TEST, [make_record()])
+    store.file(TEST, make_record().environment).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BaselineError, match=r"is not text in UTF-8; restore it"):
+        store.records(TEST)
+
+
+def test_a_copied_file_of_another_test_is_foreign(store: Store, make_record: Make) -> None:
+    store.save(TEST, [make_record()])
+    file = store.file(TEST, make_record().environment)
+    copy = file.with_name("test_step-naive.json")
+    shutil.copy(file, copy)
+    with pytest.raises(BaselineError) as caught:
+        store.find("perf/test_a.py::test_step[naive]", "ddp", make_record().environment)
+    assert str(caught.value).startswith(f"baseline file {copy}: field test: {TEST} belongs in {file}: ")
+
+
+def test_a_copied_file_of_another_environment_is_foreign(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    store.save(TEST, [make_record()])
+    here = make_environment(cores=64)
+    target = store.file(TEST, here)
+    target.parent.mkdir(parents=True)
+    shutil.copy(store.file(TEST, make_record().environment), target)
+    with pytest.raises(BaselineError, match=rf"field records\[0\]\.environment: it is of {KEY}, not of the folder's"):
+        store.find(TEST, "ddp", here)
+
+
+def test_reading_a_missing_file_says_so(store: Store) -> None:
+    with pytest.raises(BaselineError, match="there is no such file"):
+        store.read(store.folder / "k" / "m" / "t.json")
+
+
+def save_variants(root: Path, record: BaselineRecord, names: list[str], barrier: Any) -> None:
+    from dataclasses import replace
+
+    barrier.wait(60)
+    for name in names:
+        Store(root).save(TEST, [replace(record, name=name)])
+
+
+def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Make) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(3)
+    names = [[f"{process}-{i}" for i in range(10)] for process in range(3)]
+    processes = [
+        context.Process(target=save_variants, args=(store.folder, make_record(), own, barrier)) for own in names
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert {record.name for record in store.records(TEST)} == {name for own in names for name in own}
+
+
+def test_where_folders_cannot_be_locked_saving_works_all_the_same(
+    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS: the folder for temporary files is locked in its place."""
+    locked = []
+    local = Path(tempfile.gettempdir()).stat().st_ino
+
+    def flock(descriptor: int, operation: int) -> None:
+        assert operation == fcntl.LOCK_EX
+        if os.fstat(descriptor).st_ino != local:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        locked.append(descriptor)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    store.save(TEST, [make_record()])
+    assert len(locked) == 1
+    assert store.records(TEST) == (make_record(),)
+
+
+def test_where_nothing_can_be_locked_nothing_is_saved(
+    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(BaselineError, match=r"cannot be saved in .*: neither it nor the folder for temporary files"):
+        store.save(TEST, [make_record()])
+    assert contents(store.folder) == []
+
+
+def test_a_full_disk_is_told_and_the_old_file_kept(
+    store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(TEST, [make_record()])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BaselineError, match=r"cannot be saved in .*test_step-ddp\.json: No space left on device; make"):
+        store.save(TEST, [make_record(step_time=0.05)])
+    assert store.records(TEST) == (make_record(),)
+    assert len(contents(store.folder)) == 1
+
+
+def test_writable_is_checked_without_leaving_anything(store: Store, tmp_path: Path) -> None:
+    store.ensure_writable()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "baselines").write_text("")
+    store = Store(tmp_path / "baselines", "nightly")
+    with pytest.raises(BaselineError, match=r"cannot be saved in .*; make it writable, or name another folder"):
+        store.ensure_writable()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_not_writable(store: Store) -> None:
+    store.folder.mkdir()
+    store.folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(BaselineError, match="Permission denied"):
+        store.ensure_writable()
+
+
+def test_a_read_only_file_system_is_not_writable(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(BaselineError, match=r"Read-only file system; make it writable"):
+        store.ensure_writable()
+
+
+def test_files_are_sorted_and_drafts_left_out(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    store.save("b.py::test_b", [make_record()])
+    store.save("a.py::test_a", [make_record(), make_record(environment=make_environment(world_size=4))])
+    (store.folder / KEY / "a" / ".test_a.json.1234.tmp").write_text("half")
+    (store.folder / KEY / "a" / ".draft.json").write_text("half")
+    (store.folder / "README.md").write_text("ours")
+    assert [str(file.relative_to(store.folder)) for file in store.files()] == [
+        f"{KEY}/a/test_a.json",
+        f"{KEY}/b/test_b.json",
+        "cpu-amd-epyc-2c-t1-gloo-w4-torch2.13/a/test_a.json",
+    ]
+    assert [store.read(file).test for file in store.files()] == ["a.py::test_a", "b.py::test_b", "a.py::test_a"]

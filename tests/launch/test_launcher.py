@@ -1,0 +1,214 @@
+"""Good launches: what ranks get, and what comes back."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
+from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+
+@dataclass
+class Seen:
+    """A result of a class that only the test module knows."""
+
+    value: float
+
+
+def run(launcher: Launcher, function: Any, *args: object, world_size: int = 1) -> LaunchResult[Any]:
+    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=20)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_every_rank_takes_part_and_answers_in_order(launcher: Launcher, world_size: int) -> None:
+    def gather(ctx: RankContext, factor: int) -> list[int]:
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.tensor([ctx.rank * factor])
+        every = [torch.zeros_like(mine) for _ in range(ctx.world_size)]
+        dist.all_gather(every, mine)
+        print("done")
+        return [int(part) for part in every]
+
+    result = launcher.run(gather, 10, world_size=world_size)
+    assert result.values == ([10 * rank for rank in range(world_size)],) * world_size
+    assert [output.stdout for output in result.outputs] == ["done\n"] * world_size
+    assert 0 < result.seconds < 20
+
+
+def test_a_rank_knows_where_it_stands(launcher: Launcher) -> None:
+    def stand(ctx: RankContext) -> tuple[object, ...]:
+        assert isinstance(ctx, RankContext)
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        place = (ctx.rank, ctx.local_rank, ctx.world_size, ctx.local_world_size)
+        assert place == tuple(int(os.environ[name]) for name in names)
+        return (ctx.rank, str(ctx.device), ctx.backend, ctx.mode)
+
+    result = launcher.run(stand, world_size=2, device="cpu", mode="weak")
+    assert result.values == ((0, "cpu", "gloo", "weak"), (1, "cpu", "gloo", "weak"))
+
+
+def test_ranks_draw_the_same_random_numbers(launcher: Launcher) -> None:
+    def draw(_ctx: RankContext) -> tuple[float, ...]:
+        import numpy as np
+        import torch
+
+        return random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002, S311
+
+    first, second = run(launcher, draw, world_size=2).values
+    assert first == second == run(launcher, draw).rank(0)
+
+
+def test_the_controllers_environment_folder_and_path_reach_the_ranks(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_found_by_path.py").write_text("ANSWER = 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FRESHLY_SET", "yes")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # settled when torch was imported: too late to change
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+
+    def look(_ctx: RankContext) -> tuple[object, ...]:
+        import only_found_by_path  # type: ignore[import-not-found]
+        import torch
+
+        names = ("FRESHLY_SET", "HOME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID")
+        threads = torch.get_num_threads()
+        return (os.getcwd(), only_found_by_path.ANSWER, *map(os.environ.get, names), threads)
+
+    assert run(launcher, look).rank(0) == (str(tmp_path), 42, "yes", None, "1", None, 1)
+
+
+def test_a_launcher_started_ahead_takes_the_users_threads_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_ctx: RankContext) -> tuple[int, bool]:
+        import torch
+
+        return torch.get_num_threads(), "this" in sys.modules
+
+    with Launcher(environ={**os.environ, "OMP_NUM_THREADS": "2"}, preload=["this"]) as launcher:
+        launcher.start()
+        monkeypatch.setattr("pytest_ddpperf.launch.launcher.ZygoteProcess", None)  # another one cannot be made
+        assert run(launcher, look).rank(0) == (2, True)
+
+
+def test_ranks_listen_on_loopback_only(launcher: Launcher) -> None:
+    def listening(_ctx: RankContext) -> list[str]:
+        inodes = set()
+        for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            try:
+                inodes.add(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+            except OSError:
+                continue
+        addresses = []
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with open(table) as lines:  # noqa: PTH123
+                rows = [line.split() for line in lines.readlines()[1:]]
+            addresses += [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+        return addresses
+
+    result = run(launcher, listening, world_size=2)
+    assert len(result.rank(0)) >= 1  # the store, at least
+    # 127.0.0.1 and ::1 as the kernel writes them: 32-bit words in the machine's byte order; and 127.0.0.1 within IPv6.
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    assert {address for value in result.values for address in value} <= loopback
+
+
+def test_results_come_back_as_objects_of_the_same_class(launcher: Launcher) -> None:
+    result = run(launcher, lambda ctx: Seen(ctx.rank / 2), world_size=2)
+    assert result.values == (Seen(0.0), Seen(0.5))
+    assert type(result.rank(1)) is Seen
+
+
+def test_a_large_result_comes_back_whole(launcher: Launcher) -> None:
+    assert run(launcher, lambda _ctx, n: bytes(n), 20 << 20).rank(0) == bytes(20 << 20)
+
+
+def test_a_result_that_cannot_be_sent_is_named(launcher: Launcher) -> None:
+    with pytest.raises(
+        PayloadError, match=r"lock returned by rank 0 cannot be sent back: cannot pickle '_thread.lock'"
+    ):
+        run(launcher, lambda _ctx: threading.Lock())
+
+
+def test_a_function_that_a_rank_cannot_load_is_named(launcher: Launcher, tmp_path: Path) -> None:
+    class Loaded:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return __import__, (f"missing_{tmp_path.name}",)
+
+    with pytest.raises(PayloadError, match=r"rank \d cannot load the function: ModuleNotFoundError: No module named"):
+        run(launcher, lambda _ctx, _loaded: None, Loaded())
+
+
+def test_any_thread_may_launch(launcher: Launcher) -> None:
+    values: list[object] = []
+    starts = [threading.Thread(target=lambda: values.append(run(launcher, lambda ctx: ctx.rank).rank(0))) for _ in "ab"]
+    for thread in starts:
+        thread.start()
+    for thread in starts:
+        thread.join()
+    assert values == [0, 0]
+
+
+def test_a_zygote_that_died_is_replaced(all_gone: Callable[[Iterable[int]], bool]) -> None:
+    def parent(_ctx: RankContext) -> int:
+        return os.getppid()
+
+    with Launcher() as launcher:
+        first = run(launcher, parent).rank(0)
+        os.kill(first, signal.SIGKILL)
+        assert all_gone([first])
+        second = run(launcher, parent).rank(0)
+        assert second != first
+        with pytest.raises(LaunchError, match="the process that ranks are forked from was killed by SIGKILL"):
+            run(launcher, lambda _ctx: os.kill(os.getppid(), signal.SIGKILL), world_size=2)
+        assert run(launcher, parent).rank(0) not in {first, second}
+        launcher.close()
+        launcher.close()
+
+
+def test_torch_that_cannot_be_imported_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libfoo.so is missing')\n")
+    with pytest.MonkeyPatch.context() as patch, Launcher() as launcher:
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        with pytest.raises(LaunchError, match=r"cannot import what they need: OSError: libfoo\.so is missing; check"):
+            run(launcher, print)
+
+
+def test_a_timeout_has_to_leave_time() -> None:
+    with pytest.raises(SettingError, match="timeout 0 leaves no time"):
+        Launcher().run(print, world_size=1, timeout=0)
+
+
+def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with pytest.raises(LaunchError, match="may not open enough files for 100 ranks"):
+            run(launcher, print, world_size=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_partial_is_called_like_any_function(launcher: Launcher) -> None:
+    def scale(ctx: RankContext, value: int, factor: int) -> int:
+        return (ctx.rank + 1) * value * factor
+
+    assert run(launcher, functools.partial(scale, factor=3), 5, world_size=2).values == (15, 30)

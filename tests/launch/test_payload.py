@@ -1,0 +1,164 @@
+"""What travels by name and what by value, under every way in which pytest imports test modules."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_ddpperf.records
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import dump_call, loads, travels_by_value
+
+CONFTEST = """
+class FromConftest:
+    value = 7
+"""
+MODULE_OF_THE_REPO = """
+import os
+IMPORTED_BY = os.getpid()
+def by_name(): return IMPORTED_BY == os.getpid()
+"""
+SUITE = """
+import functools
+import pytest
+import lib_of_repo
+from pytest_ddpperf.launch import Launcher
+
+SCALE = 3
+
+class Local:
+    def __init__(self, x): self.x = x
+    def build(self, ctx, y=0): return self.x * SCALE + y + ctx.rank
+
+class Child(Local):
+    def build(self, ctx, y=0):
+        assert type(self) is Child
+        return super().build(ctx, y) + 100
+
+def helper(ctx): return SCALE + ctx.rank
+
+@pytest.fixture(scope="module")
+def go():
+    with Launcher() as launcher:
+        yield lambda f, *a: launcher.run(f, *a, world_size=2, device="cpu", backend="gloo", timeout=20).values
+
+def test_all(go, request):
+    n = 5
+    assert go(helper) == (3, 4)
+    assert go(lambda ctx: n + helper(ctx)) == (8, 9)
+    assert go(Local(2).build) == (6, 7)
+    assert go(functools.partial(Child(2).build, y=1)) == (107, 108)
+
+    def closure(ctx):
+        class Inner(Local): pass
+        return Inner(n).build(ctx), Inner
+    values = go(closure)
+    assert [v for v, _ in values] == [15, 16]
+    assert issubclass(values[0][1], Local)
+
+def test_modules_of_the_repo_are_imported_by_the_rank(go):
+    assert go(lambda ctx: lib_of_repo.by_name()) == (True, True)
+
+class TestInClass:
+    def measured(self, ctx): return ctx.rank + 1
+    def test_bound_method(self, go): assert go(self.measured) == (1, 2)
+
+def test_conftest(go, from_conftest):
+    back = go(lambda ctx: from_conftest)
+    assert back[0] is from_conftest and back[0].value == 7
+
+def test_assertion(go):
+    from pytest_ddpperf.errors import RankFailed
+    def wrong(ctx):
+        assert helper(ctx) == 99
+    with pytest.raises(RankFailed, match="where [34] = helper"):
+        go(wrong)
+"""
+
+
+@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+def test_whatever_a_suite_defines_reaches_the_ranks(tmp_path: Path, mode: str) -> None:
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    fixture = "import pytest\n@pytest.fixture\ndef from_conftest(): return FromConftest\n"
+    (suite / "conftest.py").write_text(CONFTEST + fixture)
+    (suite / "test_suite.py").write_text(SUITE)
+    (tmp_path / "lib_of_repo.py").write_text(MODULE_OF_THE_REPO)
+    command = [sys.executable, "-m", "pytest", "-q", f"--import-mode={mode}", "-p", "no:cacheprovider", str(suite)]
+    result = subprocess.run(
+        [*command, "-o", "pythonpath=.", f"--rootdir={tmp_path}", "-c", "/dev/null"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "5 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_test_modules_travel_by_value_and_installed_ones_by_name() -> None:
+    assert travels_by_value(__name__, sys.modules[__name__])
+    for module in (json, pytest, pytest_ddpperf.records, sys, types):
+        assert not travels_by_value(module.__name__, module)
+
+
+def test_a_module_that_no_path_leads_to_travels_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain_module.py").write_text("def f(): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import plain_module  # type: ignore[import-not-found]
+
+    monkeypatch.delitem(sys.modules, "plain_module")
+    assert not travels_by_value("plain_module", plain_module)
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    assert travels_by_value("plain_module", plain_module)
+
+
+def test_a_module_made_by_hand_travels_by_value_when_it_defines_something() -> None:
+    made = types.ModuleType("made_by_hand")
+    assert not travels_by_value("made_by_hand", made)
+    exec("def f(): return 1", made.__dict__)  # noqa: S102
+    assert travels_by_value("made_by_hand", made)
+
+
+def test_dumping_leaves_the_registry_of_cloudpickle_as_it_was() -> None:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    before = cloudpickle.list_registry_pickle_by_value()
+    call = loads(dump_call(Call(lambda _ctx: __name__, ())))
+    assert call.function(None) == __name__
+    assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_plain_functions_go_by_name() -> None:
+    call = Call(json.dumps, ({"a": 1},))
+    assert b"json" in dump_call(call)
+    assert pickle.loads(dump_call(call)) == call
+
+
+def test_a_network_class_of_a_test_module_trains_on_a_rank(launcher: Launcher) -> None:
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 1)
+
+        def forward(self, inputs: torch.Tensor) -> Any:
+            return self.linear(inputs)
+
+    def train(_ctx: RankContext) -> tuple[list[float], ...]:
+        model = torch.nn.parallel.DistributedDataParallel(Net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return tuple(parameter.detach().flatten().tolist() for parameter in model.parameters())
+
+    first, second = launcher.run(train, world_size=2, device="cpu", backend="gloo").values
+    assert first == second

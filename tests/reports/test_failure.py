@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddpperf.records import BaselineRecord, Comparison, Interval, Plan, Result
+from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.verdict import Verdict
+
+ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
+HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
+MEASURED = "  strategy bucketed, 2 ranks, gloo, 8 launches x 60 steps"
+SKEW = (
+    "straggler_skew regressed: 0.030 -> 0.150, +0.120 [95 % CI +0.090 .. +0.150], tolerance 0.030: "
+    "rank 1 was the slowest in 8 of 8 launches"
+)
+ORIGIN = "baseline cpu-amd-epyc-2c-t1-gloo-w2-torch2.13, 2026-01-12, 3f2a1c0"
+Make = Callable[..., Result]
+Compare = Callable[..., Comparison]
+
+
+def stored(result: Result) -> BaselineRecord:
+    assert result.baseline is not None
+    return result.baseline
+
+
+def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
+    assert failure_text(make_result(), accept=ACCEPT).splitlines() == [
+        HEAD,
+        f"{MEASURED}; {ORIGIN}",
+        f"  accept: {ACCEPT}",
+    ]
+
+
+def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, make_comparison: Compare) -> None:
+    step_time = make_result().comparisons[0]
+    throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
+    lines = failure_text(make_result(comparisons=(throughput, step_time)), accept=ACCEPT).splitlines()
+    assert lines[0] == HEAD
+    assert "throughput" not in "".join(lines)
+
+
+def test_throughput_alone_is_told(make_result: Make, make_comparison: Compare) -> None:
+    throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
+    text = failure_text(make_result(comparisons=(throughput,)), accept=ACCEPT)
+    assert text.startswith("throughput regressed: 765 samples/s -> 676 samples/s, -11.6 %, tolerance 3 %\n")
+
+
+def test_every_failing_metric_has_its_line_and_others_that_moved_are_hints(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    memory = make_comparison(
+        "peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124, tolerance=0.1
+    )
+    skew = make_comparison(
+        "straggler_skew",
+        0.15,
+        Verdict.REGRESSED,
+        baseline=0.03,
+        change=0.12,
+        change_interval=Interval(0.09, 0.15, 0.95),
+        gated=False,
+    )
+    loss = make_comparison("final_loss", 1.2, Verdict.UNCHANGED, baseline=1.2, change=0.0)
+    result = make_result(comparisons=(*make_result().comparisons, memory, skew, loss), findings=("slow disk",))
+    assert failure_text(result, accept=ACCEPT).splitlines() == [
+        HEAD,
+        "peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 10 %",
+        f"{MEASURED}; {ORIGIN}",
+        f"  {SKEW}",
+        "  slow disk",
+        f"  accept: {ACCEPT}",
+    ]
+
+
+def test_an_undecided_benchmark_tells_what_it_would_take_and_is_not_to_be_accepted(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    step_time = make_comparison(
+        "step_time",
+        0.0429,
+        Verdict.INCONCLUSIVE,
+        baseline=0.0418,
+        change=0.026,
+        change_interval=Interval(-0.01, 0.063, 0.95),
+        mde=0.05,
+        note="about 30 launches would decide",
+    )
+    text = failure_text(make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE), accept=ACCEPT)
+    assert text.splitlines() == [
+        "step_time inconclusive: 41.8 ms -> 42.9 ms, +2.6 % [95 % CI -1.0 .. +6.3], tolerance 3 %, could have seen 5 %",
+        f"{MEASURED}; {ORIGIN}",
+        "  about 30 launches would decide",
+    ]
+
+
+def test_several_failing_verdicts_are_all_told(make_result: Make, make_comparison: Compare) -> None:
+    loss = make_comparison("final_loss", 1.25, Verdict.INCONCLUSIVE, baseline=1.2, change=0.042)
+    result = make_result(comparisons=(*make_result().comparisons, loss))
+    assert "final_loss" not in failure_text(result, accept=ACCEPT)
+    lines = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
+    assert lines[1] == "final_loss inconclusive: 1.20 -> 1.25, +4.2 %, tolerance 3 %"
+
+
+def test_a_missing_baseline_is_one_line_not_one_for_each_metric(make_result: Make, make_comparison: Compare) -> None:
+    metrics = tuple(make_comparison(name, 1.0, Verdict.NEW) for name in ("step_time", "peak_resident"))
+    reason = "no baseline for bucketed of x in baselines"
+    result = make_result(comparisons=metrics, verdict=Verdict.NEW, baseline=None, origin=reason)
+    assert failure_text(result, accept=ACCEPT).splitlines() == [
+        f"new: {reason}",
+        MEASURED,
+        f"  save one: {ACCEPT}",
+    ]
+
+
+def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_comparison: Compare) -> None:
+    loss = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
+    lines = failure_text(make_result(comparisons=(loss,), verdict=Verdict.NEW), accept=ACCEPT).splitlines()
+    assert lines == [
+        "final_loss new: 1.20",
+        f"{MEASURED}; {ORIGIN}",
+        "  the baseline has no such metric",
+        f"  save one: {ACCEPT}",
+    ]
+
+
+def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> None:
+    baseline = stored(make_result())
+    foreign = replace(baseline, environment=replace(baseline.environment, torch="2.11", cores=64), commit=None)
+    result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign)
+    assert failure_text(result, accept=ACCEPT).splitlines() == [
+        "incompatible: the baseline is of another environment: cores 64 -> 2, torch 2.11 -> 2.13",
+        f"{MEASURED}; baseline cpu-amd-epyc-64c-t1-gloo-w2-torch2.11, 2026-01-12",
+        f"  save one for this environment: {ACCEPT}",
+    ]
+
+
+def test_an_incomparable_metric_says_why(make_result: Make, make_comparison: Compare) -> None:
+    loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, note="after 60 steps, the baseline's after 30")
+    text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.INCOMPATIBLE), accept=ACCEPT)
+    assert text.startswith("final_loss incompatible: 1.20\n")
+    assert "  after 60 steps, the baseline's after 30\n" in text
+
+
+def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
+    result = make_result(
+        verdict=Verdict.BROKEN,
+        comparisons=(),
+        baseline=None,
+        findings=("rank 1 was killed by SIGKILL",),
+        measured={"launches": (), "plan": Plan(0, 0), "findings": ("rank 1 was killed by SIGKILL",)},
+    )
+    assert failure_text(result, accept=ACCEPT).splitlines() == [
+        "broken: rank 1 was killed by SIGKILL",
+        "  strategy bucketed, 2 ranks, gloo",
+    ]
+
+
+def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -> None:
+    weak = make_result(measured={"name": "weak", "mode": "weak", "strategy": "ddp"})
+    assert "  strategy ddp, weak scaling, 2 ranks, gloo, 8 launches" in failure_text(weak, accept=ACCEPT)
+    named = make_result(measured={"name": "big batch", "strategy": "ddp"})
+    assert "  benchmark big batch, strategy ddp, 2 ranks" in failure_text(named, accept=ACCEPT)

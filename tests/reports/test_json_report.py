@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records import Comparison, Interval, Plan, Result
+from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
+from pytest_ddpperf.verdict import Verdict
+
+Make = Callable[..., Result]
+Compare = Callable[..., Comparison]
+
+
+@pytest.fixture
+def validate() -> Callable[[Any], None]:
+    """Holds a document against the published schema."""
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema).validate
+
+
+@pytest.fixture
+def results(make_result: Make, make_comparison: Compare) -> list[Result]:
+    """One of every kind: regressed, new, broken, a scaling point."""
+    efficiency = make_comparison("scaling_efficiency", 0.84, Verdict.UNCHANGED, baseline=0.9, change=-0.06)
+    return [
+        make_result(findings=("crowded",), measured={"findings": ("crowded", "unsettled")}),
+        make_result(verdict=Verdict.NEW, baseline=None, comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),)),
+        make_result(
+            verdict=Verdict.BROKEN, comparisons=(), baseline=None, measured={"launches": (), "plan": Plan(0, 0)}
+        ),
+        make_result(comparisons=(efficiency,), measured={"name": "weak", "mode": "weak"}),
+    ]
+
+
+def test_the_document_keeps_to_its_schema(results: list[Result], validate: Callable[[Any], None]) -> None:
+    validate(json.loads(json.dumps(results_document(results, "3f2a1c0"))))
+    validate(results_document([], None))
+
+
+def test_the_schema_refuses_what_is_not_described(results: list[Result], validate: Callable[[Any], None]) -> None:
+    document = results_document(results, None)
+    document["results"][0]["metrics"]["step_time"]["surprise"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="surprise"):
+        validate(document)
+
+
+def test_every_property_is_described() -> None:
+    def undescribed(node: Any, path: str) -> list[str]:
+        if not isinstance(node, dict):
+            return []
+        found = [] if "description" in node or "$ref" in node else [path]
+        for name, inner in node.get("properties", {}).items():
+            found += undescribed(inner, f"{path}.{name}")
+        return found
+
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    assert [name for root in (schema, *schema["$defs"].values()) for name in undescribed(root, "")] == []
+
+
+def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
+    first = results_document(results, None)["results"][0]
+    assert first["metrics"]["step_time"] == {
+        "unit": "s",
+        "better": "lower",
+        "family": "absolute",
+        "scale": "ratio",
+        "gated": True,
+        "value": 0.0473,
+        "interval": {"low": 0.0468, "high": 0.0478, "confidence": 0.95},
+        "samples": [0.0473],
+        "baseline": 0.0418,
+        "change": 0.132,
+        "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
+        "tolerance": 0.03,
+        "mde": 0.021,
+        "verdict": "regressed",
+        "note": "",
+    }
+    assert (first["launches"], first["plan"]) == (8, {"warmup": 5, "steps": 60})
+    assert first["findings"] == ["crowded", "unsettled"]
+    assert first["baseline"]["date"] == "2026-01-12"
+
+
+def test_what_is_not_finite_becomes_null(
+    make_result: Make, make_comparison: Compare, validate: Callable[[Any], None]
+) -> None:
+    wide = Interval(float("-inf"), float("inf"), 0.95)
+    comparison = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, interval=wide, mde=float("inf"))
+    document = results_document([make_result(comparisons=(comparison,))], None)
+    metric = document["results"][0]["metrics"]["step_time"]
+    assert (metric["mde"], metric["interval"]["low"], metric["interval"]["high"]) == (None, None, None)
+    validate(document)
+
+
+def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) -> None:
+    path = tmp_path / "out" / "results.json"
+    document = results_document(results, "3f2a1c0")
+    write(path, document)
+    assert json.loads(path.read_text(encoding="utf-8")) == document
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_impossible_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "results.json"
+    with pytest.raises(SettingError, match=rf"--ddpperf-json: {path} cannot be written: .*; name another file"):
+        write(path, results_document([], None))

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.records import Comparison, Environment, Result
+from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, values_text
+from pytest_ddpperf.verdict import Verdict
+
+
+def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]) -> None:
+    comparison = make_comparison("step_time", 0.0418, Verdict.NEW)
+    assert (values_text(comparison), change_text(comparison)) == ("41.8 ms", "")
+
+
+def test_change_of_a_difference_is_in_its_unit(make_comparison: Callable[..., Comparison]) -> None:
+    comparison = make_comparison("scaling_efficiency", 0.84, Verdict.REGRESSED, baseline=0.91, change=-0.07)
+    assert (values_text(comparison), change_text(comparison)) == ("0.910 -> 0.840", "-0.070")
+
+
+def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
+    result = make_result(findings=("a", "b"), measured={"findings": ("b", "c")})
+    assert findings(result) == ("a", "b", "c")
+
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
+GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, nodes=2, backend="nccl", cuda="13.0")
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        (CPU, "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13"),
+        (GPU, "cuda 8 x NVIDIA H200, AMD EPYC, 2 cores, 1 thread per rank, 2 nodes, nccl, torch 2.13, CUDA 13.0"),
+    ],
+)
+def test_environment_in_a_line(environment: Environment, text: str) -> None:
+    assert environment_text(environment) == text

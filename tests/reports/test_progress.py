@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_ddpperf.reports.progress import LiveLine, progress_line
+
+
+def test_progress_says_launch_and_time() -> None:
+    assert progress_line("ddp", 3, 8, 12.4, 31.0) == "ddp: launch 3 of 8, 12 s of about 31 s"
+    assert progress_line("ddp", 1, 8, 0.2, None) == "ddp: launch 1 of 8, 0 s"
+
+
+def test_expected_time_is_never_less_than_what_has_passed() -> None:
+    assert progress_line("ddp", 8, 8, 40.0, 31.0).endswith("40 s of about 40 s")
+
+
+class Terminal:
+    """What LiveLine asks of pytest's reporter, its writer and its capture manager."""
+
+    def __init__(self, *, isatty: bool = True, fullwidth: int = 80, width_of_current_line: int = 10) -> None:
+        writer = SimpleNamespace(fullwidth=fullwidth, width_of_current_line=width_of_current_line)
+        self.isatty = isatty
+        self.config = SimpleNamespace(get_terminal_writer=lambda: writer)
+        self.flushed = 0
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def global_and_fixture_disabled(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def screen(written: str) -> str:
+    """The line as a terminal shows it: a backspace goes left, whatever is printed overwrites."""
+    cells: list[str] = []
+    column = 0
+    for character in written:
+        if character == "\b":
+            column -= 1
+            continue
+        cells[column : column + 1] = [character]
+        column += 1
+    return "".join(cells).rstrip()
+
+
+def test_the_line_is_replaced_and_cleared(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    line = LiveLine(terminal, terminal)
+    line.show("a long first text")
+    line.show("short")
+    shown = capsys.readouterr().out
+    line.clear()
+    cleared = shown + capsys.readouterr().out
+    line.clear()
+    assert (screen(shown), screen(cleared)) == (" short", "")
+    assert capsys.readouterr().out == ""
+    assert terminal.flushed == 3
+
+
+@pytest.mark.parametrize("terminal", [None, Terminal(isatty=False), Terminal(width_of_current_line=70)])
+def test_nothing_is_written_without_a_terminal_or_room(
+    capsys: pytest.CaptureFixture[str], terminal: Terminal | None
+) -> None:
+    line = LiveLine(terminal, terminal)
+    line.show("text")
+    line.clear()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_long_text_is_cut_at_its_start_so_that_it_never_wraps(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(fullwidth=40, width_of_current_line=10)
+    LiveLine(terminal, None).show("x" * 50 + ": launch 3 of 8")
+    written = capsys.readouterr().out
+    assert len(written) + 10 < 40
+    assert written.startswith(" ...x")
+    assert written.endswith("x: launch 3 of 8")

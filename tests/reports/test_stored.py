@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.baselines.codec import BaselineFile
+from pytest_ddpperf.records import BaselineRecord, Environment, Interval, Plan, Series
+from pytest_ddpperf.reports.stored import list_table, record_table
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
+
+
+@pytest.fixture
+def record() -> BaselineRecord:
+    interval = Interval(0.0412, 0.0424, 0.95)
+    step_time = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.0412, 0.0424), 0.0418, interval)  # noqa: FBT003
+    skew = Series("straggler_skew", "1", "lower", "relative", "difference", False, 0.03, (0.01,), 0.01, None)  # noqa: FBT003
+    steps = ({"min": 0.04}, {"min": 0.041})
+    return BaselineRecord("weak", "ddp", "weak", Plan(5, 60), CPU, (step_time, skew), "3f2a1c0def", "2026-01-12", steps)
+
+
+def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:
+    other = replace(record, name="b", commit=None, series=record.series[1:])
+    table = list_table([BaselineFile("t.py::test_a", (record, other))])
+    assert table.rows == (
+        ("t.py::test_a", "weak", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "3f2a1c0", "41.8 ms"),
+        ("t.py::test_a", "b", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "-", "-"),
+    )
+
+
+def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> None:
+    table = record_table("t.py::test_a", record)
+    assert table.title.splitlines() == [
+        "t.py::test_a: weak",
+        "strategy ddp, weak scaling, 2 ranks; 2 launches x 60 steps after 5 of warm-up",
+        "saved 2026-01-12 at commit 3f2a1c0 as cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
+        "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13",
+        "host runner-1",
+    ]
+    assert table.headers == ("metric", "value", "interval, 95 % CI", "better", "gated", "samples")
+    assert table.rows == (
+        ("step_time", "41.8 ms", "41.2 .. 42.4", "lower", "yes", "2"),
+        ("straggler_skew", "0.010", "-", "lower", "no", "1"),
+    )

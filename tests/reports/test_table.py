@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddpperf.records import BaselineRecord, Comparison, Interval, Plan, Result
+from pytest_ddpperf.reports.table import summary_table
+from pytest_ddpperf.verdict import Verdict
+
+Make = Callable[..., Result]
+Compare = Callable[..., Comparison]
+
+
+def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make_comparison: Compare) -> None:
+    others = (
+        make_comparison("throughput", 676.4, Verdict.UNCHANGED),
+        make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED),
+    )
+    table = summary_table([make_result(comparisons=(*make_result().comparisons, *others))])
+    assert table.title == "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13; [intervals]: 95 % CI"
+    assert dict(zip(table.headers, table.rows[0], strict=True)) == {
+        "benchmark": "test_step[bucketed]",
+        "variant": "bucketed",
+        "ranks": "2",
+        "step time\nms": "47.3 [46.8, 47.8]",
+        "throughput\nsamples/s": "676",
+        "memory\nMiB": "412",
+        "change\n%": "+13.2 [+11.9, +14.6]",
+        "MDE\n%": "2.1",
+        "verdict": "regressed",
+    }
+    assert table.notes == ()
+
+
+def test_a_column_has_one_unit(make_result: Make, make_comparison: Compare) -> None:
+    results = [
+        make_result(comparisons=(make_comparison("step_time", value, Verdict.UNCHANGED),), verdict=Verdict.UNCHANGED)
+        for value in (0.0004, 0.040, 1.5)
+    ]
+    table = summary_table(results)
+    column = table.headers.index("step time\nms")
+    assert [row[column] for row in table.rows] == ["0.400", "40.0", "1500"]
+
+
+def test_columns_that_nothing_fills_are_left_out(make_result: Make) -> None:
+    assert summary_table([make_result()]).headers == (
+        "benchmark",
+        "variant",
+        "ranks",
+        "step time\nms",
+        "change\n%",
+        "MDE\n%",
+        "verdict",
+    )
+
+
+def test_scaling_points_show_their_efficiency(make_result: Make, make_comparison: Compare) -> None:
+    step_time = make_comparison("step_time", 0.04, Verdict.UNCHANGED)
+    efficiency = make_comparison("scaling_efficiency", 0.874, Verdict.UNCHANGED)
+    measured = {"name": "weak", "mode": "weak", "strategy": "ddp"}
+    table = summary_table(
+        [
+            make_result(
+                verdict=Verdict.UNCHANGED, comparisons=(step_time,), measured={**measured, "strategy": "single"}
+            ),
+            make_result(verdict=Verdict.UNCHANGED, comparisons=(step_time, efficiency), measured=measured),
+        ]
+    )
+    column = table.headers.index("eff.")
+    assert [(row[1], row[column]) for row in table.rows] == [("weak single", "-"), ("weak ddp", "0.874")]
+
+
+def test_tests_of_several_modules_keep_the_module_where_names_repeat(make_result: Make) -> None:
+    repeated = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_x")]
+    assert [row[0] for row in summary_table(repeated).rows] == ["test_a::test_x", "test_b::test_x"]
+    distinct = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_y")]
+    assert [row[0] for row in summary_table(distinct).rows] == ["test_x", "test_y"]
+
+
+def test_a_remark_is_made_once(make_result: Make) -> None:
+    crowded = "4 ranks share 2 cores"
+    results = [
+        make_result(test="t.py::test_a", findings=(crowded,)),
+        make_result(test="t.py::test_b", findings=(crowded, "launch 3 was slow")),
+    ]
+    assert summary_table(results).notes == (
+        f"2 benchmarks: {crowded}",
+        "test_b bucketed: launch 3 was slow",
+    )
+
+
+def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, make_comparison: Compare) -> None:
+    calm = make_comparison("step_time", 0.04, Verdict.UNCHANGED, baseline=0.04, change=0.0)
+    memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
+    assert summary_table([make_result(comparisons=(calm, memory))]).notes == (
+        "test_step[bucketed] bucketed: peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 3 %",
+    )
+
+
+def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_comparison: Compare) -> None:
+    step_time = make_comparison(
+        "step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026, note="30 launches would decide"
+    )
+    table = summary_table([make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE)])
+    assert table.notes[0].endswith("+2.6 %, tolerance 3 %; 30 launches would decide")
+
+
+def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
+    fast = make_comparison(
+        "step_time", 0.03, Verdict.IMPROVED, change=-0.25, change_interval=Interval(-0.26, -0.24, 0.95)
+    )
+    baseline = make_result().baseline
+    assert isinstance(baseline, BaselineRecord)
+    foreign = replace(baseline, environment=replace(baseline.environment, world_size=4))
+    notes = summary_table(
+        [
+            make_result(test="t.py::new", verdict=Verdict.NEW, baseline=None),
+            make_result(test="t.py::fast", verdict=Verdict.IMPROVED, comparisons=(fast,)),
+            make_result(test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, baseline=foreign),
+        ]
+    ).notes
+    assert notes[0] == "new bucketed: no baseline; --ddpperf-save stores one"
+    assert "the baseline is stale" in notes[1]
+    assert notes[2] == "foreign bucketed: the baseline is of another environment: world size 4 -> 2"
+
+
+def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
+    broken = make_result(
+        verdict=Verdict.BROKEN,
+        comparisons=(),
+        baseline=None,
+        findings=("rank 1 was killed",),
+        measured={"launches": (), "plan": Plan(0, 0)},
+    )
+    table = summary_table([make_result(), broken])
+    assert table.rows[1] == ("test_step[bucketed]", "bucketed", "2", "-", "-", "-", "broken")
+    assert table.notes == ("test_step[bucketed] bucketed: rank 1 was killed",)
+
+
+def test_no_results_make_an_empty_table() -> None:
+    table = summary_table([])
+    assert (table.rows, table.notes, table.title) == ((), (), "")

@@ -1,0 +1,89 @@
+"""The judge between measuring and comparing, on made-up launches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_ddpperf.judge import Judge, with_efficiency
+from pytest_ddpperf.measure import Next
+from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.records import BaselineRecord, Environment, Found, Launch, Measurement, Plan, RankLaunch, Verdict
+from pytest_ddpperf.settings import Settings
+
+PLAN = Plan(warmup=1, steps=4)
+STEADY = [0.1000, 0.1001, 0.0999, 0.1000]
+
+
+def measured(times: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
+    """A measurement whose launches each take one of ``times`` a step, on every rank."""
+    environment = Environment("cpu", "chip", 0, "chip", cores, 1, 1, "gloo", world_size, "2.13", None)
+    launches = tuple(
+        Launch(i, tuple(RankLaunch(r, (time,) * 4, {}, 1.0, 8.0, None) for r in range(world_size)), 1.0)
+        for i, time in enumerate(times)
+    )
+    one = Measurement("ddp", "ddp", None, PLAN, environment, launches)
+    return dataclasses.replace(one, series=series_of(one))
+
+
+def baseline(times: Sequence[float]) -> Found:
+    base = measured(times)
+    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
+    return Found(record, "the key")
+
+
+def judge(found: Found, tolerance: float = 0.03) -> Judge:
+    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], None)
+
+
+def test_without_a_baseline_one_look_is_enough() -> None:
+    one = judge(Found(None, "no baseline"))
+    assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
+    assert one.results[0].verdict is Verdict.NEW
+
+
+def test_the_same_speed_is_settled_at_the_first_look() -> None:
+    one = judge(baseline(STEADY), tolerance=0.06)  # more than what separate runs may differ by
+    assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
+    one = judge(baseline(STEADY))
+    slower = (measured([1.2 * time for time in STEADY]),)
+    assert one(slower, 4.0, 1.0) == Next("confirm", 4)
+    assert one(slower, 8.0, 1.0) == Next("stop")
+    assert one.results[0].verdict is Verdict.REGRESSED
+    assert one.results[0]["step_time"].change == pytest.approx(0.2)
+
+
+def test_a_suspect_that_was_chance_is_cleared() -> None:
+    one = judge(baseline(STEADY), tolerance=0.06)
+    assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0).action == "confirm"
+    assert one((measured(STEADY),), 8.0, 1.0) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+def test_what_cannot_be_told_gets_more_launches_while_half_the_time_lasts() -> None:
+    noisy = (measured([0.1, 0.12, 0.09, 0.11]),)
+    assert judge(baseline(STEADY))(noisy, 4.0, 1.0) == Next("more", 4)
+    late = judge(baseline(STEADY))
+    assert late(noisy, 27.0, 1.0) == Next("stop")
+    assert late.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_points_of_a_curve_are_held_against_the_first() -> None:
+    """Weak: T1/Tn = 0.1/0.125; the four ranks on two cores are flagged and do not gate."""
+    base, point = with_efficiency([measured(STEADY, 1, 2), measured([0.125] * 4, 4, 2)], "weak")
+    assert base.series == measured(STEADY, 1, 2).series
+    assert point["scaling_efficiency"].value == pytest.approx(0.8, rel=1e-3)
+    assert point["speedup"].value == pytest.approx(3.2, rel=1e-3)
+    assert not point["scaling_efficiency"].gated
+    assert not point.findings
+
+
+def test_negative_scaling_is_named() -> None:
+    _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
+    assert any("negative scaling" in finding for finding in point.findings)

@@ -1,0 +1,147 @@
+"""The loop of launches, with a fake run and a fake clock: every figure follows from the script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_ddpperf.measure import (
+    LAUNCH_SECONDS,
+    PILOT_STEPS,
+    Budget,
+    Next,
+    Observer,
+    Progress,
+    Variant,
+    fitting_steps,
+    measure,
+)
+from pytest_ddpperf.records import Environment, Measurement, Plan, RankLaunch
+
+STEP = 0.05  # seconds, on the slower rank
+FIXED = 0.25  # seconds that a launch takes besides its timed steps
+
+
+@dataclass
+class Machine:
+    """Runs launches by adding their seconds to a clock; keeps what was asked of it."""
+
+    now: float = 0.0
+    asked: list[tuple[str, Plan]] = field(default_factory=list)
+
+    def run(self, variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+        self.asked.append((variant.name, plan))
+        seconds = FIXED + plan.steps * STEP
+        self.now += seconds
+        ranks = [RankLaunch(rank, (STEP / (2 - rank),) * plan.steps, {}, 1.0, 4.0, None) for rank in (0, 1)]
+        return tuple(ranks), seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+@dataclass
+class Script:
+    """A judge that gives prepared answers and keeps what it was shown."""
+
+    answers: list[Next]
+    looks: list[tuple[Measurement, ...]] = field(default_factory=list)
+
+    def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
+        self.looks.append(measured)
+        return self.answers.pop(0)
+
+
+def variant(name: str = "ddp", plan: Plan | None = None) -> Variant:
+    environment = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
+    return Variant(name, None, "ddp", None, environment, plan)
+
+
+def run_script(
+    variants: list[Variant], budget: Budget, answers: list[Next]
+) -> tuple[tuple[Measurement, ...], Machine, Script, list[Progress]]:
+    machine, judge, seen = Machine(), Script(answers), list[Progress]()
+    observer = Observer(judge, seen.append, clock=machine.clock)
+    return measure(variants, budget, machine.run, observer), machine, judge, seen
+
+
+def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
+    """A second of 50 ms steps is 20 of them; the pilot's launch is not among those measured."""
+    (measured,), machine, _, _ = run_script([variant()], Budget(None, 5, 3, 60), [Next("stop")])
+    assert machine.asked == [("ddp", Plan(5, PILOT_STEPS))] + [("ddp", Plan(5, 20))] * 3
+    assert measured.plan == Plan(5, 20)
+    assert [launch.round for launch in measured.launches] == [0, 1, 2]
+
+
+def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
+    (measured,), _, _, _ = run_script([variant()], Budget(4, 0, 2, 60), [Next("stop")])
+    assert measured.launches[0].step_times == (STEP,) * 4
+    assert measured["step_time"].value == pytest.approx(STEP)
+    assert measured["throughput"].value == pytest.approx(8 / STEP)  # two ranks with four samples each
+
+
+@pytest.mark.parametrize(
+    ("budget", "stored", "plan"),
+    [
+        (Budget(None, 5, 2, 60), Plan(3, 7), Plan(3, 7)),  # both sides run the same steps
+        (Budget(11, 5, 2, 60), Plan(3, 7), Plan(5, 11)),  # what the user asks for is stronger
+    ],
+)
+def test_the_baselines_plan_is_followed_unless_steps_are_given(budget: Budget, stored: Plan, plan: Plan) -> None:
+    (measured,), _, _, _ = run_script([variant(plan=stored)], budget, [Next("stop")])
+    assert measured.plan == plan
+
+
+def test_a_small_budget_makes_launches_short() -> None:
+    """Half of 8 s for 8 launches is 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
+    (measured,), _, _, _ = run_script([variant()], Budget(None, 5, 8, 8), [Next("stop")])
+    assert measured.plan.steps == 5
+
+
+def test_more_launches_are_added_to_those_there_are() -> None:
+    (measured,), _, judge, seen = run_script([variant()], Budget(5, 0, 2, 60), [Next("more", 2), Next("stop")])
+    assert [len(look[0].launches) for look in judge.looks] == [2, 4]
+    assert len(measured.launches) == 4
+    assert [(progress.launch, progress.of) for progress in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
+
+
+def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
+    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 2, 60), [Next("confirm", 3), Next("stop")])
+    first, second = (look[0].launches for look in judge.looks)
+    assert len(first), len(second) == (2, 3)
+    assert measured.launches == second
+    assert not set(map(id, first)) & set(map(id, second))
+    assert measured.findings == ("looked slower in 2 launches; judged by fresh ones alone",)
+
+
+def test_variants_share_every_round_in_changing_order() -> None:
+    variants = [variant("a"), variant("b")]
+    measured, machine, _, _ = run_script(variants, Budget(5, 0, 12, 60), [Next("stop")])
+    rounds = [tuple(name for name, _ in machine.asked[i : i + 2]) for i in range(2, 26, 2)]
+    assert {frozenset(names) for names in rounds} == {frozenset("ab")}
+    assert set(rounds) == {("a", "b"), ("b", "a")}
+    assert [len(one.launches) for one in measured] == [12, 12]
+
+
+def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
+    """A round takes 0.5 s and the pilot as much: in 1.2 s no third fits, and whoever asks for ten gets two."""
+    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2), [Next("more", 10)])
+    assert len(measured.launches) == 2
+    assert len(judge.looks) == 1
+
+
+def test_progress_says_what_is_expected() -> None:
+    """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
+    _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60), [Next("stop")])
+    assert [progress.elapsed for progress in seen] == pytest.approx([0.5, 1.0, 1.5])
+    assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_steps_that_fit() -> None:
+    assert fitting_steps(0.15, 10) == 7  # ceil(1 / 0.15)
+    assert fitting_steps(0.1, 0.75) == 8  # ceil(0.75 / 0.1)
+    assert fitting_steps(10.0, 60) == 5
+    assert fitting_steps(1e-6, 60) == 1000
+    assert fitting_steps(0.0, -1.0) == 5
+    assert pytest.approx(1.0) == LAUNCH_SECONDS

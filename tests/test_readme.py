@@ -1,0 +1,44 @@
+"""The README is true: its examples run, its settings are the ones that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.verdict import Verdict
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def example(name: str) -> str:
+    (code,) = re.findall(rf"<!-- example: {name} -->\n```python\n(.*?)```", README, re.DOTALL)
+    return str(code)
+
+
+def test_the_examples_run(pytester: pytest.Pytester) -> None:
+    code = "\n\n".join(map(example, ("workload", "trainer", "scaling", "group")))
+    pytester.makepyfile(test_readme=code)
+    options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
+    run = pytester.runpytest_subprocess(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
+    run.assert_outcomes(passed=4)
+
+
+def test_the_table_of_settings_is_the_table_in_the_code() -> None:
+    table = re.findall(r"^\| `(--ddpperf-[a-z-]+)` \|(.*)\|$", README, re.MULTILINE)
+    assert [option for option, _ in table] == [knob.option for knob in KNOBS.values()]
+    for knob, (_, row) in zip(KNOBS.values(), table, strict=True):
+        default, text, where = (cell.strip() for cell in row.split(" | "))
+        assert text == knob.help.replace("%%", "%")
+        assert where == ("test" if knob.per_test else "session")
+        shown = default.strip("`")
+        if shown:
+            assert knob.parse(shown) == getattr(Settings(), knob.name)
+
+
+def test_every_verdict_is_explained() -> None:
+    assert set(re.findall(r"^\| `([a-z]+)` \|.*\|.*\|$", README, re.MULTILINE)) >= {
+        verdict.value for verdict in Verdict
+    }
