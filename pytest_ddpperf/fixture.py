@@ -236,7 +236,8 @@ class Ddpperf:
         failing = [result for result in judge.results if result.verdict in settings.failing]
         if failing and self._session.settings.save is None:  # whoever saves accepts what was measured
             accept = f'pytest "{self._test}" --ddpperf-save'
-            raise Regression("\n".join(failure_text(result, accept=accept, failing=settings.failing) for result in failing))
+            texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
+            raise Regression("\n".join(texts))
         return tuple(result.measurement for result in judge.results)
 
     def _measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:

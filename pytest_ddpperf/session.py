@@ -21,6 +21,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
+PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step")  # once, not on every rank of every launch
 
 
 def open_store(settings: Settings, root: Path, name: str | None = None) -> Store:
@@ -47,7 +48,7 @@ class Session:
     @cached_property
     def launcher(self) -> Launcher:
         """Starts ranks; its zygote lives until the session ends."""
-        return Launcher()
+        return Launcher(preload=PRELOADED)
 
     @cached_property
     def _torch(self) -> TorchMachine:

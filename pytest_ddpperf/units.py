@@ -104,7 +104,9 @@ def signed_percent(change: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``."""
+    """A share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; cut off at 1000 %."""
+    if share > 10:  # noqa: PLR2004 - an effect of that size from a handful of launches means: anything
+        return "over 1000 %"
     return f"{100 * share:.1f}".removesuffix(".0") + " %"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,3 +64,8 @@ def thread_count(environ: Mapping[str, str]) -> int:
     """Threads of a rank. OMP_NUM_THREADS may be a list, one number for each nesting level: the first one counts."""
     found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
     return max(1, int(found[1])) if found else 1
+
+
+def search_path() -> tuple[str, ...]:
+    """This process's ``sys.path``, for others; entries that are no strings, which Python passes over, are left out."""
+    return tuple(entry for entry in sys.path if isinstance(entry, str))

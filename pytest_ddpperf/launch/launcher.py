@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
+_LONGEST = 1e6  # seconds; what the kernel can wait for in one call is not much more
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
-_PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "torch._dynamo", "pytest_ddpperf.launch.rank")
+_PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ class Launcher:
             SettingError, LaunchError: the ranks cannot be had like that.
         """
         check_names(device, backend, world_size)
-        if not timeout > 0:
-            raise SettingError(f"timeout {timeout!r} leaves no time; it takes a number of seconds above 0")
+        if not 0 < timeout <= _LONGEST:
+            raise SettingError(
+                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {_LONGEST:.0f}"
+            )
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             placed = place(device, backend, world_size, self.machine())
@@ -225,7 +228,7 @@ def _job(
         timeout=timeout,
         listening=0,
         environ={},
-        path=tuple(sys.path),
+        path=environment.search_path(),
         directory=str(Path.cwd()),
     )
 

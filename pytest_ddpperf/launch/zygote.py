@@ -7,6 +7,7 @@ process outlives its launch, and it ends with its controller, so that nothing ou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import os
@@ -90,14 +91,15 @@ class Zygote:
             self.tell(Forked(local_rank, pid))
         return None
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Reap who has ended; whether there are children left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             local_rank = self.ranks.pop(pid, None)
             if local_rank is not None:  # else an orphan that was adopted
                 self.tell(Ended(local_rank, os.waitstatus_to_exitcode(status), time.time_ns()))
@@ -108,16 +110,16 @@ class Zygote:
         Whoever loses its parent on the way becomes a child of this process, so the whole tree goes, level by level.
         """
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while True:
-            self._reap()
+        while self._reap():
             remaining = processes.children()
-            if not remaining or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 return tuple(sorted(remaining))
             for pid in remaining:
                 processes.kill(pid)
             select.select([self.wakeup], [], [], 0.05)
             if select.select([self.wakeup], [], [], 0)[0]:
                 self.wakeup.recv(MESSAGE_SIZE)
+        return ()
 
     def tell(self, event: Event) -> None:
         """Tell the controller; where it is gone, the end of ``control`` will say so."""
@@ -144,6 +146,9 @@ def _watch_signals() -> socket.socket:
 def _become_zygote(control: socket.socket, preload: Sequence[str]) -> Birth | None:
     for name in preload:
         importlib.import_module(name)
+    with contextlib.suppress(Exception):  # ranks whose code needs it will say what is wrong with it
+        # The first optimizer that a process makes imports it, which takes a second: not in every rank of every launch.
+        importlib.import_module("torch._dynamo")
     processes.adopt_orphans()
     zygote = Zygote(control, _watch_signals())
     gc.collect()
@@ -151,6 +156,9 @@ def _become_zygote(control: socket.socket, preload: Sequence[str]) -> Birth | No
     zygote.tell(Ready())
     birth = zygote.serve()
     if birth is None:
+        # First of all the controller is to learn that this process ends: else it would blame the ranks for their end.
+        with contextlib.suppress(OSError):
+            control.shutdown(socket.SHUT_RDWR)
         zygote.sweep()
     return birth
 

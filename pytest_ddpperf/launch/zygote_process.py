@@ -47,7 +47,13 @@ class ZygoteProcess:
             self._process = self._start(theirs.fileno(), environment.inherited(environ, self.pinned), preload)
 
     def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), f"--control={control}"]
+        command = [
+            sys.executable,
+            "-c",
+            _BOOTSTRAP,
+            json.dumps(environment.search_path()),
+            f"--control={control}",
+        ]
         if threading.current_thread() is threading.main_thread():
             # The kernel means the thread: another one than the main one may well end before the controller does.
             command.append(f"--controller={os.getpid()}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from pytest_ddpperf.launch.environment import group_variables, inherited, pinned, thread_count
+from pytest_ddpperf.launch.environment import group_variables, inherited, pinned, search_path, thread_count
 
 
 def test_a_rank_gets_one_thread_like_under_torchrun() -> None:
@@ -37,3 +40,8 @@ def test_ranks_find_what_torchrun_would_have_set() -> None:
 @pytest.mark.parametrize(("value", "threads"), [("4", 4), ("4,2", 4), (" 3 ", 3), ("0", 1), ("many", 1), ("", 1)])
 def test_threads_are_read_as_openmp_reads_them(value: str, threads: int) -> None:
     assert thread_count({"OMP_NUM_THREADS": value}) == threads
+
+
+def test_only_what_python_searches_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/a", Path("/b"), ""])
+    assert search_path() == ("/a", "")

@@ -13,7 +13,7 @@ GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This i
 
 
 def raised(
-    rank: int, kind: str, text: str, stamp: int, how: Kind = "raised", stage: Stage = "run", out: str = ""
+    rank: int, kind: str, text: str, stamp: int, how: Kind = "raised", *, stage: Stage = "run", out: str = ""
 ) -> RankEnd:
     report = Failed(stage, how, kind, text, f"Traceback of rank {rank}", stamp)
     return RankEnd(rank, report, None, 0, RankOutput(out, ""))
@@ -72,8 +72,8 @@ def test_a_kill_while_the_kernel_was_short_of_memory_says_so() -> None:
 
 def test_a_crash_is_shown_with_the_users_frames_in_the_order_of_a_traceback() -> None:
     stderr = (
-        'before\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  File "/a.py"'
-        ', line 2 in inner\n  File "/a.py", line 9 in outer\n  File "<string>", line 1 in <module>\n\n'
+        "before\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n"
+        '  File "/a.py", line 2 in inner\n  File "/a.py", line 9 in outer\n  File "<string>", line 1 in <module>\n\n'
         "Extension modules: numpy, torch (total: 2)\n"
     )
     assert str(told(died(0, -11, 1, stderr))) == (

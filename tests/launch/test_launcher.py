@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +20,6 @@ from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 @dataclass
@@ -47,6 +48,7 @@ def test_every_rank_takes_part_and_answers_in_order(launcher: Launcher, world_si
     result = launcher.run(gather, 10, world_size=world_size)
     assert result.values == ([10 * rank for rank in range(world_size)],) * world_size
     assert [output.stdout for output in result.outputs] == ["done\n"] * world_size
+    assert result.sections == tuple((f"rank {rank} stdout", "done\n") for rank in range(world_size))
     assert 0 < result.seconds < 20
 
 
@@ -90,7 +92,7 @@ def test_the_controllers_environment_folder_and_path_reach_the_ranks(
 
         names = ("FRESHLY_SET", "HOME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID")
         threads = torch.get_num_threads()
-        return (os.getcwd(), only_found_by_path.ANSWER, *map(os.environ.get, names), threads)
+        return (str(Path.cwd()), only_found_by_path.ANSWER, *map(os.environ.get, names), threads)
 
     assert run(launcher, look).rank(0) == (str(tmp_path), 42, "yes", None, "1", None, 1)
 
@@ -111,10 +113,8 @@ def test_ranks_listen_on_loopback_only(launcher: Launcher) -> None:
     def listening(_ctx: RankContext) -> list[str]:
         inodes = set()
         for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208
-            try:
+            with contextlib.suppress(OSError):  # the folder's own is closed by now
                 inodes.add(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
-            except OSError:
-                continue
         addresses = []
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             with open(table) as lines:  # noqa: PTH123
@@ -175,9 +175,6 @@ def test_a_zygote_that_died_is_replaced(all_gone: Callable[[Iterable[int]], bool
         assert all_gone([first])
         second = run(launcher, parent).rank(0)
         assert second != first
-        with pytest.raises(LaunchError, match="the process that ranks are forked from was killed by SIGKILL"):
-            run(launcher, lambda _ctx: os.kill(os.getppid(), signal.SIGKILL), world_size=2)
-        assert run(launcher, parent).rank(0) not in {first, second}
         launcher.close()
         launcher.close()
 
@@ -190,9 +187,10 @@ def test_torch_that_cannot_be_imported_is_one_clear_sentence(tmp_path: Path) -> 
             run(launcher, print)
 
 
-def test_a_timeout_has_to_leave_time() -> None:
-    with pytest.raises(SettingError, match="timeout 0 leaves no time"):
-        Launcher().run(print, world_size=1, timeout=0)
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_is_a_positive_number_of_seconds(timeout: float) -> None:
+    with pytest.raises(SettingError, match=rf"timeout {timeout} is no deadline"):
+        Launcher().run(print, world_size=1, timeout=timeout)
 
 
 def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:

@@ -67,8 +67,10 @@ def test_the_main_thread_is_the_last_one_written() -> None:
         (
             {0: BARRIER, 1: ALL_REDUCE, 2: ALL_REDUCE},
             [],
-            "ranks 1, 2 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
-            "rank 0 in barrier (/x/t.py:20 in end)",
+            (
+                "ranks 1, 2 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
+                "rank 0 in barrier (/x/t.py:20 in end)"
+            ),
             0,
         ),
         (
@@ -88,8 +90,10 @@ def test_the_main_thread_is_the_last_one_written() -> None:
         (
             {0: ALL_REDUCE, 1: ""},
             [],
-            "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
-            "rank 1 at an unknown place (it gave no stack)",
+            (
+                "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
+                "rank 1 at an unknown place (it gave no stack)"
+            ),
             1,
         ),
     ],

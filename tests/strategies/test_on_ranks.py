@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_ddpperf.errors import RankFailed
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
 
@@ -195,7 +195,7 @@ def test_single_refuses_a_group(launcher: Launcher) -> None:
     def refuse(ctx: RankContext) -> None:
         parallelise("single", Plain(), ctx)
 
-    with pytest.raises(RankFailed, match="needs world size 1, but the world size is 2"):
+    with pytest.raises(SettingError, match="needs world size 1, but the world size is 2"):
         run(launcher, refuse)
 
 

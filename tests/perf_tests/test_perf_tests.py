@@ -1,0 +1,67 @@
+"""The example suite can be copied as it is, and its red button presses as hard as it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+SUITE = Path(__file__).parents[2] / "perf_tests"
+
+
+@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) -> None:
+    shutil.copytree(SUITE, tmp_path / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", f"--import-mode={mode}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for test in ("test_small[naive]", "test_small[ddp]", "test_larger", "test_weak_scaling", "test_strong_scaling"):
+        assert f"::{test}" in done.stdout
+
+
+@pytest.fixture
+def extra_work() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("extra_work_under_test", SUITE / "extra_work.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 100 s on a clock that each reading moves by 0.1 s: 15 s more for a share of 0.15, to a few readings."""
+    now = [0.0]
+
+    def read() -> float:
+        now[0] += 0.1
+        return now[0]
+
+    monkeypatch.setattr(extra_work.time, "perf_counter", read)
+    monkeypatch.setenv("PERF_TESTS_SLOW", "small:0.15")
+    model = extra_work.slowed(torch.nn.Linear(2, 2), "small")
+    starts = []
+    for _ in range(6):
+        starts.append(now[0])
+        model(torch.ones(1, 2))
+        now[0] += 100.0  # the rest of the step
+    longer = [after - before - 100.0 for before, after in pairwise(starts[1:])]
+    assert longer == pytest.approx([15.0] * 4, abs=0.6)
+
+
+def test_extra_work_leaves_other_workloads_alone(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hooks_of(name: str) -> Any:
+        return extra_work.slowed(torch.nn.Linear(2, 2), name)._forward_pre_hooks
+
+    assert not hooks_of("small")
+    monkeypatch.setenv("PERF_TESTS_SLOW", "small:0.15")
+    assert hooks_of("small")
+    assert not hooks_of("larger")
