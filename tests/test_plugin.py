@@ -8,6 +8,7 @@ an environment variable, a hundredfold.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import os
 import pytest
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=3, steps=5, warmup=1, max_time=4, tolerance=10, backend="gloo", device="cpu", timeout=30
+    world_size=2, launches=3, steps=5, warmup=1, max_time=1, tolerance=10, backend="gloo", device="cpu", timeout=30
 )
 """
 SUITE = (
@@ -60,19 +61,12 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(test_suite=SUITE)
-    run, found = verdicts(pytester)
+    run, found = verdicts(pytester, "--ddpperf-save")
     run.assert_outcomes(passed=2)
     assert found == {"test_step": "new", "test_other": "new"}
-    run.stdout.fnmatch_lines(["*= ddpperf =*", "*test_step*custom*new*"])
-    assert not (pytester.path / "baselines").exists()
-
-    run, _ = verdicts(pytester, "--ddpperf-save")
-    run.assert_outcomes(passed=2)
-    run.stdout.fnmatch_lines(["*= ddpperf baselines =*", "*step_time*new: *"])
-
-    run, found = verdicts(pytester)
-    run.assert_outcomes(passed=2)
-    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
+    run.stdout.fnmatch_lines(
+        ["*= ddpperf =*", "*test_step*custom*new*", "*= ddpperf baselines =*", "*step_time*new: *"]
+    )
 
     monkeypatch.setenv("LOSS", "100")
     run, found = verdicts(pytester)
@@ -93,6 +87,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     run.stdout.fnmatch_lines(["*final_loss*1*->*100*"])
     run, found = verdicts(pytester)
     run.assert_outcomes(passed=2)
+    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
 
 
 def test_named_sets_are_apart(pytester: pytest.Pytester) -> None:
@@ -114,7 +109,7 @@ def test_a_failed_test_is_not_stored(pytester: pytest.Pytester) -> None:
     assert [path.name for path in pytester.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 
-SPOILERS = {
+SPOILERS: dict[str, Callable[[str], str]] = {
     "half": lambda text: text[: len(text) // 2],
     "type": lambda text: text.replace('"warmup": 1', '"warmup": "one"'),
     "edited": lambda text: text.replace('"warmup": 1', '"warmup": 2'),
@@ -346,6 +341,7 @@ def test_curve(ddpperf):
     run, found = verdicts(pytester)
     run.assert_outcomes(passed=1)
     assert found == {"test_curve": "new"}
+    assert not (pytester.path / "baselines").exists()
 
 
 def test_unused_the_plugin_starts_nothing(pytester: pytest.Pytester) -> None:
