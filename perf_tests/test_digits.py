@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_ddpperf import Ddpperf
 
 from .digits import digits
 
 pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
 
 
-def test_digits(ddpperf: Any) -> None:
+def test_digits(ddpperf: Ddpperf) -> None:
     ddpperf.check(digits(batch_size=64), strategy="ddp")

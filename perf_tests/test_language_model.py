@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_ddpperf import Ddpperf
 
 from .language_model import LARGER, SMALL, language_model
 
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
-def test_small(ddpperf: Any, strategy: str) -> None:
+def test_small(ddpperf: Ddpperf, strategy: str) -> None:
     ddpperf.check(language_model(SMALL, batch_size=8), strategy=strategy)
 
 
-def test_larger(ddpperf: Any) -> None:
+def test_larger(ddpperf: Ddpperf) -> None:
     ddpperf.check(language_model(LARGER, batch_size=2), strategy="ddp")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.fixture import Ddpperf, RankGroup
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.records import Measurement, ScalingCurve
     from pytest_ddpperf.training.workload import Workload
 
-__all__ = ["Workload"]
+__all__ = ["Ddpperf", "Measurement", "RankContext", "RankGroup", "ScalingCurve", "Workload"]
+
+_HOMES = {
+    "Ddpperf": "fixture",
+    "Measurement": "records",
+    "RankContext": "launch.context",
+    "RankGroup": "fixture",
+    "ScalingCurve": "records",
+    "Workload": "training.workload",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import the public names when they are asked for: pytest loads this package with every run."""
-    if name == "Workload":
-        from pytest_ddpperf.training.workload import Workload
-
-        return Workload
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a public name when it is asked for: pytest loads this package with every run."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

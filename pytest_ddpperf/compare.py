@@ -20,7 +20,7 @@ from pytest_ddpperf.records import (
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
-from pytest_ddpperf.units import format_count, format_percent, format_value
+from pytest_ddpperf.units import format_count
 
 TIMED_SPREAD = 0.01
 """Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""
@@ -141,16 +141,12 @@ def _note(verdict: Verdict, change: Change, series: Series, tolerance: float, al
         return "better than the baseline by more than the tolerance: the baseline is stale"
     if verdict is not Verdict.INCONCLUSIVE:
         return ""
-    seen = mde(change, alpha=alpha, tolerance=tolerance)
-    if seen is None:
+    if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
-    reached = format_percent(seen) if series.scale == "ratio" else format_value(seen, series.unit)
     launches = needed(change, better=series.better, tolerance=tolerance, alpha=alpha)
     if launches is None:
-        cure = "more launches would not decide it; a baseline of more launches or a wider tolerance would"
-    else:
-        cure = f"about {format_count(launches, 'launch')} would decide it"
-    return f"could have seen {reached}; {cure}"
+        return "more launches would not decide it; a baseline of more launches or a wider tolerance would"
+    return f"about {format_count(launches, 'launch')} would decide it"
 
 
 def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:

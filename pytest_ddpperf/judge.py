@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_ddpperf.compare import compare
 from pytest_ddpperf.measure import Next
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series
-from pytest_ddpperf.records import Found, Measurement, Mode, Result
+from pytest_ddpperf.records import Found, Measurement, Mode, Result, Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import advance, alpha_per_look, begin, next_action
 
@@ -39,7 +39,7 @@ class Judge:
             compare(self._test, point, found, tolerance=self._settings.tolerance, alpha=alpha_per_look())
             for point, found in zip(measured, self._found, strict=True)
         )
-        gated = [c.verdict for result in self.results for c in result.comparisons if c.gated]
+        gated = [self._telling(c.verdict) for result in self.results for c in result.comparisons if c.gated]
         action = next_action(
             self._state,
             gated,
@@ -49,6 +49,14 @@ class Judge:
         )
         self._state = advance(self._state, action)
         return Next(action.action, action.launches)
+
+    def _telling(self, verdict: Verdict) -> Verdict:
+        """The verdict as it counts for going on: what is to be stored is measured for as long as a comparison may be.
+
+        A baseline's own error stays in every comparison with it, so it is worth the launches.
+        """
+        unjudged = verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}
+        return Verdict.INCONCLUSIVE if unjudged and self._settings.save is not None else verdict
 
 
 def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:

@@ -21,7 +21,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
-PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step")  # once, not on every rank of every launch
+# Imported once, not on every rank of every launch.
+PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step", "pytest_ddpperf.strategies.ddp")
 
 
 def open_store(settings: Settings, root: Path, name: str | None = None) -> Store:

@@ -44,6 +44,12 @@ def test_without_a_baseline_one_look_is_enough() -> None:
     assert one.results[0].verdict is Verdict.NEW
 
 
+def test_what_is_to_be_stored_is_measured_for_longer() -> None:
+    one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], None)
+    assert one((measured(STEADY),), 4.0, 1.0) == Next("more", 4)
+    assert one.results[0].verdict is Verdict.NEW
+
+
 def test_the_same_speed_is_settled_at_the_first_look() -> None:
     one = judge(baseline(STEADY), tolerance=0.06)  # more than what separate runs may differ by
     assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
@@ -70,7 +76,7 @@ def test_what_cannot_be_told_gets_more_launches_while_half_the_time_lasts() -> N
     noisy = (measured([0.1, 0.12, 0.09, 0.11]),)
     assert judge(baseline(STEADY))(noisy, 4.0, 1.0) == Next("more", 4)
     late = judge(baseline(STEADY))
-    assert late(noisy, 27.0, 1.0) == Next("stop")
+    assert late(noisy, 29.0, 1.0) == Next("stop")
     assert late.results[0].verdict is Verdict.INCONCLUSIVE
 
 

@@ -1,8 +1,9 @@
 """The stopping rule: when to add launches, when to stop, and when to start afresh because of a suspect.
 
-Launches are added in looks. Each phase takes at most four, with 1, 2, 4 and 8 times the first one's launches, and every
-look tests at a quarter of the significance level (Bonferroni): looking again does not add to the false alarms. What
-looks slower in the screening phase is a suspect only; a second phase judges it by fresh launches alone.
+Launches are added in looks. Each phase takes at most four, with 1, 2, 4 and 8 times the first one's launches as far as
+the time allows, and every look tests at a quarter of the significance level (Bonferroni): looking again does not add to
+the false alarms. What looks slower in the screening phase is a suspect only; a second phase judges it by fresh launches
+alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pytest_ddpperf.records import Verdict
 
 ALPHA = 0.01  # two-sided, for all looks of a phase together
 LOOKS = 4
+FEWEST_MORE = 2  # a look at one launch more is not worth its share of the significance level
 
 
 class Phase(str, Enum):
@@ -89,6 +91,7 @@ def next_action(
         return STOP if state.phase is Phase.CONFIRM else Action("confirm", state.first)
     if Verdict.INCONCLUSIVE not in seen or state.look >= LOOKS:
         return STOP
-    more = state.launches  # every look doubles the launches
     deadline = max_time / 2 if state.phase is Phase.SCREEN else max_time
-    return Action("more", more) if elapsed + more * launch_seconds <= deadline else STOP
+    fitting = int((deadline - elapsed) / launch_seconds) if launch_seconds > 0 else state.launches
+    more = min(state.launches, fitting)  # every look doubles the launches, or takes what time is left
+    return Action("more", more) if more >= FEWEST_MORE else STOP

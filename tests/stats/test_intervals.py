@@ -7,7 +7,7 @@ import pytest
 from pytest_ddpperf.records import Scale
 from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
 
-# Student's t, 97.5 %, from printed tables: 12.7062 with 1 degree of freedom, 4.3027 with 2, 2.3060 with 8; normal 1.9600.
+# Student's t, 97.5 %, from printed tables: 12.7062 with 1 degree of freedom, 4.3027 with 2, 2.3060 with 8.
 T1, T2, T8, Z = 12.7062, 4.3027, 2.3060, 1.9600
 
 

@@ -72,13 +72,14 @@ def test_a_confirmation_that_is_not_sure_takes_its_own_looks() -> None:
 
 
 def test_screening_leaves_half_of_the_time_to_a_confirmation() -> None:
-    """Four more launches of 5 s at 10 s: done at 30 s, half of 60 s; at 11 s that is too late for screening."""
+    """Four more launches of 5 s at 10 s: done at 30 s, half of 60 s; at 11 s three fit, at 21 s one, which is none."""
     confirming = State(FIRST, 1, FIRST, Phase.CONFIRM)
 
     assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=10, max_time=60, each=5) == Action("more", FIRST)
-    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=11, max_time=60, each=5) == STOP
+    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=11, max_time=60, each=5) == Action("more", 3)
+    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=21, max_time=60, each=5) == STOP
     assert act(confirming, Verdict.INCONCLUSIVE, elapsed=40, max_time=60, each=5) == Action("more", FIRST)
-    assert act(confirming, Verdict.INCONCLUSIVE, elapsed=41, max_time=60, each=5) == STOP
+    assert act(confirming, Verdict.INCONCLUSIVE, elapsed=51, max_time=60, each=5) == STOP
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
@@ -160,13 +161,17 @@ def test_runs_that_differ_as_a_whole_are_no_alarm_if_their_spread_is_known() -> 
 
 
 def test_a_benchmark_against_itself_raises_no_alarm() -> None:
-    """The promise is 0.5 % of runs; with two keys and a confirmation it is kept by far."""
+    """The promise is 0.5 % of runs; with two keys and a confirmation it is kept by far.
+
+    Half of the runs can even prove that nothing changed by more than the tolerance; the baseline's own error of
+    2 % / sqrt(8) keeps the others from it.
+    """
     rng, runs = np.random.default_rng(1), 500
     ends = [final(procedure(rng, slowdown=0.0, tolerance=0.03, alpha=alpha_per_look())) for _ in range(runs)]
     verdicts = [verdict for _, verdict in ends]
 
     assert verdicts.count(Verdict.REGRESSED) <= 1
-    assert verdicts.count(Verdict.UNCHANGED) >= 0.9 * runs
+    assert verdicts.count(Verdict.UNCHANGED) >= 0.5 * runs
 
 
 def test_ten_percent_slower_is_found_and_was_confirmed() -> None:

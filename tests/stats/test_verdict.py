@@ -8,7 +8,7 @@ from pytest_ddpperf.records import Better, Verdict
 from pytest_ddpperf.stats.intervals import Change, change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
 
-# With infinite degrees of freedom and alpha 0.05 the interval reaches 1.95996 standard errors; one-sided 95 % is 1.64485.
+# With infinite degrees of freedom and alpha 0.05 the interval reaches 1.95996 standard errors; one-sided 1.64485.
 
 
 def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
