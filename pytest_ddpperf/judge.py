@@ -44,7 +44,8 @@ class Judge:
             self._state,
             gated,
             elapsed=elapsed,
-            max_time=self._settings.max_time,
+            # Nothing that is to be stored will need confirming: it may use the time that is kept for that.
+            max_time=self._settings.max_time * (1 if self._settings.save is None else 2),
             launch_seconds=round_seconds,
         )
         self._state = advance(self._state, action)

@@ -90,9 +90,9 @@ def test_the_looks_share_the_level() -> None:
     assert alpha_per_look(0.01, looks=4) == 0.0025
 
 
-# The whole procedure on synthetic launches. Step times of launches are lognormal with a standard deviation of 2 %.
+# The whole procedure on synthetic launches. Step times of launches are lognormal with a standard deviation of 1 %.
 
-SIGMA = 0.02
+SIGMA = 0.01
 
 
 def launches(rng: np.random.Generator, slowdown: float, n: int) -> list[float]:
@@ -154,7 +154,7 @@ def test_looking_four_times_keeps_the_error_rate_only_because_the_looks_share_it
 
 
 def test_runs_that_differ_as_a_whole_are_no_alarm_if_their_spread_is_known() -> None:
-    runs, alpha, spread = 500, 0.1, 0.02
+    runs, alpha, spread = 500, 0.1, 0.01
 
     assert suspects(alpha=alpha_per_look(alpha), runs=runs, spread=spread, known=spread) <= at_most(alpha / 2, runs)
     assert suspects(alpha=alpha_per_look(alpha), runs=runs, spread=spread) > at_most(alpha / 2, runs)

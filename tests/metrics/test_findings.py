@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_ddpperf.metrics import findings_of
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+
+SETTLED = [1.0] * 12
+SLOW_START = [1.2] * 3 + [1.0] * 9
+
+
+def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, nodes: int = 1) -> Measurement:
+    environment = Environment("cpu", "some cpu", 0, "some cpu", cores, 1, nodes, "gloo", ranks, "2.13", None)
+    done = tuple(
+        Launch(i, tuple(RankLaunch(r, tuple(times), {}, None, None, None) for r in range(ranks)), 1.0)
+        for i, times in enumerate(launches)
+    )
+    return Measurement("ddp", "ddp", None, Plan(3, 12), environment, done)
+
+
+def test_a_calm_measurement_has_no_findings() -> None:
+    assert findings_of(measurement(*[SETTLED] * 5)) == ()
+
+
+def test_ranks_that_share_cores_are_named_with_their_numbers() -> None:
+    (finding,) = findings_of(measurement(SETTLED, ranks=6, cores=2, nodes=2))
+
+    assert finding == "oversubscribed: 6 ranks share 4 cores; step times say little about real hardware"
+
+
+def test_as_many_ranks_as_cores_share_nothing() -> None:
+    assert findings_of(measurement(SETTLED, ranks=4, cores=2, nodes=2)) == ()
+
+
+def test_a_warm_up_that_was_too_short_is_named() -> None:
+    (finding,) = findings_of(measurement(SLOW_START, SLOW_START, SETTLED))
+
+    assert finding.startswith("warm-up had not settled: in 2 of 3 launches")
+    assert finding.endswith("raise the warm-up (now 3 steps)")
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        [SLOW_START, SETTLED],  # half of the launches is not most
+        [[1.09] * 3 + [1.0] * 9] * 3,  # 9 % is not more than 10 %
+        [[1.5, 1.0, 1.0, 1.0]] * 3,  # a quarter of four steps is one step: it may be anything
+    ],
+)
+def test_a_warm_up_that_settled_is_not_named(launches: list[list[float]]) -> None:
+    assert findings_of(measurement(*launches)) == ()
+
+
+def test_an_outlying_launch_is_named_and_kept() -> None:
+    """Median 1.01; absolute deviations 0.01, 0, 0.01, 0.01, 0.2 have the median 0.01: three sigmas are 0.044."""
+    (finding,) = findings_of(measurement([1.0], [1.01], [1.02], [1.21], [1.0]))
+
+    assert finding == "launch 4 (+19.8 %) of 5 far from the median step time; kept, not dropped"
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [1.0, 1.0, 1.0, 1.04],  # beyond three sigmas of nothing, but within 5 %
+        [1.0, 1.1, 1.2, 1.3],  # wide, but nobody stands apart
+        [1.0, 1.0, 2.0],  # too few to tell who is the odd one
+    ],
+)
+def test_launches_that_belong_together_are_not_named(times: list[float]) -> None:
+    assert findings_of(measurement(*([time] for time in times))) == ()

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pytest_ddpperf.metrics import METRICS, Metric, series_of
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series
+
+
+def rank(
+    number: int,
+    times: Sequence[float],
+    memory: Mapping[str, float] | None = None,
+    *,
+    loss: float | None = None,
+    samples: float | None = None,
+    tokens: float | None = None,
+) -> RankLaunch:
+    return RankLaunch(number, tuple(times), memory or {}, loss, samples, tokens)
+
+
+def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
+    world_size = len(launches[0]) if launches else 1
+    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", world_size, "2.13", None)
+    rounds = tuple(Launch(i, tuple(ranks), 1.0) for i, ranks in enumerate(launches))
+    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, rounds)
+
+
+def named(series: Sequence[Series]) -> dict[str, Series]:
+    return {one.metric: one for one in series}
+
+
+def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
+    """Slowest: 3, 4, 5, 6, 7; their lower quartile is 4. Ranks alone have 3 and 3."""
+    both = [rank(0, [3, 2, 5, 4, 7]), rank(1, [1, 4, 3, 6, 5])]
+
+    assert named(series_of(measurement(both)))["step_time"].samples == (4,)
+
+
+def test_rates_count_the_whole_group() -> None:
+    """32 + 24 samples and 320 + 240 tokens in a step of half a second."""
+    both = [rank(0, [0.5], samples=32, tokens=320), rank(1, [0.5], samples=24, tokens=240)]
+    series = named(series_of(measurement(both, both)))
+
+    assert series["throughput"].samples == (112, 112)
+    assert series["token_throughput"].samples == (1120, 1120)
+    assert series["throughput_per_rank"].samples == (56, 56)
+    assert {series[name].better for name in ("throughput", "token_throughput", "throughput_per_rank")} == {"higher"}
+
+
+def test_the_value_over_launches_is_geometric() -> None:
+    (step_time,) = series_of(measurement([rank(0, [1.0])], [rank(0, [4.0])]))
+
+    assert step_time.value == pytest.approx(2.0)
+    assert step_time.interval is not None
+    assert step_time.interval.low < 2 < step_time.interval.high
+
+
+def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
+    """Own typical steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
+    ranks = [rank(0, [1.0]), rank(1, [1.2]), rank(2, [1.5])]
+    skew = named(series_of(measurement(ranks)))["straggler_skew"]
+
+    assert skew.samples == pytest.approx((0.25,))
+    assert not skew.gated
+
+
+def test_a_single_rank_has_no_straggler() -> None:
+    assert "straggler_skew" not in named(series_of(measurement([rank(0, [1.0])])))
+
+
+def test_memory_is_that_of_the_fullest_rank() -> None:
+    ranks = [rank(0, [1], {"peak_resident": 5e8}), rank(1, [1], {"peak_resident": 7e8})]
+    series = named(series_of(measurement(ranks)))
+
+    assert series["peak_resident"].samples == (7e8,)
+    assert series["peak_resident"].unit == "B"
+    assert not {"peak_allocated", "peak_reserved"} & set(series)
+
+
+def test_the_final_loss_is_averaged_over_ranks_and_may_be_negative() -> None:
+    loss = named(series_of(measurement([rank(0, [1], loss=-3.0), rank(1, [1], loss=1.0)])))["final_loss"]
+
+    assert (loss.samples, loss.value, loss.scale) == ((-1.0,), -1.0, "difference")
+
+
+def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
+    ranks = [rank(0, [1], {"peak_resident": 1}, loss=1.0, samples=1, tokens=1), rank(1, [1])]
+
+    assert set(named(series_of(measurement(ranks)))) == {"step_time", "straggler_skew"}
+
+
+def test_without_launches_there_are_no_series() -> None:
+    assert series_of(measurement()) == ()
+
+
+def test_a_metric_is_a_function_and_a_row() -> None:
+    slowest = Metric(
+        "slowest_step", "s", "lower", "absolute", "ratio", lambda m: tuple(max(one.step_times) for one in m.launches)
+    )
+    series = series_of(measurement([rank(0, [1.0, 3.0])]), [slowest])
+
+    assert [(one.metric, one.value) for one in series] == [("slowest_step", 3.0)]
+
+
+def test_names_are_unique_and_every_row_is_well_formed() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert all(metric.name == metric.name.lower() and metric.name.isidentifier() for metric in METRICS)
+    assert all(math.isfinite(metric.slack) and metric.slack >= 0 for metric in METRICS)

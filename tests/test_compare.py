@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.compare import (
+    OVERSUBSCRIBED_SPREAD,
+    TIMED_SPREAD,
+    compare,
+    spread_between_runs,
+    tolerance_of,
+)
+from pytest_ddpperf.metrics import METRICS
+from pytest_ddpperf.records import (
+    BaselineRecord,
+    Comparison,
+    Environment,
+    Found,
+    Measurement,
+    Plan,
+    Result,
+    Series,
+    Verdict,
+)
+
+ROWS = {metric.name: metric for metric in METRICS}
+ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+STEADY = (1.000, 1.001, 0.999, 1.000, 1.001, 0.999, 1.000, 1.000)
+
+
+def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Series:
+    return ROWS[metric].series(tuple(factor * sample for sample in samples))
+
+
+def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
+    return Measurement("ddp", "ddp", None, Plan(3, 60), environment, (), findings, metrics)
+
+
+def stored(*metrics: Series, plan: Plan = Plan(3, 60)) -> BaselineRecord:  # noqa: B008 - frozen
+    return BaselineRecord("ddp", "ddp", None, plan, ENVIRONMENT, metrics, "3f2a1c0", "2026-01-12", ())
+
+
+def found(*metrics: Series, plan: Plan = Plan(3, 60), differs: tuple[str, ...] = ()) -> Found:  # noqa: B008 - frozen
+    return Found(stored(*metrics, plan=plan), "cpu-8c-gloo-w2", differs)
+
+
+def judged(new: Measurement, base: Found, *, tolerance: float = 0.05, side_by_side: bool = False) -> Result:
+    return compare("test_x.py::test_a", new, base, tolerance=tolerance, alpha=0.0025, side_by_side=side_by_side)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(1.2, Verdict.REGRESSED), (1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED)],
+)
+@pytest.mark.parametrize("metric", ["step_time", "throughput"])
+def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, expected: Verdict) -> None:
+    slower = factor if metric == "step_time" else 1 / factor
+    result = judged(measured(series(metric, STEADY, factor=slower)), found(series(metric, STEADY)))
+
+    assert result.verdict is expected
+    assert result[metric].verdict is expected
+    assert result[metric].change == pytest.approx(slower - 1)
+    assert result[metric].baseline == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_result_carries_where_the_baseline_came_from() -> None:
+    base = found(series("step_time", STEADY))
+    new = measured(series("step_time", STEADY))
+    result = judged(new, base)
+
+    assert (result.test, result.measurement, result.baseline, result.origin) == (
+        "test_x.py::test_a",
+        new,
+        base.record,
+        "cpu-8c-gloo-w2",
+    )
+
+
+def test_the_smallest_detectable_effect_is_more_than_the_tolerance() -> None:
+    one = judged(measured(series("step_time", STEADY)), found(series("step_time", STEADY)))["step_time"]
+
+    assert one.mde is not None
+    assert one.mde > one.tolerance == 0.05
+
+
+def test_without_a_baseline_everything_is_new() -> None:
+    result = judged(measured(series("step_time", STEADY)), Found(None, "no baseline"))
+
+    assert result.verdict is Verdict.NEW
+    assert result["step_time"].verdict is Verdict.NEW
+    assert (result["step_time"].change, result["step_time"].mde, result["step_time"].baseline) == (None, None, None)
+
+
+def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
+    new = measured(series("step_time", STEADY), series("peak_resident", [5e8] * 8))
+    result = judged(new, found(series("step_time", STEADY)))
+
+    assert result["step_time"].verdict is Verdict.UNCHANGED
+    assert result["peak_resident"].verdict is Verdict.NEW
+    assert result["peak_resident"].note == "the baseline does not have this metric"
+
+
+def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> None:
+    base = found(series("step_time", STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
+    result = judged(measured(series("step_time", STEADY, factor=3.0)), base)
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert result["step_time"].change == pytest.approx(2.0)
+    assert result["step_time"].mde is None
+    assert result["step_time"].note == "the baseline is of another environment: torch 2.11 -> 2.13, cores 4 -> 8"
+
+
+def test_a_metric_that_a_foreign_baseline_lacks_is_incompatible_too() -> None:
+    result = judged(measured(series("step_time", STEADY)), found(differs=("cores 4 -> 8",)))
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+
+
+def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
+    milliseconds = replace(series("step_time", STEADY, factor=1000.0), unit="ms")
+    one = judged(measured(series("step_time", STEADY)), found(milliseconds))["step_time"]
+
+    assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
+    assert one.note == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
+
+
+def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
+    new = measured(series("final_loss", [0.9] * 4), series("step_time", STEADY))
+    result = judged(new, found(series("final_loss", [0.5] * 4), series("step_time", STEADY), plan=Plan(3, 100)))
+
+    assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
+    assert result["final_loss"].note == "the baseline's loss is that after 103 steps, this one after 63"
+    assert result["step_time"].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(0.02, Verdict.UNCHANGED), (0.5, Verdict.REGRESSED), (-1.0, Verdict.IMPROVED)],
+)
+def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verdict) -> None:
+    result = judged(measured(series("final_loss", [loss] * 4)), found(series("final_loss", [0.001] * 4)))
+
+    assert result.verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "baseline", "tolerance", "expected"),
+    [
+        ("step_time", 20.0, 0.03, 0.03),
+        ("peak_resident", 1e9, 0.03, 0.10),  # the slack
+        ("peak_resident", 1e9, 0.20, 0.20),
+        ("final_loss", 0.001, 0.0, 0.03),
+        ("final_loss", 10.0, 0.0, 0.3),  # 3 % of 10
+        ("final_loss", -10.0, 0.05, 0.5),
+    ],
+)
+def test_tolerances(metric: str, baseline: float, tolerance: float, expected: float) -> None:
+    assert tolerance_of(series(metric, STEADY), baseline, tolerance) == pytest.approx(expected)
+
+
+def test_ungated_metrics_never_decide() -> None:
+    skewed = measured(series("step_time", STEADY), series("straggler_skew", [0.9] * 8))
+    result = judged(skewed, found(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
+
+    assert result["straggler_skew"].verdict is Verdict.REGRESSED
+    assert result.verdict is Verdict.UNCHANGED
+
+
+def test_the_worst_gated_metric_decides() -> None:
+    new = measured(series("step_time", STEADY, factor=0.5), series("peak_allocated", [1.2e9] * 8))
+    result = judged(new, found(series("step_time", STEADY), series("peak_allocated", [1e9] * 8)))
+
+    assert [one.verdict for one in result.comparisons] == [Verdict.IMPROVED, Verdict.REGRESSED]
+    assert result.verdict is Verdict.REGRESSED
+
+
+def test_an_improvement_says_that_the_baseline_is_stale() -> None:
+    one = judged(measured(series("step_time", STEADY, factor=0.5)), found(series("step_time", STEADY)))["step_time"]
+
+    assert one.note == "better than the baseline by more than the tolerance: the baseline is stale"
+
+
+def inconclusive(new: Sequence[float], base: Sequence[float], tolerance: float = 0.05) -> Comparison:
+    one = judged(measured(series("step_time", new)), found(series("step_time", base)), tolerance=tolerance)["step_time"]
+    assert one.verdict is Verdict.INCONCLUSIVE
+    return one
+
+
+def test_what_could_not_be_decided_says_what_it_could_have_seen_and_what_it_takes() -> None:
+    one = inconclusive([0.97, 1.03, 1.0, 0.98, 1.02, 1.0], STEADY, tolerance=0.06)
+
+    assert one.mde is not None
+    seen, cure = one.note.split("; ")
+    assert seen == f"could have seen {100 * one.mde:.1f} %"
+    assert cure.startswith("about ")
+    assert cure.endswith(" launches would decide it")
+
+
+def test_what_more_launches_cannot_decide_says_so() -> None:
+    """The spread between runs alone is 0.01 * sqrt(2) * 3.02 = 4.3 %, more than a tolerance of 3 %."""
+    assert inconclusive(STEADY, STEADY, tolerance=0.03).note.endswith(
+        "more launches would not decide it; a baseline of more launches or a wider tolerance would"
+    )
+
+
+def test_single_launches_tell_nothing_about_scatter() -> None:
+    one = inconclusive([2.0], [1.0])
+
+    assert (one.change, one.change_interval, one.mde) == (1.0, None, None)
+    assert one.note == "one launch on either side tells nothing about scatter; measure at least two"
+
+
+def test_a_baseline_of_zero_has_no_percentage() -> None:
+    result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
+
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result["peak_allocated"].note == "no change can be told from a baseline of 0"
+
+
+def test_nothing_that_stays_nothing_is_unchanged() -> None:
+    result = judged(measured(series("peak_allocated", [0.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
+
+    assert result.verdict is Verdict.UNCHANGED
+
+
+def test_partners_of_one_run_are_compared_pair_by_pair() -> None:
+    """Rounds differ by a factor of two, partners by 6 %: lost among the rounds, plain among the partners."""
+    rounds = [1.0, 2.0, 1.3, 1.7, 1.1, 1.9]
+    new = measured(series("step_time", rounds, factor=1.06))
+    base = found(series("step_time", rounds))
+
+    assert judged(new, base, side_by_side=False).verdict is Verdict.INCONCLUSIVE
+    assert judged(new, base, side_by_side=True).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("metric", "world_size", "expected"),
+    [
+        ("step_time", 8, TIMED_SPREAD),
+        ("step_time", 9, OVERSUBSCRIBED_SPREAD),
+        ("peak_resident", 9, 0.0),
+        ("final_loss", 9, 0.0),
+    ],
+)
+def test_times_deviate_between_runs_and_counts_do_not(metric: str, world_size: int, expected: float) -> None:
+    environment = replace(ENVIRONMENT, world_size=world_size)
+
+    assert spread_between_runs(series(metric, STEADY), environment) == expected
+
+
+def test_findings_of_the_measurement_come_with_the_result() -> None:
+    crowded = replace(ENVIRONMENT, world_size=16)
+    result = judged(measured(environment=crowded, findings=("said before",)), Found(None, "no baseline"))
+
+    assert result.findings[0] == "said before"
+    assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        (Found(None, "no baseline"), Verdict.NEW),
+        (found(differs=("cores 4 -> 8",)), Verdict.INCOMPATIBLE),
+        (found(), Verdict.UNCHANGED),
+    ],
+)
+def test_without_gated_metrics_the_baseline_alone_decides(base: Found, expected: Verdict) -> None:
+    assert judged(measured(), base).verdict is expected
