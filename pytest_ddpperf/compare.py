@@ -145,7 +145,7 @@ def _note(verdict: Verdict, change: Change, series: Series, tolerance: float, al
         return "one launch on either side tells nothing about scatter; measure at least two"
     launches = needed(change, better=series.better, tolerance=tolerance, alpha=alpha)
     if launches is None:
-        return "more launches would not decide it; a baseline of more launches or a wider tolerance would"
+        return "more launches would not decide it; a wider tolerance or a baseline of more launches might"
     return f"about {format_count(launches, 'launch')} would decide it"
 
 

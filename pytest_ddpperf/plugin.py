@@ -86,6 +86,8 @@ def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
 def _session(config: pytest.Config) -> Session:
     from pytest_ddpperf.session import Session
 
+    if hasattr(config, "workerinput"):
+        raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
         config.stash[SESSION] = Session(config.stash[SETTINGS], config.rootpath, _live_line(config))
     return config.stash[SESSION]

@@ -344,6 +344,14 @@ def test_curve(ddpperf):
     assert not (pytester.path / "baselines").exists()
 
 
+def test_a_worker_of_xdist_refuses_to_measure(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("def pytest_configure(config): config.workerinput = {}")
+    pytester.makepyfile("def test_it(ddpperf): pass")
+    run = pytester.runpytest()
+    run.assert_outcomes(errors=1)
+    run.stdout.fnmatch_lines(["benchmarks disturb each other in pytest-xdist's workers; *"])
+
+
 def test_unused_the_plugin_starts_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     run = pytester.runpytest("--ddpperf-json=out.json")
