@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.stats.intervals import center
 
 GOAL = 0.01
 
@@ -30,20 +31,20 @@ class Pair:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=300, help="pairs of blocks in each launch (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=150, help="pairs of blocks in each launch (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="steps in each block (default: %(default)s)")
-    parser.add_argument("--launches", type=int, default=4, help="fresh groups (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=8, help="fresh groups (default: %(default)s)")
     parser.add_argument("--world-size", type=int, default=2, help="gloo ranks (default: %(default)s)")
     options = parser.parse_args()
-    pairs: list[Pair] = []
+    launches: list[list[Pair]] = []
     with Launcher() as launcher:
         for seed in range(options.launches):
             arguments = (options.pairs, options.steps, seed)
             launch = launcher.run(
                 measure_pairs, *arguments, world_size=options.world_size, backend="gloo", device="cpu", timeout=300
             )
-            pairs += [pair for rank in launch.values for pair in rank]
-    print(report(pairs))
+            launches.append([pair for rank in launch.values for pair in rank])
+    print(report(launches))
 
 
 def measure_pairs(ctx: RankContext, pairs: int, steps: int, seed: int) -> list[Pair]:
@@ -90,20 +91,18 @@ def _pair(bare: Callable[[], float], ours: Callable[[], float], *, bare_first: b
     return Pair(bare=bare(), ours=after)
 
 
-def report(pairs: list[Pair]) -> str:
-    """The median ratio of a pair, and the 95 % interval of that median from order statistics (the sign test)."""
-    from scipy.stats import binom
-
-    ratios = sorted(pair.ours / pair.bare for pair in pairs)
-    rank = int(binom.ppf(0.025, len(ratios), 0.5))
-    low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
-    ratio = statistics.median(ratios)
-    verdict = "reached" if low >= 1 - GOAL and high <= 1 + GOAL else "missed"
+def report(launches: list[list[Pair]]) -> str:
+    """The ratio of our loop to the bare one: the median of each launch's pairs, and a t interval over launches."""
+    ratios = [statistics.median(pair.ours / pair.bare for pair in pairs) for pairs in launches]
+    pairs = [pair for launch in launches for pair in launch]
+    ratio, interval = center(ratios, "ratio")
+    ends = f" [95 % CI {interval.low:.4f} .. {interval.high:.4f}]" if interval else ""
+    reached = interval is not None and interval.low >= 1 - GOAL and interval.high <= 1 + GOAL
     return (
         f"bare loop:  {1e3 * statistics.median(pair.bare for pair in pairs):.4f} ms a step (median block)\n"
         f"timed loop: {1e3 * statistics.median(pair.ours for pair in pairs):.4f} ms a step\n"
-        f"ratio: {ratio:.4f} [95 % interval {low:.4f} .. {high:.4f}] over {len(ratios)} pairs of blocks\n"
-        f"goal, within {GOAL:.0%}: {verdict}"
+        f"ratio: {ratio:.4f}{ends} over {len(launches)} launches of {len(launches[0])} pairs of blocks\n"
+        f"goal, within {GOAL:.0%}: {'reached' if reached else 'missed'}"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.table import FINAL_LOSS
+from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT
 from pytest_ddpperf.records import (
     BaselineRecord,
     Comparison,
@@ -22,11 +22,15 @@ from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
 from pytest_ddpperf.units import format_count
 
-TIMED_SPREAD = 0.01
+TIMED_SPREAD = 0.005
 """Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""
 
-OVERSUBSCRIBED_SPREAD = 0.03
+OVERSUBSCRIBED_SPREAD = 0.02
 """The same where ranks share cores or GPUs and the scheduler decides who waits: a default until calibrated."""
+
+
+RESIDENT_FLOOR = 4 * 2**20
+"""Bytes of resident memory that come and go with the allocator's arenas, however small the model is."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,9 @@ class Rules:
 
     tolerance: float
     alpha: float
-    side_by_side: bool = False
 
 
-def compare(
-    test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float, side_by_side: bool = False
-) -> Result:
+def compare(test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float) -> Result:
     """The judgement on one measurement: each of its series against the baseline's, and the worst gated one for all.
 
     Args:
@@ -49,18 +50,31 @@ def compare(
         found: what the store knows for it. A foreign record is compared for display, never judged.
         tolerance: the worsening that the test accepts, as a fraction (absolute for differences).
         alpha: two-sided significance level of this look.
-        side_by_side: the baseline's launches were measured in the same rounds as the new ones, in the same order.
     """
-    rules = Rules(tolerance, alpha, side_by_side)
+    rules = Rules(tolerance, alpha)
     comparisons = tuple(compare_metric(series, measurement, found, rules) for series in measurement.series)
+    lost = lost_metrics(measurement, found)
+    least = Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=worst(comparisons, found),
+        verdict=max(worst(comparisons, found), least, key=lambda verdict: verdict.severity),
         baseline=found.record,
         origin=found.origin,
-        findings=(*measurement.findings, *findings_of(measurement)),
+        findings=(*measurement.findings, *findings_of(measurement), *lost),
+    )
+
+
+def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
+    """A sentence for each gated metric that the comparable baseline has and this measurement does not."""
+    if found.record is None or found.differs:
+        return ()
+    there = {series.metric for series in measurement.series}
+    return tuple(
+        f"the baseline has {series.metric}, this run does not: it is gated no more; --ddpperf-save accepts that"
+        for series in found.record.series
+        if series.gated and series.metric not in there
     )
 
 
@@ -79,10 +93,12 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     obstacle = _obstacle(series, base, measurement, found)
     if obstacle is not None and _kind(series) != _kind(base):
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
-    spread = 0.0 if rules.side_by_side else spread_between_runs(series, measurement.environment)
-    change = _change(series, base, spread, side_by_side=rules.side_by_side)
+    spread = spread_between_runs(series, measurement.environment)
+    change = intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
     tolerance = tolerance_of(series, base.value, rules.tolerance)
-    if change is None:
+    if series.metric == RESIDENT and base.value == 0 and series.value <= RESIDENT_FLOOR:
+        verdict, note = Verdict.UNCHANGED, ""
+    elif change is None:
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha)
@@ -107,6 +123,8 @@ def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
     loss of 10, but 0.03 for one of 0.001.
     """
     accepted = max(tolerance, series.slack)
+    if series.metric == RESIDENT and baseline > 0:
+        return max(accepted, RESIDENT_FLOOR / baseline)
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
 
 
@@ -115,12 +133,6 @@ def spread_between_runs(series: Series, environment: Environment) -> float:
     if series.unit == "B" or series.metric == FINAL_LOSS:
         return 0.0
     return OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-
-
-def _change(series: Series, base: Series, spread: float, *, side_by_side: bool) -> Change | None:
-    if side_by_side and len(series.samples) == len(base.samples):
-        return intervals.paired(series.samples, base.samples, scale=series.scale)
-    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

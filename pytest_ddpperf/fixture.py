@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, RankSkipped, Regression, SettingError
-from pytest_ddpperf.judge import Judge
+from pytest_ddpperf.judge import Judge, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, measure
 from pytest_ddpperf.records import Found, Measurement, Mode, Plan, RankLaunch, Result, ScalingCurve, Verdict
@@ -166,6 +166,7 @@ class Ddpperf:
         if world_sizes is not None:
             knobs = {**knobs, "world_size": tuple(world_sizes)}
         settings = self._overlaid(knobs, "scaling")
+        sizes = self._curve_sizes(settings) if world_sizes is None else self._session.world_sizes(settings)
         counts = (samples_per_step, tokens_per_step)
         variants = [
             self._variant(
@@ -173,11 +174,11 @@ class Ddpperf:
                 settings,
                 n,
                 strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
-                name=f"{name or mode} w{n}",
+                name=f"{name or mode} w{n}" if sizes[0] == 1 else f"{name or mode} w{n} over w{sizes[0]}",
                 counts=counts,
                 mode=mode,
             )
-            for n in self._curve_sizes(settings)
+            for n in sizes
         ]
         return ScalingCurve(mode, self._judged(settings, variants, mode))
 
@@ -207,7 +208,7 @@ class Ddpperf:
         mode: Mode | None = None,
     ) -> Variant:
         strategy = _strategy(subject, strategy, world_size)
-        variant = Variant(
+        return Variant(
             name=name or strategy,
             subject=subject,
             strategy=strategy,
@@ -216,33 +217,40 @@ class Ddpperf:
             samples_per_step=counts[0],
             tokens_per_step=counts[1],
         )
-        if (variant.name, world_size) in self._names:
-            raise SettingError(f"{self._test} has two benchmarks named {variant.name!r}; tell them apart with name=...")
-        self._names.add((variant.name, world_size))
-        return variant
+
+    def _require_names(self, variants: Sequence[Variant]) -> None:
+        """Refuse what results and baselines of this test could not tell apart."""
+        for variant in variants:
+            key = (variant.name, variant.environment.world_size)
+            if key in self._names:
+                raise SettingError(
+                    f"{self._test} has two benchmarks named {variant.name!r}; tell them apart with name=..."
+                )
+            self._names.add(key)
 
     def _judged(self, settings: Settings, variants: Sequence[Variant], mode: Mode | None) -> tuple[Measurement, ...]:
         """Measures and judges; the results are listed, then the worst verdict fails the test if it must."""
         __tracebackhide__ = True
-        found = [self._session.find(self._test, v.name, v.environment) for v in variants]
-        variants = [replace(v, plan=_stored_plan(f)) for v, f in zip(variants, found, strict=True)]
-        judge = Judge(self._test, settings, found, mode)
+        self._require_names(variants)
         try:
+            found = [self._session.find(self._test, v.name, v.environment) for v in variants]
+            variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
+            judge = Judge(self._test, settings, found, mode)
             self._measured(settings, variants, judge)
         except DdpperfError as error:
             self._break(settings, variants, error)
             raise
         self._session.results += judge.results
         failing = [result for result in judge.results if result.verdict in settings.failing]
-        if failing and self._session.settings.save is None:  # whoever saves accepts what was measured
-            accept = f'pytest "{self._test}" --ddpperf-save'
+        if failing and not settings.accepting:
+            accept = self._session.accept_command(self._test)
             texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
             raise Regression("\n".join(texts))
         return tuple(result.measurement for result in judge.results)
 
     def _measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
-        budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time)
+        budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
         observer = Observer(judge, lambda progress: self._show(variants, progress))
         try:
             return measure(variants, budget, self._runner(settings), observer)
@@ -302,6 +310,6 @@ def _strategy(subject: Subject, strategy: str | None, world_size: int) -> str:
     return CUSTOM
 
 
-def _stored_plan(found: Found) -> Plan | None:
-    """The plan that a comparable baseline was measured with."""
-    return found.record.plan if found.record is not None and not found.differs else None
+def _stored_steps(found: Found) -> int | None:
+    """The number of steps that a comparable baseline was measured with."""
+    return found.record.plan.steps if found.record is not None and not found.differs else None

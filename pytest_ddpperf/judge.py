@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from pytest_ddpperf.compare import compare
 from pytest_ddpperf.measure import Next
+from pytest_ddpperf.metrics import TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series
 from pytest_ddpperf.records import Found, Measurement, Mode, Result, Verdict
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.sequential import advance, alpha_per_look, begin, next_action
+from pytest_ddpperf.stats.sequential import Phase, advance, alpha_per_look, begin, next_action
 
 
 class Judge:
@@ -39,37 +41,48 @@ class Judge:
             compare(self._test, point, found, tolerance=self._settings.tolerance, alpha=alpha_per_look())
             for point, found in zip(measured, self._found, strict=True)
         )
+        self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         gated = [self._telling(c.verdict) for result in self.results for c in result.comparisons if c.gated]
         action = next_action(
             self._state,
             gated,
             elapsed=elapsed,
-            # Nothing that is to be stored will need confirming: it may use the time that is kept for that.
-            max_time=self._settings.max_time * (1 if self._settings.save is None else 2),
+            deadline=self._settings.max_time if self._state.phase is Phase.CONFIRM else screening(self._settings),
             launch_seconds=round_seconds,
         )
         self._state = advance(self._state, action)
         return Next(action.action, action.launches)
 
     def _telling(self, verdict: Verdict) -> Verdict:
-        """The verdict as it counts for going on: what is to be stored is measured for as long as a comparison may be.
+        """The verdict as it counts for going on: what is accepted as the new baseline is measured for all of its time.
 
-        A baseline's own error stays in every comparison with it, so it is worth the launches.
+        A baseline's own error stays in every comparison with it, so it is worth the launches; and what it replaces
+        need not be confirmed to be slower.
         """
-        unjudged = verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}
-        return Verdict.INCONCLUSIVE if unjudged and self._settings.save is not None else verdict
+        return Verdict.INCONCLUSIVE if self._settings.accepting else verdict
+
+
+def screening(settings: Settings) -> float:
+    """Seconds for what comes before a confirmation: half, or all where nothing will have to be confirmed."""
+    return settings.max_time if settings.accepting else settings.max_time / 2
 
 
 def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:
-    """The points of a curve with speedup and scaling efficiency, each held against the first."""
+    """The points of a curve with speedup and scaling efficiency, each held against the first.
+
+    Times of an oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
+    """
     base, *others = points
-    return (base, *(_held_against(base, point, mode) for point in others))
+    return (base, *(_held_against(base, before, point, mode) for before, point in pairwise((base, *others))))
 
 
-def _held_against(base: Measurement, point: Measurement, mode: Mode) -> Measurement:
+def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
     series = scaling_series(base, point, mode)
-    return replace(
-        point,
-        series=(*point.series, *series),
-        findings=(*point.findings, *negative_scaling(series, base.world_size, point.world_size)),
-    )
+    remarks = {
+        *negative_scaling(series, base.world_size, point.world_size),
+        *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+    }
+    own = point.series
+    if point.environment.oversubscribed:
+        own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
+    return replace(point, series=(*own, *series), findings=(*point.findings, *sorted(remarks)))

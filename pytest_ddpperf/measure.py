@@ -26,7 +26,7 @@ class Variant:
     Attributes:
         subject: a Workload, or a function ``build(ctx) -> step``.
         strategy: the strategy of a Workload; ``custom`` where the subject brings its own.
-        plan: the baseline's plan, so that both sides run the same steps; None where there is none to follow.
+        steps: the baseline's, so that both sides run the same number; None where there is none to follow.
     """
 
     name: str
@@ -34,19 +34,24 @@ class Variant:
     strategy: str
     mode: Mode | None
     environment: Environment
-    plan: Plan | None = None
+    steps: int | None = None
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much measuring a benchmark may take: see the knobs of the same names."""
+    """How much measuring a benchmark may take: see the knobs of the same names.
+
+    Attributes:
+        screening: seconds for what comes before a confirmation; less than ``max_time`` where there may be one.
+    """
 
     steps: int | None
     warmup: int
     launches: int
     max_time: float
+    screening: float
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,12 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     shuffled = random.Random(observer.seed)  # noqa: S311 - the order of launches is no secret
     launches: list[list[Launch]] = [[] for _ in variants]
     findings: list[str] = []
-    wanted = budget.launches
+    wanted, limit = budget.launches, budget.screening
     while True:
         while len(launches[0]) < wanted:
             begun = observer.clock()
             spent = begun - start
-            if spent + round_seconds > budget.max_time and len(launches[0]) >= FEWEST_LAUNCHES:
+            if spent + round_seconds > limit and len(launches[0]) >= FEWEST_LAUNCHES:
                 break
             expected = spent + round_seconds * (wanted - len(launches[0]))
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
@@ -116,11 +121,12 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             round_seconds = observer.clock() - begun
         measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
-        if verdict.action == "stop" or len(launches[0]) < wanted:
+        out_of_time = len(launches[0]) < wanted
+        if verdict.action == "stop" or (out_of_time and verdict.action == "more"):
             return measurements
-        if verdict.action == "confirm":
-            findings.append(f"looked slower in {wanted} launches; judged by fresh ones alone")
-            launches = [[] for _ in variants]
+        if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
+            findings.append(f"looked slower in {len(launches[0])} launches; judged by fresh ones alone")
+            launches, limit = [[] for _ in variants], budget.max_time
         wanted = len(launches[0]) + verdict.launches
 
 
@@ -133,9 +139,8 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
         pilot = Launch(round=0, ranks=ranks, seconds=seconds)
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)
-        share = budget.max_time / 2 / budget.launches / len(variants)
-        plan = variant.plan if budget.steps is None and variant.plan is not None else None
-        plan = plan or Plan(budget.warmup, budget.steps or fitting_steps(step, share - fixed))
+        share = budget.screening / budget.launches / len(variants)
+        plan = Plan(budget.warmup, budget.steps or variant.steps or fitting_steps(step, share - fixed))
         plans.append(plan)
         expected += fixed + (plan.warmup - budget.warmup + plan.steps) * step
     return plans, expected

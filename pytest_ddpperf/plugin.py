@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if settings.save is not None:
             from pytest_ddpperf.session import open_store
 
-            open_store(settings, config.rootpath).ensure_writable()
+            open_store(settings, config.rootpath, settings.save).ensure_writable()
         if settings.json is not None:
             from pytest_ddpperf.reports.json_report import ensure_writable
 
@@ -89,8 +89,16 @@ def _session(config: pytest.Config) -> Session:
     if hasattr(config, "workerinput"):
         raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
-        config.stash[SESSION] = Session(config.stash[SETTINGS], config.rootpath, _live_line(config))
+        config.stash[SESSION] = Session(
+            config.stash[SETTINGS], config.rootpath, _live_line(config), _given_options(config)
+        )
     return config.stash[SESSION]
+
+
+def _given_options(config: pytest.Config) -> tuple[str, ...]:
+    """The options of ours that decide what a benchmark is compared with, as they were given."""
+    given = ((knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json"})
+    return tuple(knob.option if knob.flag else f"{knob.option}={raw}" for knob, raw in given if raw is not None)
 
 
 def _live_line(config: pytest.Config) -> Any:
@@ -171,9 +179,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the JSON results."""
-    if SESSION in session.config.stash:
-        session.config.stash[SESSION].write_json()
+    """Write the JSON results, also where there are none: a file of an earlier run must not pass for this one's."""
+    config = session.config
+    if config.stash[SETTINGS].json is None or hasattr(config, "workerinput"):
+        return
+    try:
+        _session(config).write_json()
+    except SettingError as error:
+        _session(config).complaints.append(str(error))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

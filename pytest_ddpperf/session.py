@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.records import BaselineRecord, Environment, Found, Result, Verdict
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.summaries import step_summary
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
@@ -25,9 +25,9 @@ DEFAULT_WORLD_SIZE = 2  # without GPUs
 PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step", "pytest_ddpperf.strategies.ddp")
 
 
-def open_store(settings: Settings, root: Path, name: str | None = None) -> Store:
-    """The set of baselines ``name`` (default: the one that is saved to) of the project at ``root``."""
-    return Store(root / settings.baseline_dir, name or settings.save or settings.baseline)
+def open_store(settings: Settings, root: Path, name: str) -> Store:
+    """The set of baselines ``name`` of the project at ``root``."""
+    return Store(root / settings.baseline_dir, name)
 
 
 class Session:
@@ -36,19 +36,24 @@ class Session:
     Attributes:
         results: of every benchmark so far, in the order measured.
         line: the terminal's live line, for progress.
+        complaints: what the summary has to say about the session itself.
     """
 
-    def __init__(self, settings: Settings, root: Path, line: LiveLine) -> None:
+    def __init__(self, settings: Settings, root: Path, line: LiveLine, options: Sequence[str] = ()) -> None:
         self.settings = settings
         self.line = line
         self.results: list[Result] = []
+        self.complaints: list[str] = []
+        self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []
-        self._store = open_store(settings, root, settings.baseline)
+        self._threads = 1
+        self._store = open_store(settings, root, settings.compared)
 
     @cached_property
     def launcher(self) -> Launcher:
-        """Starts ranks; its zygote lives until the session ends."""
+        """Starts ranks; its zygote lives until the session ends, and so do the threads per rank it was started with."""
+        self._threads = thread_count(pinned(os.environ, mark=""))
         return Launcher(preload=PRELOADED)
 
     @cached_property
@@ -75,7 +80,7 @@ class Session:
             device=placement.device,
             backend=placement.backend,
             world_size=world_size,
-            threads=thread_count(pinned(os.environ, mark="")),
+            threads=self._threads,
             torch_version=self._torch.torch,
             cuda=self._torch.cuda,
             gpu_names=self._torch.gpus,
@@ -84,6 +89,12 @@ class Session:
     def find(self, test: str, name: str, env: Environment) -> Found:
         """The baseline of a benchmark, or why there is none."""
         return self._store.find(test, name, env)
+
+    def accept_command(self, test: str) -> str:
+        """What to type so that the result of a test becomes the baseline that it was compared with."""
+        name = self.settings.compared
+        save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
+        return " ".join(("pytest", f'"{test}"', *self._options, save))
 
     def end_test(self, test: str, *, passed: bool) -> None:
         """Store the results of a test, if that was asked for and it may be.
@@ -102,13 +113,13 @@ class Session:
             f"not stored: {r.name} of {test} is inconclusive; the old baseline stays (--ddpperf-force-save stores it)"
             for r in unsure
         ]
-        self._save(test, [result for result in results if result not in unsure])
+        self._save(test, self.settings.save, [result for result in results if result not in unsure])
 
-    def _save(self, test: str, results: Sequence[Result]) -> None:
+    def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         revision = commit(self._root)
         records = [_record(result, revision, date) for result in results]
-        self._stored += open_store(self.settings, self._root).save(test, records)
+        self._stored += open_store(self.settings, self._root, name).save(test, records)
 
     def summary(self) -> list[tuple[str, str]]:
         """Title and text of each part of the terminal's summary."""
@@ -118,6 +129,8 @@ class Session:
         parts = []
         if self.results:
             parts.append(("ddpperf", render(summary_table(self.results))))
+        if self.complaints:
+            parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:
             parts.append(("ddpperf baselines", "\n".join(self._stored)))
         return parts

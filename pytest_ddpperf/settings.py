@@ -135,7 +135,7 @@ def set_name(value: object) -> str:
 def save_name(value: object) -> str | None:
     """The set to save to. A name that exists as a file is refused: it was meant as an argument of pytest."""
     name = set_name(value)
-    if Path(name).exists():
+    if name != DEFAULT_SET and Path(name).exists():
         raise ValueError(
             f"a name for a set of baselines, but {name} is a file or folder here: "
             "put --ddpperf-save last, or write --ddpperf-save=NAME"
@@ -235,7 +235,13 @@ class Settings:
         "DIR",
         per_test=False,
     )
-    baseline: str = _knob(DEFAULT_SET, set_name, "named set of baselines to compare with", "NAME", per_test=False)
+    baseline: str | None = _knob(
+        None,
+        set_name,
+        "named set of baselines to compare with (default: the one that is saved to)",
+        "NAME",
+        per_test=False,
+    )
     save: str | None = _knob(
         None,
         save_name,
@@ -254,6 +260,16 @@ class Settings:
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file", "FILE", per_test=False
     )
+
+    @property
+    def compared(self) -> str:
+        """The set of baselines to compare with."""
+        return self.baseline or self.save or DEFAULT_SET
+
+    @property
+    def accepting(self) -> bool:
+        """Whether what is measured replaces what it is compared with: then a worsening is accepted."""
+        return self.save is not None and self.save == self.compared
 
     @property
     def failing(self) -> frozenset[Verdict]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -46,8 +47,8 @@ def found(*metrics: Series, plan: Plan = Plan(3, 60), differs: tuple[str, ...] =
     return Found(stored(*metrics, plan=plan), "cpu-8c-gloo-w2", differs)
 
 
-def judged(new: Measurement, base: Found, *, tolerance: float = 0.05, side_by_side: bool = False) -> Result:
-    return compare("test_x.py::test_a", new, base, tolerance=tolerance, alpha=0.0025, side_by_side=side_by_side)
+def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
+    return compare("test_x.py::test_a", new, base, tolerance=tolerance, alpha=0.0025)
 
 
 @pytest.mark.parametrize(
@@ -188,19 +189,16 @@ def inconclusive(new: Sequence[float], base: Sequence[float], tolerance: float =
     return one
 
 
-def test_what_could_not_be_decided_says_what_it_could_have_seen_and_what_it_takes() -> None:
-    one = inconclusive([0.97, 1.03, 1.0, 0.98, 1.02, 1.0], STEADY, tolerance=0.05)
+def test_what_could_not_be_decided_says_what_it_takes() -> None:
+    one = inconclusive([0.92, 1.08, 1.0, 0.93, 1.07, 1.0], STEADY, tolerance=0.05)
 
     assert one.mde is not None
-    seen, cure = one.note.split("; ")
-    assert seen == f"could have seen {100 * one.mde:.1f} %"
-    assert cure.startswith("about ")
-    assert cure.endswith(" launches would decide it")
+    assert re.fullmatch(r"about \d+ launches would decide it", one.note)
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:
-    """The spread between runs alone is 0.01 * sqrt(2) * 3.02 = 4.3 %, more than a tolerance of 3 %."""
-    assert inconclusive(STEADY, STEADY, tolerance=0.03).note.endswith(
+    """The spread between runs alone is 0.005 * sqrt(2) * 1.645 = 1.2 %, more than a tolerance of 1 %."""
+    assert inconclusive(STEADY, STEADY, tolerance=0.01).note.endswith(
         "more launches would not decide it; a wider tolerance or a baseline of more launches might"
     )
 
@@ -223,16 +221,6 @@ def test_nothing_that_stays_nothing_is_unchanged() -> None:
     result = judged(measured(series("peak_allocated", [0.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
 
     assert result.verdict is Verdict.UNCHANGED
-
-
-def test_partners_of_one_run_are_compared_pair_by_pair() -> None:
-    """Rounds differ by a factor of two, partners by 6 %: lost among the rounds, plain among the partners."""
-    rounds = [1.0, 2.0, 1.3, 1.7, 1.1, 1.9]
-    new = measured(series("step_time", rounds, factor=1.06))
-    base = found(series("step_time", rounds))
-
-    assert judged(new, base, side_by_side=False).verdict is Verdict.INCONCLUSIVE
-    assert judged(new, base, side_by_side=True).verdict is Verdict.REGRESSED
 
 
 @pytest.mark.parametrize(
@@ -268,3 +256,23 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
 )
 def test_without_gated_metrics_the_baseline_alone_decides(base: Found, expected: Verdict) -> None:
     assert judged(measured(), base).verdict is expected
+
+
+def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
+    base = found(series("step_time", STEADY), series("final_loss", [1.0] * len(STEADY)))
+    result = judged(measured(series("step_time", STEADY)), base)
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert any(text.startswith("the baseline has final_loss, this run does not") for text in result.findings)
+
+
+def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
+    """4 MiB are more than the 10 % of 20 MiB; of 100 MiB they are not."""
+    for baseline, more, expected in (
+        (20, 3.9, Verdict.UNCHANGED),
+        (20, 4.1, Verdict.REGRESSED),
+        (0, 3, Verdict.UNCHANGED),
+    ):
+        base = found(series("peak_resident", [baseline * 2.0**20] * 4))
+        result = judged(measured(series("peak_resident", [(baseline + more) * 2.0**20] * 4)), base)
+        assert result.verdict is expected

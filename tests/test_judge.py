@@ -48,10 +48,18 @@ def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], None)
     assert one((measured(STEADY),), 4.0, 1.0) == Next("more", 4)
     assert one.results[0].verdict is Verdict.NEW
+    slower = (measured([1.2 * time for time in STEADY]),)
+    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], None)
+    assert one(slower, 4.0, 1.0) == Next("more", 4)  # accepted, so there is nothing to confirm
+
+
+def test_another_set_is_compared_with_as_ever() -> None:
+    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], None)
+    assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0) == Next("confirm", 4)
 
 
 def test_the_same_speed_is_settled_at_the_first_look() -> None:
-    one = judge(baseline(STEADY), tolerance=0.06)  # more than what separate runs may differ by
+    one = judge(baseline(STEADY), tolerance=0.03)
     assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
 
@@ -66,7 +74,7 @@ def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
 
 
 def test_a_suspect_that_was_chance_is_cleared() -> None:
-    one = judge(baseline(STEADY), tolerance=0.06)
+    one = judge(baseline(STEADY), tolerance=0.03)
     assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0).action == "confirm"
     assert one((measured(STEADY),), 8.0, 1.0) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
@@ -87,7 +95,15 @@ def test_points_of_a_curve_are_held_against_the_first() -> None:
     assert point["scaling_efficiency"].value == pytest.approx(0.8, rel=1e-3)
     assert point["speedup"].value == pytest.approx(3.2, rel=1e-3)
     assert not point["scaling_efficiency"].gated
+    assert not point["step_time"].gated
+    assert point["final_loss"].gated
     assert not point.findings
+
+
+def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
+    _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
+    assert not two.findings
+    assert four.findings == ("negative scaling: 4 ranks do less work per second than 2 (x0.73)",)
 
 
 def test_negative_scaling_is_named() -> None:

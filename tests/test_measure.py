@@ -53,9 +53,9 @@ class Script:
         return self.answers.pop(0)
 
 
-def variant(name: str = "ddp", plan: Plan | None = None) -> Variant:
+def variant(name: str = "ddp", steps: int | None = None) -> Variant:
     environment = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
-    return Variant(name, None, "ddp", None, environment, plan)
+    return Variant(name, None, "ddp", None, environment, steps)
 
 
 def run_script(
@@ -68,46 +68,46 @@ def run_script(
 
 def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     """A second of 50 ms steps is 20 of them; the pilot's launch is not among those measured."""
-    (measured,), machine, _, _ = run_script([variant()], Budget(None, 5, 3, 60), [Next("stop")])
+    (measured,), machine, _, _ = run_script([variant()], Budget(None, 5, 3, 60, 60), [Next("stop")])
     assert machine.asked == [("ddp", Plan(5, PILOT_STEPS))] + [("ddp", Plan(5, 20))] * 3
     assert measured.plan == Plan(5, 20)
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
-    (measured,), _, _, _ = run_script([variant()], Budget(4, 0, 2, 60), [Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], Budget(4, 0, 2, 60, 60), [Next("stop")])
     assert measured.launches[0].step_times == (STEP,) * 4
     assert measured["step_time"].value == pytest.approx(STEP)
     assert measured["throughput"].value == pytest.approx(8 / STEP)  # two ranks with four samples each
 
 
 @pytest.mark.parametrize(
-    ("budget", "stored", "plan"),
+    ("budget", "plan"),
     [
-        (Budget(None, 5, 2, 60), Plan(3, 7), Plan(3, 7)),  # both sides run the same steps
-        (Budget(11, 5, 2, 60), Plan(3, 7), Plan(5, 11)),  # what the user asks for is stronger
+        (Budget(None, 5, 2, 60, 60), Plan(5, 7)),  # both sides time the same steps
+        (Budget(11, 5, 2, 60, 60), Plan(5, 11)),  # what the user asks for is stronger
     ],
 )
-def test_the_baselines_plan_is_followed_unless_steps_are_given(budget: Budget, stored: Plan, plan: Plan) -> None:
-    (measured,), _, _, _ = run_script([variant(plan=stored)], budget, [Next("stop")])
+def test_the_baselines_steps_are_followed_unless_steps_are_given(budget: Budget, plan: Plan) -> None:
+    (measured,), _, _, _ = run_script([variant(steps=7)], budget, [Next("stop")])
     assert measured.plan == plan
 
 
 def test_a_small_budget_makes_launches_short() -> None:
-    """Half of 8 s for 8 launches is 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
-    (measured,), _, _, _ = run_script([variant()], Budget(None, 5, 8, 8), [Next("stop")])
+    """4 s for 8 launches is 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
+    (measured,), _, _, _ = run_script([variant()], Budget(None, 5, 8, 8, 4), [Next("stop")])
     assert measured.plan.steps == 5
 
 
 def test_more_launches_are_added_to_those_there_are() -> None:
-    (measured,), _, judge, seen = run_script([variant()], Budget(5, 0, 2, 60), [Next("more", 2), Next("stop")])
+    (measured,), _, judge, seen = run_script([variant()], Budget(5, 0, 2, 60, 60), [Next("more", 2), Next("stop")])
     assert [len(look[0].launches) for look in judge.looks] == [2, 4]
     assert len(measured.launches) == 4
     assert [(progress.launch, progress.of) for progress in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
 
 
 def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
-    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 2, 60), [Next("confirm", 3), Next("stop")])
+    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 2, 60, 60), [Next("confirm", 3), Next("stop")])
     first, second = (look[0].launches for look in judge.looks)
     assert (len(first), len(second)) == (2, 3)
     assert measured.launches == second
@@ -117,7 +117,7 @@ def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
 
 def test_variants_share_every_round_in_changing_order() -> None:
     variants = [variant("a"), variant("b")]
-    measured, machine, _, _ = run_script(variants, Budget(5, 0, 12, 60), [Next("stop")])
+    measured, machine, _, _ = run_script(variants, Budget(5, 0, 12, 60, 60), [Next("stop")])
     rounds = [tuple(name for name, _ in machine.asked[i : i + 2]) for i in range(2, 26, 2)]
     assert {frozenset(names) for names in rounds} == {frozenset("ab")}
     assert set(rounds) == {("a", "b"), ("b", "a")}
@@ -126,14 +126,30 @@ def test_variants_share_every_round_in_changing_order() -> None:
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
     """A round takes 0.5 s and the pilot as much: in 1.2 s no third fits, and whoever asks for ten gets two."""
-    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2), [Next("more", 10)])
+    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2, 1.2), [Next("more", 10)])
     assert len(measured.launches) == 2
     assert len(judge.looks) == 1
 
 
+def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
+    answers = [Next("confirm", 10), Next("more", 10)]
+    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2, 1.2), answers)
+    first, second = (look[0].launches for look in judge.looks)
+    assert (len(first), len(second)) == (2, 2)
+    assert measured.launches == second
+    assert not set(map(id, first)) & set(map(id, second))
+
+
+def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
+    """The pilot and each launch take 0.5 s: 3 s hold five of them, and the other 3 s another six."""
+    answers = [Next("confirm", 10), Next("more", 10)]
+    _, _, judge, _ = run_script([variant()], Budget(5, 0, 10, 6, 3), answers)
+    assert [len(look[0].launches) for look in judge.looks] == [5, 6]
+
+
 def test_progress_says_what_is_expected() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
-    _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60), [Next("stop")])
+    _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60, 60), [Next("stop")])
     assert [progress.elapsed for progress in seen] == pytest.approx([0.5, 1.0, 1.5])
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
 

@@ -69,7 +69,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     )
 
     monkeypatch.setenv("LOSS", "100")
-    run, found = verdicts(pytester)
+    run, found = verdicts(pytester, "--ddpperf-tolerance=9")
     run.assert_outcomes(passed=1, failed=1)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert found["test_step"] == "regressed"
@@ -77,7 +77,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
         [
             "final_loss regressed: 1.00 -> 100, +99.0 *tolerance 10.0*",
             "*strategy custom, 2 ranks, gloo, * launches x 5 steps; baseline cpu-*-w2-torch*",
-            '*accept: pytest "test_suite.py::test_step" --ddpperf-save',
+            '*accept: pytest "test_suite.py::test_step" --ddpperf-tolerance=9 --ddpperf-save',
             "*at test_suite.py:*in test_step",
         ]
     )
@@ -356,4 +356,13 @@ def test_unused_the_plugin_starts_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     run = pytester.runpytest("--ddpperf-json=out.json")
     run.assert_outcomes(passed=1)
-    run.stdout.no_fnmatch_line("*ddpperf*=*")
+    run.stdout.no_fnmatch_line("*= ddpperf*")
+    assert json.loads((pytester.path / "out.json").read_text())["results"] == []
+
+
+def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import os\n\ndef test_it(): os.mkdir('out.json')")
+    run = pytester.runpytest("--ddpperf-json=out.json")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-json: *out.json cannot be written: *"])
+    run.stdout.no_fnmatch_line("*Traceback*")

@@ -36,6 +36,7 @@ def from_command_line(**raw: object) -> Settings:
         ("require_baseline", False, False),
         ("baseline_dir", "here", Path("here")),
         ("save", "nightly-2.1", "nightly-2.1"),
+        ("save", "default", "default"),
     ],
 )
 def test_a_value_is_understood(name: str, raw: object, value: object) -> None:

@@ -34,7 +34,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
         MARK: mark,
     }
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        fixed[name] = environ.get(name) or "lo"
+        fixed[name] = "lo"  # also where the user's cluster sets another: these ranks are on one machine
     return fixed
 
 

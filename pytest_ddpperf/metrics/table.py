@@ -13,6 +13,8 @@ from pytest_ddpperf.stats.summaries import quantile, typical
 Samples = tuple[float, ...]
 
 FINAL_LOSS = "final_loss"
+RESIDENT = "peak_resident"
+TIMED = frozenset({"step_time", "throughput", "token_throughput", "throughput_per_rank"})
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("throughput_per_rank", "samples/s", "higher", "absolute", "ratio", throughput_per_rank, gated=False),
     Metric("straggler_skew", "1", "lower", "relative", "difference", straggler_skew, gated=False, slack=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
-    Metric("peak_resident", "B", "lower", "absolute", "ratio", peak_memory("peak_resident"), slack=0.10),
+    Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
     Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
     Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.baselines.fingerprint import differences
+from pytest_ddpperf.instruments.memory import LABELS
+from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records import Comparison, Result
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
@@ -71,7 +73,7 @@ def summary_table(results: Sequence[Result]) -> Table:
 
 
 def _metric_columns(results: Sequence[Result]) -> list[_Column]:
-    memory = "peak_allocated" if _filled(results, "peak_allocated") else "peak_resident"
+    memory = "peak_allocated" if _filled(results, "peak_allocated") else RESIDENT
     wanted = (
         ("step time", "step_time", _with_interval),
         ("throughput", "throughput" if _filled(results, "throughput") else "token_throughput", _value),
@@ -158,7 +160,8 @@ def _notes(results: Sequence[Result], labels: dict[str, str]) -> tuple[str, ...]
     for result in results:
         for remark in _remarks(result):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {_variant(result)}")
-    return tuple(
+    memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
+    return tuple(memory) + tuple(
         f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
         for remark, names in concerned.items()
     )

@@ -140,48 +140,6 @@ def change(
     )
 
 
-def paired(
-    new: Sequence[float], base: Sequence[float], *, scale: Scale, confidence: float = CONFIDENCE
-) -> Change | None:
-    """The change from ``base`` to ``new``, measured in the same rounds: the t interval of their differences.
-
-    What a round did to both partners cancels. Ratios with samples that are not positive are compared as if they were
-    independent, by ``change``.
-
-    Args:
-        new: one number for each round.
-        base: the partners' numbers, in the same order.
-        scale: ``ratio`` or ``difference``.
-        confidence: of the interval.
-
-    Returns:
-        The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
-
-    Raises:
-        ValueError: there are no samples, or not one partner for each.
-    """
-    if len(new) != len(base):
-        raise ValueError(f"partners come in pairs, not {len(new)} with {len(base)}")
-    logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
-    if not all(map(math.isfinite, (*new, *base))) or (scale == "ratio" and not logarithmic):
-        return change(new, base, scale=scale, confidence=confidence)
-    pairs = zip(new, base, strict=True)
-    moments = _moments([math.log(one) - math.log(other) if logarithmic else one - other for one, other in pairs])
-    errors = None
-    if moments.variance is not None:
-        squared = moments.variance / moments.n
-        errors = _Errors(new=squared, base=0.0, estimates=((squared, moments.n - 1),))
-    return _assemble(
-        moments.mean,
-        errors,
-        known=0.0,
-        scale=scale,
-        logarithmic=logarithmic,
-        launches=moments.n,
-        confidence=confidence,
-    )
-
-
 def half_width(change: Change, alpha: float) -> float | None:
     """How far the two-sided ``1 - alpha`` interval reaches to either side of ``shift``; None where that is unknown."""
     if change.standard_error is None:

@@ -72,18 +72,17 @@ def advance(state: State, action: Action) -> State:
 
 
 def next_action(
-    state: State, verdicts: Iterable[Verdict], *, elapsed: float, max_time: float, launch_seconds: float
+    state: State, verdicts: Iterable[Verdict], *, elapsed: float, deadline: float, launch_seconds: float
 ) -> Action:
     """What to do after a look.
 
-    Screening may spend half of ``max_time``, so that a confirmation always has the other half. The first look of a
-    phase is taken whatever it costs: without it there would be no verdict at all.
+    A confirmation takes its first look whatever it costs: a suspect is never the verdict.
 
     Args:
         state: at this look.
         verdicts: of all gated metrics of all variants; the worst of them decides.
         elapsed: seconds spent on this benchmark.
-        max_time: seconds that it may take.
+        deadline: seconds that it may have taken at the end of this phase.
         launch_seconds: what one more launch is expected to take: of every variant, if there are several.
     """
     seen = set(verdicts)
@@ -91,7 +90,6 @@ def next_action(
         return STOP if state.phase is Phase.CONFIRM else Action("confirm", state.first)
     if Verdict.INCONCLUSIVE not in seen or state.look >= LOOKS:
         return STOP
-    deadline = max_time / 2 if state.phase is Phase.SCREEN else max_time
     fitting = int((deadline - elapsed) / launch_seconds) if launch_seconds > 0 else state.launches
-    more = min(state.launches, fitting)  # every look doubles the launches, or takes what time is left
+    more = min(max(state.launches, FEWEST_MORE), fitting)  # every look doubles the launches, or takes what time is left
     return Action("more", more) if more >= FEWEST_MORE else STOP

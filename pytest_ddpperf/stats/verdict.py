@@ -8,6 +8,7 @@ from pytest_ddpperf.records import Better, Verdict
 from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
 
 POWER = 0.95
+UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the tolerance may pass as unchanged
 
 
 def decide(change: Change, *, better: Better, tolerance: float, alpha: float) -> Verdict:
@@ -15,8 +16,9 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float) ->
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
     excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
-    is a proof, not a lack of evidence: even the worse end of that interval lies within the tolerance. Everything else
-    is ``INCONCLUSIVE``.
+    is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening lies within the tolerance. (A red
+    verdict has to stand in whole suites of tests, so it asks for more certainty than a green one.) Everything else is
+    ``INCONCLUSIVE``.
 
     Args:
         change: from the baseline to the new run.
@@ -30,11 +32,12 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float) ->
     if half is None:
         return Verdict.INCONCLUSIVE
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
+    bound = worsening + (half_width(change, 2 * UNPROVEN) or 0.0)
     if worsening - half > 0 and worsening > limit:
         return Verdict.REGRESSED
     if worsening + half < 0 and worsening < -limit:
         return Verdict.IMPROVED
-    return Verdict.UNCHANGED if worsening + half <= limit else Verdict.INCONCLUSIVE
+    return Verdict.UNCHANGED if bound <= limit else Verdict.INCONCLUSIVE
 
 
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
@@ -67,9 +70,9 @@ def needed(change: Change, *, better: Better, tolerance: float, alpha: float) ->
     if change.standard_error is None:
         return None
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
-    # Beyond the tolerance the interval must come to exclude "no change"; within it, to exclude the tolerance.
-    margin = worsening if worsening > limit else limit - worsening
-    allowed = (margin / t_quantile(1 - alpha / 2, change.df)) ** 2 - change.fixed_variance
+    # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the tolerance.
+    margin, level = (worsening, alpha / 2) if worsening > limit else (limit - worsening, UNPROVEN)
+    allowed = (margin / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
     if allowed <= 0:
         return None
     return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))

@@ -15,10 +15,10 @@ def test_a_rank_gets_one_thread_like_under_torchrun() -> None:
     assert {fixed[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"1"}
 
 
-def test_the_users_threads_and_interfaces_win() -> None:
+def test_the_users_threads_win_and_the_interface_is_loopback() -> None:
     fixed = pinned({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "eth0"}, "m")
     assert (fixed["OMP_NUM_THREADS"], fixed["MKL_NUM_THREADS"], fixed["OPENBLAS_NUM_THREADS"]) == ("4", "2", "4")
-    assert (fixed["GLOO_SOCKET_IFNAME"], fixed["NCCL_SOCKET_IFNAME"]) == ("eth0", "lo")
+    assert (fixed["GLOO_SOCKET_IFNAME"], fixed["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
 
 
 def test_nothing_of_an_outer_launcher_reaches_the_ranks() -> None:

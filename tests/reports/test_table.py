@@ -29,7 +29,9 @@ def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make
         "MDE\n%": "2.1",
         "verdict": "regressed",
     }
-    assert table.notes == ()
+    assert table.notes == (
+        "memory: peak resident memory above the level before the model was built, program files left out",
+    )
 
 
 def test_a_column_has_one_unit(make_result: Make, make_comparison: Compare) -> None:
@@ -93,6 +95,7 @@ def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, ma
     calm = make_comparison("step_time", 0.04, Verdict.UNCHANGED, baseline=0.04, change=0.0)
     memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
     assert summary_table([make_result(comparisons=(calm, memory))]).notes == (
+        "memory: peak resident memory above the level before the model was built, program files left out",
         "test_step[bucketed] bucketed: peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 3 %",
     )
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pytest_ddpperf.records import Scale
-from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
+from pytest_ddpperf.stats.intervals import Change, center, change, half_width, t_quantile
 
 # Student's t, 97.5 %, from printed tables: 12.7062 with 1 degree of freedom, 4.3027 with 2, 2.3060 with 8.
 T1, T2, T8, Z = 12.7062, 4.3027, 2.3060, 1.9600
@@ -147,7 +147,6 @@ def test_nothing_grows_from_zero_by_a_percentage() -> None:
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_samples_that_are_no_numbers_make_no_change(bad: float, scale: Scale) -> None:
     assert change([bad, 1.0], [1.0, 1.0], scale=scale) is None
-    assert paired([bad, 1.0], [1.0, 1.0], scale=scale) is None
 
 
 @pytest.mark.parametrize("scale", ["ratio", "difference"])
@@ -162,29 +161,3 @@ def test_the_ends_of_the_number_range_give_finite_numbers_or_none(scale: Scale) 
         if one is not None:
             assert one.interval is not None
             assert all(map(math.isfinite, (one.estimate, one.interval.low, one.interval.high)))
-
-
-def test_partners_share_what_their_round_did_to_them() -> None:
-    """Differences 1, 1, 4: mean 2, variance 3, squared error 3/3 = 1 with 2 degrees of freedom."""
-    found = known(paired([11.0, 21.0, 34.0], [10.0, 20.0, 30.0], scale="difference"))
-
-    assert (found.estimate, found.standard_error) == (2.0, 1.0)
-    assert found.df == pytest.approx(2)
-    assert found.interval is not None
-    assert found.interval.high == pytest.approx(2 + T2, rel=1e-5)
-
-
-def test_partners_that_always_differ_by_the_same_factor_leave_no_doubt() -> None:
-    found = known(paired([1.1, 2.2, 4.4], [1.0, 2.0, 4.0], scale="ratio"))
-
-    assert found.estimate == pytest.approx(0.1)
-    assert found.standard_error == pytest.approx(0, abs=1e-15)
-
-
-def test_partners_come_in_pairs() -> None:
-    with pytest.raises(ValueError, match="not 2 with 1"):
-        paired([1.0, 2.0], [1.0], scale="ratio")
-
-
-def test_a_single_pair_has_no_scatter() -> None:
-    assert known(paired([1.1], [1.0], scale="ratio")).standard_error is None

@@ -24,8 +24,8 @@ from pytest_ddpperf.stats.verdict import decide
 FIRST = 4
 
 
-def act(state: State, *verdicts: Verdict, elapsed: float = 0.0, max_time: float = 1e9, each: float = 1.0) -> Action:
-    return next_action(state, verdicts, elapsed=elapsed, max_time=max_time, launch_seconds=each)
+def act(state: State, *verdicts: Verdict, elapsed: float = 0.0, deadline: float = 1e9, each: float = 1.0) -> Action:
+    return next_action(state, verdicts, elapsed=elapsed, deadline=deadline, launch_seconds=each)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNCHANGED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCOMPATIBLE])
@@ -71,19 +71,20 @@ def test_a_confirmation_that_is_not_sure_takes_its_own_looks() -> None:
     assert act(State(8 * FIRST, LOOKS, FIRST, Phase.CONFIRM), Verdict.INCONCLUSIVE) == STOP
 
 
-def test_screening_leaves_half_of_the_time_to_a_confirmation() -> None:
-    """Four more launches of 5 s at 10 s: done at 30 s, half of 60 s; at 11 s three fit, at 21 s one, which is none."""
-    confirming = State(FIRST, 1, FIRST, Phase.CONFIRM)
+def test_as_many_are_added_as_fit() -> None:
+    """Four more launches of 5 s at 10 s are done at 30 s; at 11 s three fit, at 21 s one, which is none."""
+    for state in (begin(FIRST), State(FIRST, 1, FIRST, Phase.CONFIRM)):
+        assert act(state, Verdict.INCONCLUSIVE, elapsed=10, deadline=30, each=5) == Action("more", FIRST)
+        assert act(state, Verdict.INCONCLUSIVE, elapsed=11, deadline=30, each=5) == Action("more", 3)
+        assert act(state, Verdict.INCONCLUSIVE, elapsed=21, deadline=30, each=5) == STOP
 
-    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=10, max_time=60, each=5) == Action("more", FIRST)
-    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=11, max_time=60, each=5) == Action("more", 3)
-    assert act(begin(FIRST), Verdict.INCONCLUSIVE, elapsed=21, max_time=60, each=5) == STOP
-    assert act(confirming, Verdict.INCONCLUSIVE, elapsed=40, max_time=60, each=5) == Action("more", FIRST)
-    assert act(confirming, Verdict.INCONCLUSIVE, elapsed=51, max_time=60, each=5) == STOP
+
+def test_a_single_launch_can_grow() -> None:
+    assert act(begin(1), Verdict.INCONCLUSIVE) == Action("more", 2)
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    assert act(begin(FIRST), Verdict.REGRESSED, elapsed=90, max_time=60) == Action("confirm", FIRST)
+    assert act(begin(FIRST), Verdict.REGRESSED, elapsed=90, deadline=60) == Action("confirm", FIRST)
 
 
 def test_the_looks_share_the_level() -> None:

@@ -27,13 +27,13 @@ def ratio(factor: float, standard_error: float) -> Change:
     [
         (0.05, 0.02, Verdict.REGRESSED),  # 0.05 > 0.0392 and > 0.03: both keys
         (0.05, 0.03, Verdict.INCONCLUSIVE),  # 0.05 < 0.0588: not significant
-        (0.02, 0.002, Verdict.UNCHANGED),  # significant, but even the worse end, 0.0239, is within the tolerance
-        (0.02, 0.008, Verdict.INCONCLUSIVE),  # significant and small, but the worse end is 0.0357
-        (0.0, 0.015, Verdict.UNCHANGED),  # worse end 0.0294
-        (0.0, 0.016, Verdict.INCONCLUSIVE),  # worse end 0.0314
+        (0.02, 0.002, Verdict.UNCHANGED),  # significant, but even the bound, 0.0233, is within the tolerance
+        (0.02, 0.008, Verdict.INCONCLUSIVE),  # significant and small, but the bound is 0.0332
+        (0.0, 0.018, Verdict.UNCHANGED),  # bound 0.0296
+        (0.0, 0.019, Verdict.INCONCLUSIVE),  # bound 0.0313
         (-0.05, 0.02, Verdict.IMPROVED),
-        (-0.05, 0.03, Verdict.UNCHANGED),  # an improvement by luck perhaps, but not worse: worse end 0.0088
-        (-0.05, 0.05, Verdict.INCONCLUSIVE),  # worse end 0.048
+        (-0.05, 0.03, Verdict.UNCHANGED),  # an improvement by luck perhaps, but not worse: bound -0.0007
+        (-0.05, 0.05, Verdict.INCONCLUSIVE),  # bound 0.0322
         (-0.02, 0.002, Verdict.UNCHANGED),  # better, but by less than the tolerance
         (0.03, 0.0, Verdict.UNCHANGED),  # exactly what is tolerated
         (0.030001, 0.0, Verdict.REGRESSED),
@@ -102,8 +102,8 @@ def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
 @pytest.mark.parametrize(
     ("shift", "expected"),
     [
-        (0.0, 16),  # 4 * 0.01 / (0.1 / 1.95996)^2 = 15.4
-        (0.05, 62),  # half the margin, four times the launches: 61.5
+        (0.0, 11),  # 4 * 0.01 / (0.1 / 1.64485)^2 = 10.8
+        (0.05, 44),  # half the margin, four times the launches: 43.3
         (0.15, 7),  # beyond the tolerance what matters is the distance from no change: 6.8
         (0.1, None),  # right on the limit: no number would do
     ],
@@ -113,12 +113,12 @@ def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> N
 
 
 def test_launches_do_not_shrink_what_lies_between_runs() -> None:
-    """(0.1 / 1.95996)^2 = 0.002603: less than 0.005 that stays, and 0.001603 more than 0.001 that stays."""
+    """(0.1 / 1.64485)^2 = 0.003696: less than 0.005 that stays, and 0.002696 more than 0.001 that stays."""
     hopeless = difference(0.0, 0.1, fixed=0.005)
     slow = difference(0.0, 0.1, fixed=0.001)
 
     assert needed(hopeless, better="lower", tolerance=0.1, alpha=0.05) is None
-    assert needed(slow, better="lower", tolerance=0.1, alpha=0.05) == math.ceil(4 * 0.009 / 0.001603)
+    assert needed(slow, better="lower", tolerance=0.1, alpha=0.05) == math.ceil(4 * 0.009 / 0.002696)
 
 
 def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
