@@ -24,6 +24,7 @@ from pytest_ddpperf.training.workload import Workload
 T = TypeVar("T")
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
 JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], float, float], Next]"
+OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 CUSTOM = "custom"  # the strategy of a step that brings its own
 
 
@@ -107,7 +108,8 @@ class Ddpperf:
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "check")
         counts = (samples_per_step, tokens_per_step)
-        variant = self._variant(subject, settings, self._largest(settings), strategy=strategy, name=name, counts=counts)
+        size = self._size(settings, strategy, knobs)
+        variant = self._variant(subject, settings, size, strategy=strategy, name=name, counts=counts)
         return self._judged(settings, [variant], None)[0]
 
     def measure(
@@ -124,7 +126,8 @@ class Ddpperf:
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "measure")
         counts = (samples_per_step, tokens_per_step)
-        variant = self._variant(subject, settings, self._largest(settings), strategy=strategy, name=name, counts=counts)
+        size = self._size(settings, strategy, knobs)
+        variant = self._variant(subject, settings, size, strategy=strategy, name=name, counts=counts)
         return self._measured(settings, [variant], lambda *_: Next("stop"))[0]
 
     def scaling(
@@ -183,10 +186,12 @@ class Ddpperf:
         return ScalingCurve(mode, self._judged(settings, variants, mode))
 
     def _overlaid(self, knobs: dict[str, Any], verb: str) -> Settings:
-        return overlay_words(self._settings, knobs, where=f"ddpperf.{verb}")
+        return overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=OWN_WORDS)
 
-    def _largest(self, settings: Settings) -> int:
-        return max(self._session.world_sizes(settings))
+    def _size(self, settings: Settings, strategy: str | None, knobs: dict[str, Any]) -> int:
+        """The largest number of ranks asked for; one for a strategy of one rank, unless the call itself says more."""
+        alone = strategy is not None and "world_size" not in knobs and resolve(strategy).single_rank
+        return 1 if alone else max(self._session.world_sizes(settings))
 
     def _curve_sizes(self, settings: Settings) -> tuple[int, ...]:
         sizes = self._session.world_sizes(settings)
@@ -305,8 +310,9 @@ def _strategy(subject: Subject, strategy: str | None, world_size: int) -> str:
         return resolve(strategy or ("ddp" if world_size > 1 else "single")).name
     if strategy is not None:
         raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
-    if not callable(subject):
-        raise SettingError(f"{subject!r} cannot be measured: expected a Workload or a function build(ctx) -> step")
+    if not callable(subject) or hasattr(subject, "parameters"):
+        kind = type(subject).__name__
+        raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
     return CUSTOM
 
 

@@ -143,7 +143,7 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo is not None else None
     if call.excinfo is not None and isinstance(error, DdpperfError):
         error.args = (f"{error}\n{_place(item, call.excinfo)}",)
-        report.longrepr = call.excinfo.getrepr(style="value")
+        report.longrepr = call.excinfo.getrepr(style="value", chain=False)
         report.sections.extend(getattr(error, "sections", ()))
     if call.when == "call":
         printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])

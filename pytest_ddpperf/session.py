@@ -128,7 +128,7 @@ class Session:
 
         parts = []
         if self.results:
-            parts.append(("ddpperf", render(summary_table(self.results))))
+            parts.append(("ddpperf", render(summary_table(self.results, accepting=self.settings.accepting))))
         if self.complaints:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,11 +63,14 @@ def seconds(value: object) -> float:
 
 
 def fraction(value: object) -> float:
-    """A share of at least 0: ``0.03`` or ``"3%"``."""
-    expected = "a fraction of at least 0, such as 0.03 or 3%"
+    """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
+    expected = "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%"
     if isinstance(value, str) and value.strip().endswith("%"):
         return _number(value.strip()[:-1], expected, least=0.0) / 100
-    return _number(value, expected, least=0.0)
+    share = _number(value, expected, least=0.0)
+    if share > 1:
+        raise ValueError(expected)
+    return share
 
 
 def _positive(value: object, expected: str) -> float:
@@ -302,13 +305,16 @@ def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Kn
     return dataclasses.replace(settings, **parsed)
 
 
-def overlay_words(settings: Settings, words: Mapping[str, object], *, where: str) -> Settings:
+def overlay_words(
+    settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
+) -> Settings:
     """The settings with the keyword arguments of a marker or a call laid over them.
 
     Args:
         settings: the weaker layers, resolved.
         words: the keyword arguments.
         where: how the place is called in an error, e.g. ``@pytest.mark.ddpperf``.
+        others: words that the place takes besides, for the hint at a misspelt one.
 
     Raises:
         SettingError: a word is no knob of a test (the closest one is named), or its value does not fit.
@@ -316,7 +322,7 @@ def overlay_words(settings: Settings, words: Mapping[str, object], *, where: str
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:
-            raise SettingError(f"{where}({word}=...): {_unknown(word, known)}")
+            raise SettingError(f"{where}({word}=...): {_unknown(word, [*others, *known])}")
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
@@ -327,4 +333,4 @@ def _unknown(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
-    return f"there is no setting {word}; {hint}Settings: {', '.join(known)}"
+    return f"there is no setting {word}; {hint}There are {', '.join(known)}"

@@ -28,8 +28,12 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
         cure: its end: what to do instead.
     """
     way, culprit, reason = _culprit(value, error)
+    about = describe(named)
+    ours = [i for i, link in enumerate(way) if " of pytest_ddpperf." in link]
+    if ours:  # a user knows what it was given, not what we have wrapped it in
+        way, about = way[ours[-1] + 1 :], "what is to be measured"
     blame = f"{' -> '.join(way)} is a {_type(culprit)}: " if way else ""
-    return f"{describe(named)} {problem}: {blame}{reason}; {cure}"
+    return f"{about} {problem}: {blame}{reason}; {cure}"
 
 
 def describe(value: object) -> str:

@@ -48,8 +48,10 @@ class _Column:
     cell: Callable[[Result], str]
 
 
-def summary_table(results: Sequence[Result]) -> Table:
+def summary_table(results: Sequence[Result], *, accepting: bool = False) -> Table:
     """One row for each benchmark: what was measured, how it changed, and the verdict.
+
+    ``accepting``: what was measured is being stored, so that a worsening is no failure and nothing need be stored.
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
     """
@@ -61,13 +63,13 @@ def summary_table(results: Sequence[Result]) -> Table:
         *_metric_columns(results),
         _Column("change\n%", _change),
         _Column("MDE\n%", _mde),
-        _Column("verdict", lambda result: result.verdict.value),
+        _Column("verdict", lambda result: _verdict(result, accepting=accepting)),
     ]
     return Table(
         title=_title(results),
         headers=tuple(column.header for column in columns),
         rows=tuple(tuple(column.cell(result) for column in columns) for result in results),
-        notes=_notes(results, labels),
+        notes=_notes(results, labels, accepting=accepting),
         left=2,
     )
 
@@ -154,11 +156,11 @@ def _title(results: Sequence[Result]) -> str:
     return "; ".join([*machines, *intervals])
 
 
-def _notes(results: Sequence[Result], labels: dict[str, str]) -> tuple[str, ...]:
+def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool) -> tuple[str, ...]:
     """Remarks, each once: with the benchmark's name if it concerns one, else with their number."""
     concerned: dict[str, list[str]] = {}
     for result in results:
-        for remark in _remarks(result):
+        for remark in (*([] if accepting else _verdict_remarks(result)), *findings(result)):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {_variant(result)}")
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     return tuple(memory) + tuple(
@@ -167,8 +169,9 @@ def _notes(results: Sequence[Result], labels: dict[str, str]) -> tuple[str, ...]
     )
 
 
-def _remarks(result: Result) -> tuple[str, ...]:
-    return (*_verdict_remarks(result), *findings(result))
+def _verdict(result: Result, *, accepting: bool) -> str:
+    accepted = accepting and result.verdict is Verdict.REGRESSED
+    return f"{result.verdict.value} (accepted)" if accepted else result.verdict.value
 
 
 def _verdict_remarks(result: Result) -> list[str]:
