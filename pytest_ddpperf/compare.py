@@ -22,7 +22,7 @@ from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
 from pytest_ddpperf.units import format_count
 
-TIMED_SPREAD = 0.005
+TIMED_SPREAD = 0.01
 """Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""
 
 OVERSUBSCRIBED_SPREAD = 0.02
