@@ -73,7 +73,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the stored baselines (default: %(default)s)",
     )
-    parser.add_argument("--set", type=_set, default=defaults.baseline, metavar="NAME", help="named set of them")
+    parser.add_argument("--set", type=_set, default=defaults.compared, metavar="NAME", help="named set of them")
 
 
 def _set(name: str) -> str:
