@@ -153,7 +153,7 @@ def path(value: object) -> Path:
     return Path(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # every pytest run pays for what is generated here
 class Knob:
     """How a setting is given: its parser (raises ValueError with what it expects), its help, its bare form.
 
@@ -197,7 +197,7 @@ def _knob(
     return declared
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Settings:
     """The resolved knobs of one benchmark. A new knob is one field here and nothing anywhere else."""
 
