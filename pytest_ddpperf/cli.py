@@ -15,7 +15,8 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.reports.stored import list_table, record_table
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.settings import Settings, set_name
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.values import set_name
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
 

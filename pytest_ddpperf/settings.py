@@ -3,136 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.values import (
+    fraction,
+    one_of,
+    path,
+    positive_int,
+    seconds,
+    set_name,
+    steps,
+    switch,
+    verdicts,
+    whole_number,
+    world_sizes,
+)
 from pytest_ddpperf.verdict import Verdict
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
-
-
-def world_sizes(value: object) -> tuple[int, ...]:
-    """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
-    if isinstance(value, str):
-        value = value.split(",")
-    parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
-    sizes = sorted({positive_int(part) for part in parts})
-    if not sizes:
-        raise ValueError("a number of ranks of at least 1, or several separated by commas")
-    return tuple(sizes)
-
-
-def positive_int(value: object) -> int:
-    """A whole number of at least 1."""
-    return _whole(value, 1)
-
-
-def whole_number(value: object) -> int:
-    """A whole number of at least 0."""
-    return _whole(value, 0)
-
-
-def _whole(value: object, least: int) -> int:
-    expected = f"a whole number of at least {least}"
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(expected)
-    return value
-
-
-def steps(value: object) -> int | None:
-    """Timed steps of a launch; None (``auto``) for as many as fill about a second."""
-    if value is None or value == "auto":
-        return None
-    try:
-        return positive_int(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or auto") from None
-
-
-def seconds(value: object) -> float:
-    """A duration above 0 in seconds."""
-    return _positive(value, "a number of seconds above 0")
-
-
-def fraction(value: object) -> float:
-    """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
-    expected = "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%"
-    if isinstance(value, str) and value.strip().endswith("%"):
-        return _number(value.strip()[:-1], expected, least=0.0) / 100
-    share = _number(value, expected, least=0.0)
-    if share > 1:
-        raise ValueError(expected)
-    return share
-
-
-def _positive(value: object, expected: str) -> float:
-    number = _number(value, expected, least=0.0)
-    if number == 0:
-        raise ValueError(expected)
-    return number
-
-
-def _number(value: object, expected: str, *, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(expected) from None
-    if not math.isfinite(number) or number < least:
-        raise ValueError(expected)
-    return number
-
-
-def one_of(*choices: str) -> Callable[[object], str]:
-    """A parser for one word out of ``choices``."""
-
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return str(value)
-
-    return parse
-
-
-def switch(value: object) -> bool:
-    """On or off: a bool, or one of the words that ini files use."""
-    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
-    raise ValueError("true or false")
-
-
-def verdicts(value: object) -> frozenset[Verdict]:
-    """The verdicts that fail a test: ``"regressed,broken"``, a list of such words, or ``none``."""
-    expected = f"verdicts out of {', '.join(v.value for v in Verdict)}, separated by commas, or none"
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, Iterable):
-        raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
-    words = [part.value if isinstance(part, Verdict) else str(part).strip() for part in parts]
-    if words == ["none"]:
-        return frozenset()
-    try:
-        return frozenset(map(Verdict, words))
-    except ValueError:
-        raise ValueError(expected) from None
-
-
-def set_name(value: object) -> str:
-    """The name of a set of baselines: letters, digits, dot, dash and underscore."""
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
-        raise ValueError("a name of letters, digits, dots, dashes and underscores")
-    return value
 
 
 def save_name(value: object) -> str | None:
@@ -144,13 +37,6 @@ def save_name(value: object) -> str | None:
             "put --ddpperf-save last, or write --ddpperf-save=NAME"
         )
     return name
-
-
-def path(value: object) -> Path:
-    """A path, as given."""
-    if not isinstance(value, (str, Path)) or not str(value):
-        raise ValueError("a path")
-    return Path(value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # every pytest run pays for what is generated here
