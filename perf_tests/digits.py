@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf import Workload
 
+VALIDATION = 360  # pictures that no step is trained on
+
 
 def digits(batch_size: int) -> Workload:
     """The workload: a small convolutional network, trained on one rank's share of the pictures."""
@@ -36,12 +38,18 @@ def convolutional_network() -> nn.Module:
     )
 
 
-def digits_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[tuple[Tensor, ...]]:
-    """One rank's share of the pictures, shuffled, in batches."""
+def pictures_and_labels() -> tuple[Tensor, Tensor]:
+    """All pictures, of one channel and with values from 0 to 1, and the digits that they show."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no type hints
 
     pictures, labels = load_digits(return_X_y=True)
     scaled = torch.tensor(pictures, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # pixels are 0 to 16
-    dataset = TensorDataset(scaled, torch.tensor(labels))
+    return scaled, torch.tensor(labels)
+
+
+def digits_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[tuple[Tensor, ...]]:
+    """One rank's share of the pictures for training, shuffled, in batches."""
+    pictures, labels = pictures_and_labels()
+    dataset = TensorDataset(pictures[VALIDATION:], labels[VALIDATION:])
     sampler = DistributedSampler[tuple[Tensor, ...]](dataset, world_size, rank, shuffle=True, drop_last=True)
     return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)

@@ -1,15 +1,70 @@
-"""Does the image classifier train as fast as the baseline says?"""
+"""Does the image classifier train as fast as the baseline says, and does it learn the same under every strategy?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import pytest
+import torch
 
-from pytest_ddpperf import Ddpperf
+from pytest_ddpperf import Ddpperf, RankContext, RankGroup
 
-from .digits import digits
+from .digits import VALIDATION, digits, digits_loader, pictures_and_labels
 
 pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
 
+BATCH = 64
+EPOCHS = 3
+
 
 def test_digits(ddpperf: Ddpperf) -> None:
-    ddpperf.check(digits(batch_size=64), strategy="ddp")
+    ddpperf.check(digits(BATCH), strategy="ddp")
+
+
+@pytest.mark.parametrize("strategy", ["naive", "flat", "overlap", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"])
+def test_accuracy_curve(ddpperf_group: RankGroup, strategy: str) -> None:
+    """After every epoch, the same share of pictures is recognised as by one process that sees the same batches."""
+    alone, together = ddpperf_group.run(accuracy_curves, strategy).rank(0)
+    assert alone[-1] > 0.7
+    assert together == pytest.approx(alone, abs=2 / VALIDATION)  # rounding may tip a picture that is on the edge
+
+
+def accuracy_curves(ctx: RankContext, strategy: str) -> tuple[list[float], list[float]]:
+    """The share of validation pictures recognised after each epoch: by a single process, and by all ranks together."""
+    alone = replace(ctx, rank=0, world_size=1, local_rank=0, local_world_size=1)
+    return (
+        accuracy_curve(alone, "single", list(range(ctx.world_size))),
+        accuracy_curve(ctx, strategy, [ctx.rank]),
+    )
+
+
+def accuracy_curve(ctx: RankContext, strategy: str, shares: list[int]) -> list[float]:
+    """Train on the shares of the data, a batch of each in every step, and validate after each epoch."""
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies import resolve
+    from pytest_ddpperf.training.trainer import Trainer
+
+    ranks = ctx.world_size * len(shares)
+    trainer = Trainer(ctx, digits(BATCH), resolve(strategy), Settings(accumulation_steps=len(shares)))
+    loaders = [digits_loader(BATCH, share, ranks) for share in shares]
+    pictures, labels = (part[:VALIDATION].to(ctx.device) for part in pictures_and_labels())
+    curve = []
+    for epoch in range(EPOCHS):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # it is a DistributedSampler
+        for batches in zip(*loaders, strict=True):
+            trainer.backward(partial(next_on_device, iter(batches), ctx.device))
+            trainer.update()
+        with torch.no_grad():
+            found = trainer.parallel.module(pictures).argmax(dim=1)
+        curve.append((found == labels).float().mean().item())
+    return curve
+
+
+def next_on_device(batches: Iterator[Any], device: torch.device) -> tuple[Any, Any]:
+    """The next batch, where the model is."""
+    pictures, labels = next(batches)
+    return pictures.to(device), labels.to(device)

@@ -6,19 +6,34 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.batch_size import BatchSize
     from pytest_ddpperf.fixture import Ddpperf, RankGroup
     from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.records import Measurement, ScalingCurve
+    from pytest_ddpperf.records import Measurement, ScalingCurve, SideBySide
+    from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
 
-__all__ = ["Ddpperf", "Measurement", "RankContext", "RankGroup", "ScalingCurve", "Workload"]
+__all__ = [
+    "BatchSize",
+    "Ddpperf",
+    "Measurement",
+    "RankContext",
+    "RankGroup",
+    "ScalingCurve",
+    "SideBySide",
+    "Strategy",
+    "Workload",
+]
 
 _HOMES = {
+    "BatchSize": "batch_size",
     "Ddpperf": "fixture",
     "Measurement": "records",
     "RankContext": "launch.context",
     "RankGroup": "fixture",
     "ScalingCurve": "records",
+    "SideBySide": "records",
+    "Strategy": "strategies.strategy",
     "Workload": "training.workload",
 }
 

@@ -63,6 +63,7 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
         baseline=found.record,
         origin=found.origin,
         findings=(*measurement.findings, *findings_of(measurement), *lost),
+        differs=found.differs,
     )
 
 
@@ -140,7 +141,7 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
     if _kind(series) != _kind(base):
         return f"the baseline has this metric as {' '.join(_kind(base))}, not as {' '.join(_kind(series))}"
     if found.differs:
-        return f"the baseline is of another environment: {', '.join(found.differs)}"
+        return f"the baseline is not comparable: {', '.join(found.differs)}"
     if series.metric == FINAL_LOSS and found.record is not None:
         then, now = (plan.warmup + plan.steps for plan in (found.record.plan, measurement.plan))
         if then != now:

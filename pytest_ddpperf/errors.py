@@ -24,6 +24,10 @@ class WorkloadError(DdpperfError):
     """What the user gave to be measured does not keep its contract (a step that is no callable, a NaN loss ...)."""
 
 
+class IncorrectTraining(DdpperfError):
+    """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
+
+
 class LaunchError(DdpperfError):
     """The ranks could not be started at all (torch cannot be imported, no such backend, too few devices)."""
 
@@ -34,12 +38,21 @@ class RankFailed(DdpperfError):
     Attributes:
         rank: the global rank that failed first, or None where no single one is to blame.
         sections: titles and texts of what the ranks printed, for the test's report.
+        out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.
     """
 
-    def __init__(self, message: str, *, rank: int | None = None, sections: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        sections: Sequence[tuple[str, str]] = (),
+        out_of_memory: bool = False,
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         self.sections = tuple(sections)
+        self.out_of_memory = out_of_memory
 
 
 class RanksTimedOut(RankFailed):

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, RankSkipped, Regression, SettingError
-from pytest_ddpperf.judge import Judge, screening
+from pytest_ddpperf.batch_size import PLAN, BatchSize, required_limit, search
+from pytest_ddpperf.benchmark import Benchmarks
+from pytest_ddpperf.errors import RankSkipped, SettingError
+from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.launch import LaunchResult
-from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, measure
-from pytest_ddpperf.records import Found, Measurement, Mode, Plan, RankLaunch, Result, ScalingCurve, Verdict
-from pytest_ddpperf.reports.failure import failure_text
-from pytest_ddpperf.reports.progress import progress_line
+from pytest_ddpperf.measure import CUSTOM, Next, Variant
+from pytest_ddpperf.records import Measurement, Mode, RankLaunch, ScalingCurve, SideBySide, training_text
 from pytest_ddpperf.session import Session
-from pytest_ddpperf.settings import Settings, overlay_words
-from pytest_ddpperf.strategies import resolve
-from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
+from pytest_ddpperf.strategies import Strategy, require_world_size, resolve, row_of
 from pytest_ddpperf.training.workload import Workload
 
 T = TypeVar("T")
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
-JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], float, float], Next]"
+GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
-CUSTOM = "custom"  # the strategy of a step that brings its own
 
 
 class RankGroup:
@@ -74,14 +72,13 @@ class Ddpperf:
         self._session = session
         self._test = test
         self._settings = settings
-        self._sections = sections
-        self._names: set[tuple[str, int]] = set()
+        self._benchmarks = Benchmarks(session, test, sections)
 
     def check(
         self,
         subject: Subject,
         *,
-        strategy: str | None = None,
+        strategy: GivenStrategy = None,
         name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
@@ -92,8 +89,10 @@ class Ddpperf:
         Args:
             subject: a Workload, or a function ``build(ctx)`` that gives back one training step: a callable, or a
                 callable object with ``samples_per_step``, ``tokens_per_step`` and ``close()`` besides.
-            strategy: how a Workload is trained in parallel (default: ``ddp``; ``single`` with one rank).
-            name: tells the benchmarks of one test apart (default: the strategy).
+            strategy: how a Workload is trained in parallel (default: ``ddp``; ``single`` with one rank): a name, a name
+                with options (``"ddp[bucket_cap_mb=5]"``), a ``Strategy``, or a function of your own
+                ``parallelise(module, ctx) -> Parallel``.
+            name: tells the benchmarks of one test apart (default: the strategy, and what differs from plain training).
             samples_per_step: of one rank, where ``subject`` does not say it.
             tokens_per_step: likewise.
             knobs: any setting of a test, e.g. ``world_size=2, tolerance=0.05``: stronger than marker and options.
@@ -109,14 +108,14 @@ class Ddpperf:
         settings = self._overlaid(knobs, "check")
         counts = (samples_per_step, tokens_per_step)
         size = self._size(settings, strategy, knobs)
-        variant = self._variant(subject, settings, size, strategy=strategy, name=name, counts=counts)
-        return self._judged(settings, [variant], None)[0]
+        variant = self._variant(subject, settings, size, knobs, strategy=strategy, name=name, counts=counts)
+        return self._benchmarks.judged(settings, [variant], alone)[0]
 
     def measure(
         self,
         subject: Subject,
         *,
-        strategy: str | None = None,
+        strategy: GivenStrategy = None,
         name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
@@ -127,8 +126,8 @@ class Ddpperf:
         settings = self._overlaid(knobs, "measure")
         counts = (samples_per_step, tokens_per_step)
         size = self._size(settings, strategy, knobs)
-        variant = self._variant(subject, settings, size, strategy=strategy, name=name, counts=counts)
-        return self._measured(settings, [variant], lambda *_: Next("stop"))[0]
+        variant = self._variant(subject, settings, size, knobs, strategy=strategy, name=name, counts=counts)
+        return self._benchmarks.measured(settings, [variant], lambda *_: Next("stop"))[0]
 
     def scaling(
         self,
@@ -136,7 +135,7 @@ class Ddpperf:
         *,
         world_sizes: Iterable[int] | None = None,
         mode: Mode = "weak",
-        strategy: str | None = None,
+        strategy: GivenStrategy = None,
         name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
@@ -176,6 +175,7 @@ class Ddpperf:
                 subject,
                 settings,
                 n,
+                knobs,
                 strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
                 name=f"{name or mode} w{n}" if sizes[0] == 1 else f"{name or mode} w{n} over w{sizes[0]}",
                 counts=counts,
@@ -183,14 +183,105 @@ class Ddpperf:
             )
             for n in sizes
         ]
-        return ScalingCurve(mode, self._judged(settings, variants, mode))
+        return ScalingCurve(mode, self._benchmarks.judged(settings, variants, partial(with_efficiency, mode=mode)))
+
+    def compare(
+        self,
+        subject: Workload,
+        *,
+        strategies: Iterable[str | Strategy | Callable[..., Any]],
+        over: str | Strategy | Callable[..., Any] | None = None,
+        samples_per_step: float | None = None,
+        tokens_per_step: float | None = None,
+        **knobs: Any,
+    ) -> SideBySide:
+        """Measures a Workload under several strategies, in alternating launches of one run, and judges each.
+
+        Args:
+            subject: a Workload.
+            strategies: as ``check`` takes them, two or more.
+            over: the one that speedup is held against (default: the first).
+            samples_per_step: as of ``check``.
+            tokens_per_step: as of ``check``.
+            knobs: as of ``check``; ``max_time`` is for all strategies together.
+
+        Returns:
+            What was measured: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``.
+
+        Raises:
+            Regression: a verdict that fails the test.
+            DdpperfError: it could not be measured.
+        """
+        __tracebackhide__ = True
+        settings = self._overlaid(knobs, "compare")
+        chosen = [resolve(strategy) for strategy in strategies]
+        base = resolve(chosen[0] if over is None and chosen else over or "")
+        if len(chosen) < 2 or base not in chosen:  # noqa: PLR2004
+            raise SettingError(
+                f"ddpperf.compare(strategies={[str(one) for one in chosen]}, over={str(base)!r}): expected two or more "
+                "strategies, and over to be one of them"
+            )
+        size = max(self._session.world_sizes(settings))
+        counts = (samples_per_step, tokens_per_step)
+        variants = [
+            self._variant(subject, settings, size, knobs, strategy=one, name=None, counts=counts) for one in chosen
+        ]
+        name = variants[chosen.index(base)].name
+        return SideBySide(name, self._benchmarks.judged(settings, variants, partial(with_speedup, over=name)))
+
+    def find_batch_size(
+        self,
+        workload_of: Callable[[int], Workload],
+        *,
+        strategy: GivenStrategy = None,
+        start: int = 1,
+        limit: int | None = None,
+        memory_limit: int | str | None = None,
+        **knobs: Any,
+    ) -> BatchSize:
+        """The largest batch of a rank that fits into memory: doubled until one does not, then bisected.
+
+        Every size is tried in a launch of its own, so that a rank that runs out of memory costs nothing.
+
+        Args:
+            workload_of: gives the Workload of a batch size.
+            strategy: as of ``check``.
+            start: the smallest size that is tried.
+            limit: the largest one; None for no limit.
+            memory_limit: what each rank may use, in bytes or as ``"2GiB"``; None for what the GPU has. Needed on CPU.
+            knobs: as of ``check``.
+
+        Returns:
+            ``found.size``; ``found.peak`` in bytes; ``found.tried``.
+
+        Raises:
+            SettingError: there is no memory limit on CPU, or an argument does not fit.
+            WorkloadError: not even the smallest size fits.
+            RankFailed: a rank failed for another reason than memory.
+        """
+        __tracebackhide__ = True
+        settings = self._overlaid(knobs, "find_batch_size")
+        size = self._size(settings, strategy, knobs)
+        most = required_limit(memory_limit, self._session.environment(settings, size).device)
+
+        def probe(batch_size: int) -> Sequence[RankLaunch]:
+            __tracebackhide__ = True
+            counts = (None, None)
+            workload = workload_of(batch_size)
+            variant = self._variant(workload, settings, size, knobs, strategy=strategy, name=None, counts=counts)
+            return self._benchmarks.probe(settings, variant, PLAN, most)
+
+        try:
+            return search(probe, start=start, limit=limit, memory_limit=most)
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
 
     def _overlaid(self, knobs: dict[str, Any], verb: str) -> Settings:
         return overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=OWN_WORDS)
 
-    def _size(self, settings: Settings, strategy: str | None, knobs: dict[str, Any]) -> int:
+    def _size(self, settings: Settings, strategy: GivenStrategy, knobs: dict[str, Any]) -> int:
         """The largest number of ranks asked for; one for a strategy of one rank, unless the call itself says more."""
-        alone = strategy is not None and "world_size" not in knobs and resolve(strategy).single_rank
+        alone = strategy is not None and "world_size" not in knobs and row_of(resolve(strategy)).single_rank
         return 1 if alone else max(self._session.world_sizes(settings))
 
     def _curve_sizes(self, settings: Settings) -> tuple[int, ...]:
@@ -206,116 +297,41 @@ class Ddpperf:
         subject: Subject,
         settings: Settings,
         world_size: int,
+        knobs: Mapping[str, object],
         *,
-        strategy: str | None,
+        strategy: GivenStrategy,
         name: str | None,
         counts: tuple[float | None, float | None],
         mode: Mode | None = None,
     ) -> Variant:
-        strategy = _strategy(subject, strategy, world_size)
+        resolved = _strategy(subject, strategy, world_size, knobs)
+        recipe = {} if resolved is None else settings.recipe
         return Variant(
-            name=name or strategy,
+            name=name or training_text(CUSTOM if resolved is None else str(resolved), recipe),
             subject=subject,
-            strategy=strategy,
+            strategy=resolved,
+            recipe=recipe,
             mode=mode,
             environment=self._session.environment(settings, world_size),
             samples_per_step=counts[0],
             tokens_per_step=counts[1],
         )
 
-    def _require_names(self, variants: Sequence[Variant]) -> None:
-        """Refuse what results and baselines of this test could not tell apart."""
-        for variant in variants:
-            key = (variant.name, variant.environment.world_size)
-            if key in self._names:
-                raise SettingError(
-                    f"{self._test} has two benchmarks named {variant.name!r}; tell them apart with name=..."
-                )
-            self._names.add(key)
 
-    def _judged(self, settings: Settings, variants: Sequence[Variant], mode: Mode | None) -> tuple[Measurement, ...]:
-        """Measures and judges; the results are listed, then the worst verdict fails the test if it must."""
-        __tracebackhide__ = True
-        self._require_names(variants)
-        try:
-            found = [self._session.find(self._test, v.name, v.environment) for v in variants]
-            variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
-            judge = Judge(self._test, settings, found, mode)
-            self._measured(settings, variants, judge)
-        except DdpperfError as error:
-            self._break(settings, variants, error)
-            raise
-        self._session.results += judge.results
-        failing = [result for result in judge.results if result.verdict in settings.failing]
-        if failing and not settings.accepting:
-            accept = self._session.accept_command(self._test)
-            texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
-            raise Regression("\n".join(texts))
-        return tuple(result.measurement for result in judge.results)
-
-    def _measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:
-        __tracebackhide__ = True
-        budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
-        observer = Observer(judge, lambda progress: self._show(variants, progress))
-        try:
-            return measure(variants, budget, self._runner(settings), observer)
-        except RankSkipped as skipped:
-            pytest.skip(str(skipped))
-        finally:
-            self._session.line.clear()
-
-    def _runner(self, settings: Settings) -> Run:
-        """Launches a variant; keeps what its ranks printed in its first launch for the test's report."""
-        seen: set[str] = set()
-
-        def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
-            __tracebackhide__ = True
-            job = LaunchJob(variant.subject, variant.strategy, plan, variant.samples_per_step, variant.tokens_per_step)
-            result = self._session.launcher.run(
-                run_launch,
-                job,
-                world_size=variant.environment.world_size,
-                backend=variant.environment.backend,
-                device=variant.environment.device,
-                timeout=settings.timeout,
-                mode=variant.mode,
-            )
-            label = f"{variant.name} w{variant.environment.world_size}"
-            if label not in seen:
-                seen.add(label)
-                self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
-            return result.values, result.seconds
-
-        return run
-
-    def _show(self, variants: Sequence[Variant], progress: Progress) -> None:
-        name = f"{self._test} {variants[0].name}"
-        self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
-
-    def _break(self, settings: Settings, variants: Sequence[Variant], error: DdpperfError) -> None:
-        """List benchmarks that could not be measured; skip the test where the user does not want them to fail it."""
-        self._session.results += [broken(self._test, v, str(error).partition("\n")[0]) for v in variants]
-        if Verdict.BROKEN not in settings.failing:
-            pytest.skip(f"broken: {error}")
-
-
-def broken(test: str, variant: Variant, reason: str) -> Result:
-    """The result of a benchmark that could not be measured."""
-    measured = Measurement(variant.name, variant.strategy, variant.mode, Plan(0, 0), variant.environment, (), (reason,))
-    return Result(test, measured, (), Verdict.BROKEN, None, "not compared", (reason,))
-
-
-def _strategy(subject: Subject, strategy: str | None, world_size: int) -> str:
+def _strategy(
+    subject: Subject, strategy: GivenStrategy, world_size: int, knobs: Mapping[str, object]
+) -> Strategy | None:
+    """The strategy of a Workload; None for a step that brings its own."""
     if isinstance(subject, Workload):
-        return resolve(strategy or ("ddp" if world_size > 1 else "single")).name
+        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"))
+        require_world_size(resolved, world_size)
+        return resolved
     if strategy is not None:
         raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
+    for word in knobs:
+        if KNOBS[word].training:
+            raise SettingError(f"{word}={knobs[word]!r}: is for a Workload; this step has to see to it itself")
     if not callable(subject) or hasattr(subject, "parameters"):
         kind = type(subject).__name__
         raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
-    return CUSTOM
-
-
-def _stored_steps(found: Found) -> int | None:
-    """The number of steps that a comparable baseline was measured with."""
-    return found.record.plan.steps if found.record is not None and not found.differs else None
+    return None

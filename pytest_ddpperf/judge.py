@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from pytest_ddpperf.compare import compare
 from pytest_ddpperf.measure import Next
 from pytest_ddpperf.metrics import TIMED
-from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series
+from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records import Found, Measurement, Mode, Result, Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import Phase, advance, alpha_per_look, begin, next_action
+
+Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
+
+
+def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Measurements that have nothing to do with each other."""
+    return measured
 
 
 class Judge:
@@ -22,24 +30,22 @@ class Judge:
         test: pytest node id.
         settings: of the test.
         found: the baseline of each variant, in the variants' order.
-        mode: of a scaling curve, whose first variant the others are held against; None for a plain benchmark.
+        relate: adds to measurements what they amount to side by side: efficiency, speedup.
     """
 
-    def __init__(self, test: str, settings: Settings, found: Sequence[Found], mode: Mode | None) -> None:
+    def __init__(self, test: str, settings: Settings, found: Sequence[Found], relate: Relate) -> None:
         self.results: tuple[Result, ...] = ()
         self._test = test
         self._settings = settings
         self._found = found
-        self._mode = mode
+        self._relate = relate
         self._state = begin(settings.launches)
 
     def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
         """Judge the variants and say what to measure next; times in seconds."""
-        if self._mode is not None:
-            measured = with_efficiency(measured, self._mode)
         self.results = tuple(
             compare(self._test, point, found, tolerance=self._settings.tolerance, alpha=alpha_per_look())
-            for point, found in zip(measured, self._found, strict=True)
+            for point, found in zip(self._relate(measured), self._found, strict=True)
         )
         self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         gated = [self._telling(c.verdict) for result in self.results for c in result.comparisons if c.gated]
@@ -74,6 +80,15 @@ def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurem
     """
     base, *others = points
     return (base, *(_held_against(base, before, point, mode) for before, point in pairwise((base, *others))))
+
+
+def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measurement, ...]:
+    """The measurements with their speedup over the one named ``over``, from the rounds that measured both."""
+    base = next(one for one in measured if one.name == over)
+    return tuple(
+        one if one is base else replace(one, over=over, series=(*one.series, *speedup_series(base, one)))
+        for one in measured
+    )
 
 
 def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:

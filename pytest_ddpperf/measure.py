@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
 from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.strategies import Strategy
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbours, short enough for many launches
 FEWEST_STEPS, MOST_STEPS = 5, 1000
+CUSTOM = "custom"  # the strategy of a step that brings its own
 FEWEST_LAUNCHES = 2  # below that there is no interval
 
 
@@ -25,18 +28,27 @@ class Variant:
 
     Attributes:
         subject: a Workload, or a function ``build(ctx) -> step``.
-        strategy: the strategy of a Workload; ``custom`` where the subject brings its own.
+        strategy: the strategy of a Workload; None where the subject brings its own.
+        recipe: the settings that change what a step does, in words.
+        findings: what is already known of it that a reader of its numbers needs.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
     """
 
     name: str
     subject: Any
-    strategy: str
+    strategy: Strategy | None
     mode: Mode | None
     environment: Environment
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
     steps: int | None = None
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
+
+    @property
+    def strategy_text(self) -> str:
+        """The strategy in words."""
+        return CUSTOM if self.strategy is None else str(self.strategy)
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
             for i in shuffled.sample(range(len(variants)), len(variants)):
                 ranks, seconds = run(variants[i], plans[i])
-                launches[i].append(Launch(round=len(launches[i]), ranks=ranks, seconds=seconds))
+                launches[i].append(_launch(len(launches[i]), ranks, seconds))
             round_seconds = observer.clock() - begun
         measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
@@ -136,7 +148,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
         ranks, seconds = run(variant, Plan(budget.warmup, steps))
-        pilot = Launch(round=0, ranks=ranks, seconds=seconds)
+        pilot = _launch(0, ranks, seconds)
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)
         share = budget.screening / budget.launches / len(variants)
@@ -152,14 +164,30 @@ def fitting_steps(step: float, seconds: float) -> int:
     return min(MOST_STEPS, max(FEWEST_STEPS, fitting))
 
 
+def _launch(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
+    """A launch whose ranks ran the same steps.
+
+    Raises:
+        WorkloadError: they left out different ones, so that their times cannot be put side by side.
+    """
+    if len({len(rank.step_times) for rank in ranks}) > 1:
+        counts = ", ".join(f"rank {rank.rank}: {rank.skipped_steps}" for rank in ranks)
+        raise WorkloadError(
+            f"the ranks left out different steps after fp16 overflows ({counts}): gradients must be synchronised "
+            "before the scaler looks at them, so that all ranks skip together"
+        )
+    return Launch(round=number, ranks=ranks, seconds=seconds)
+
+
 def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings: list[str]) -> Measurement:
     measured = Measurement(
         name=variant.name,
-        strategy=variant.strategy,
+        strategy=variant.strategy_text,
         mode=variant.mode,
         plan=plan,
         environment=variant.environment,
+        recipe=variant.recipe,
         launches=tuple(launches),
-        findings=tuple(findings),
+        findings=(*variant.findings, *findings),
     )
     return replace(measured, series=series_of(measured))

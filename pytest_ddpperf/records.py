@@ -64,7 +64,10 @@ class RankLaunch:
     """What one rank reports of one launch.
 
     Attributes:
-        step_times: seconds of each timed step on this rank, in order.
+        step_times: seconds of each timed step on this rank, in order, without those that updated nothing.
+        skipped_steps: how many timed steps updated nothing, because fp16 gradients overflowed.
+        data_waits: seconds that steps after the timed ones waited for their data; empty where nothing is loaded.
+        picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
         memory: bytes by kind: ``peak_resident`` on CPU (peak resident memory above the level before the model was
             built), ``peak_allocated`` and ``peak_reserved`` on CUDA.
         loss: the last timed step's loss on this rank; None where the step returns none.
@@ -77,6 +80,9 @@ class RankLaunch:
     loss: float | None
     samples_per_step: float | None
     tokens_per_step: float | None
+    skipped_steps: int = 0
+    data_waits: tuple[float, ...] = ()
+    picked: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,16 +104,24 @@ class Launch:
         return tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
 
 
+def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
+    """A strategy and the settings that change what a step does, in one line: ``ddp precision=bf16``."""
+    return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One variant of one benchmark, measured: everything that metrics are computed from.
 
     Attributes:
         name: tells this variant from the others of its test, e.g. ``ddp`` or ``ddp w2``.
+        strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         launches: in the order measured; only those that the verdict rests on.
         findings: remarks that a reader of the numbers needs, a sentence each.
         series: its metrics; ``measurement["step_time"]`` is one of them.
+        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
+        over: the name of the variant, measured side by side, that its speedup is held against; None for none.
     """
 
     name: str
@@ -118,6 +132,20 @@ class Measurement:
     launches: tuple[Launch, ...]
     findings: tuple[str, ...] = ()
     series: tuple[Series, ...] = ()
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    over: str | None = None
+
+    @property
+    def effective_batch_size(self) -> float | None:
+        """Samples that one optimizer step of the whole group trains on; None where unknown."""
+        counts = [rank.samples_per_step for launch in self.launches[:1] for rank in launch.ranks]
+        known = [count for count in counts if count is not None]
+        return sum(known) if known and len(known) == len(counts) else None
+
+    @property
+    def training(self) -> str:
+        """Strategy and recipe in one line: what a benchmark is called that was given no name."""
+        return training_text(self.strategy, self.recipe)
 
     @property
     def world_size(self) -> int:
@@ -198,6 +226,34 @@ class ScalingCurve:
 
 
 @dataclass(frozen=True)
+class SideBySide:
+    """Several ways to do the same work, measured in alternating launches.
+
+    Attributes:
+        over: the name of the one that the others are held against.
+        measurements: in the order given.
+    """
+
+    over: str
+    measurements: tuple[Measurement, ...]
+
+    def __getitem__(self, name: str) -> Measurement:
+        """The measurement of one of them.
+
+        Raises:
+            KeyError: there is none of that name; the message names those there are.
+        """
+        for measurement in self.measurements:
+            if measurement.name == name:
+                return measurement
+        raise KeyError(f"nothing was measured as {name!r}; there are {[one.name for one in self.measurements]}")
+
+    def speedup(self, name: str) -> float:
+        """How many times the work per second of ``over``."""
+        return 1.0 if name == self.over else self[name]["speedup"].value
+
+
+@dataclass(frozen=True)
 class BaselineRecord:
     """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
 
@@ -210,14 +266,16 @@ class BaselineRecord:
     commit: str | None
     date: str  # ISO 8601, day
     steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
+    recipe: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Found:
     """What the store knows for a benchmark: the record to compare with, or why there is none.
 
-    ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the environment facts in which the
-    nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not comparable.
+    ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the facts of environment and training
+    in which the nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not
+    comparable.
     """
 
     record: BaselineRecord | None
@@ -260,6 +318,7 @@ class Result:
     baseline: BaselineRecord | None
     origin: str
     findings: tuple[str, ...]
+    differs: tuple[str, ...] = ()  # as of Found
 
     @property
     def name(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from pytest_ddpperf.baselines.checkout import commit
-from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.baselines.fingerprint import environment, training_differences
 from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.launch import Launcher
@@ -86,9 +87,12 @@ class Session:
             gpu_names=self._torch.gpus,
         )
 
-    def find(self, test: str, name: str, env: Environment) -> Found:
+    def find(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Found:
         """The baseline of a benchmark, or why there is none."""
-        return self._store.find(test, name, env)
+        found = self._store.find(test, name, env)
+        if found.record is None:
+            return found
+        return replace(found, differs=(*found.differs, *training_differences(found.record, strategy, recipe)))
 
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""
@@ -165,4 +169,5 @@ def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
         commit=revision,
         date=date,
         steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
+        recipe=measured.recipe,
     )

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.values import (
+    amount,
     fraction,
+    identifier,
     one_of,
+    optional,
     path,
     positive_int,
     seconds,
     set_name,
     steps,
+    steps_or_warmup,
     switch,
     verdicts,
     whole_number,
     world_sizes,
+    written,
 )
 from pytest_ddpperf.verdict import Verdict
 
@@ -45,6 +51,7 @@ class Knob:
 
     Attributes:
         per_test: whether the marker and the fixture's verbs take it too, or only the session as a whole.
+        training: whether it changes what a step does, and so makes another benchmark of it.
         bare: the value of the option without one, such as ``--ddpperf-save``; None where a value is needed.
         flag: whether the option takes no value at all.
     """
@@ -54,6 +61,7 @@ class Knob:
     help: str
     metavar: str | None
     per_test: bool
+    training: bool
     bare: str | None
     flag: bool
 
@@ -75,10 +83,19 @@ def _knob(
     metavar: str | None = None,
     *,
     per_test: bool = True,
+    training: bool = False,
     bare: str | None = None,
     flag: bool = False,
 ) -> T:
-    metadata = {"parse": parse, "help": text, "metavar": metavar, "per_test": per_test, "bare": bare, "flag": flag}
+    metadata = {
+        "parse": parse,
+        "help": text,
+        "metavar": metavar,
+        "per_test": per_test,
+        "training": training,
+        "bare": bare,
+        "flag": flag,
+    }
     declared: T = field(default=default, metadata=metadata)
     return declared
 
@@ -117,6 +134,73 @@ class Settings:
     require_baseline: bool = _knob(
         default=False, parse=switch, text="fail where there is no comparable baseline (new, incompatible)", flag=True
     )
+    verify: bool = _knob(
+        default=True,
+        parse=switch,
+        text="compare gradients and parameters with a single process, in a pass of its own, before measuring",
+        metavar="true|false",
+    )
+    precision: str = _knob(
+        "fp32",
+        one_of("fp32", "tf32", "bf16", "fp16"),
+        "fp32, tf32 (CUDA), bf16 or fp16 (autocast; fp16 with a gradient scaler)",
+        "NAME",
+        training=True,
+    )
+    accumulation_steps: int = _knob(
+        1, positive_int, "micro-batches whose gradients are added up for one optimizer step", "N", training=True
+    )
+    no_sync: bool = _knob(
+        default=True,
+        parse=switch,
+        text="synchronise gradients only after the last micro-batch of an optimizer step",
+        metavar="true|false",
+        training=True,
+    )
+    clip_grad_norm: float | None = _knob(
+        None,
+        optional(amount, "none"),
+        "largest global norm of the gradients; larger ones are scaled down",
+        "NORM",
+        training=True,
+    )
+    clip_steps: int | str | None = _knob(
+        None,
+        optional(steps_or_warmup, "all"),
+        "clip only the first N steps of a launch, warmup: the untimed ones",
+        "N|warmup",
+        training=True,
+    )
+    lr_warmup_steps: int | str | None = _knob(
+        None,
+        optional(steps_or_warmup, "none"),
+        "steps of a launch over which the learning rate rises linearly to its value, warmup: the untimed ones",
+        "N|warmup",
+        training=True,
+    )
+    compile: str = _knob(
+        "no",
+        one_of("no", "model", "step"),
+        "torch.compile: of the model, of the whole step, or no",
+        "NAME",
+        training=True,
+    )
+    compile_backend: str = _knob("inductor", identifier, "what torch.compile compiles with", "NAME", training=True)
+    activation_checkpointing: bool = _knob(
+        default=False,
+        parse=switch,
+        text="recompute the activations of the model's repeated blocks in backward instead of keeping them",
+        flag=True,
+        training=True,
+    )
+    loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
+        None,
+        loader_settings,
+        "how the workload's DataLoader loads: auto, or workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
+        "sampler=rank, separated by commas",
+        "SETTINGS",
+        training=True,
+    )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,
@@ -149,6 +233,13 @@ class Settings:
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file", "FILE", per_test=False
     )
+
+    @property
+    def recipe(self) -> Mapping[str, str]:
+        """The settings that make another benchmark of a step, where they are not the defaults, as words."""
+        default = Settings()
+        said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
+        return {name: written(value) for name, value in said.items() if value != getattr(default, name)}
 
     @property
     def compared(self) -> str:

@@ -6,8 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_ddpperf.verdict import Verdict
+
+T = TypeVar("T")
 
 
 def world_sizes(value: object) -> tuple[int, ...]:
@@ -50,9 +53,50 @@ def steps(value: object) -> int | None:
         raise ValueError(f"{error}, or auto") from None
 
 
+def steps_or_warmup(value: object) -> int | str:
+    """A number of steps of at least 0, or ``warmup``."""
+    if value == "warmup":
+        return "warmup"
+    try:
+        return whole_number(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or warmup") from None
+
+
+def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
+    """A parser that takes the word ``none`` (and None) besides, for None."""
+
+    def parse_optional(value: object) -> T | None:
+        if value is None or value == none:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {none}") from None
+
+    return parse_optional
+
+
+def identifier(value: object) -> str:
+    """A name: letters, digits, dash and underscore."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", value):
+        raise ValueError("a name")
+    return value
+
+
+def written(value: object) -> str:
+    """A value as it would be given on the command line."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def seconds(value: object) -> float:
     """A duration above 0 in seconds."""
     return _positive(value, "a number of seconds above 0")
+
+
+def amount(value: object) -> float:
+    """A number above 0."""
+    return _positive(value, "a number above 0")
 
 
 def fraction(value: object) -> float:

@@ -110,7 +110,7 @@ def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> 
     assert result.verdict is Verdict.INCOMPATIBLE
     assert result["step_time"].change == pytest.approx(2.0)
     assert result["step_time"].mde is None
-    assert result["step_time"].note == "the baseline is of another environment: torch 2.11 -> 2.13, cores 4 -> 8"
+    assert result["step_time"].note == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
 
 
 def test_a_metric_that_a_foreign_baseline_lacks_is_incompatible_too() -> None:

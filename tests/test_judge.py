@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge import Judge, with_efficiency
+from pytest_ddpperf.judge import Judge, alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.records import BaselineRecord, Environment, Found, Launch, Measurement, Plan, RankLaunch, Verdict
@@ -35,7 +36,7 @@ def baseline(times: Sequence[float]) -> Found:
 
 
 def judge(found: Found, tolerance: float = 0.03) -> Judge:
-    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], None)
+    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], alone)
 
 
 def test_without_a_baseline_one_look_is_enough() -> None:
@@ -45,16 +46,16 @@ def test_without_a_baseline_one_look_is_enough() -> None:
 
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
-    one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], None)
+    one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], alone)
     assert one((measured(STEADY),), 4.0, 1.0) == Next("more", 4)
     assert one.results[0].verdict is Verdict.NEW
     slower = (measured([1.2 * time for time in STEADY]),)
-    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], None)
+    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
     assert one(slower, 4.0, 1.0) == Next("more", 4)  # accepted, so there is nothing to confirm
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
-    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], None)
+    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], alone)
     assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0) == Next("confirm", 4)
 
 
@@ -109,3 +110,14 @@ def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
 def test_negative_scaling_is_named() -> None:
     _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
     assert any("negative scaling" in finding for finding in point.findings)
+
+
+def test_speedup_is_over_the_partner_of_the_same_round() -> None:
+    """Rounds of 0.1 and 0.2 s against 0.05 and 0.1 s: twice as fast in each, though the rounds differ."""
+    base = replace(measured([0.1, 0.2]), name="naive")
+    fast = measured([0.05, 0.1])
+    same, faster = with_speedup([base, fast], "naive")
+    assert same == base
+    assert faster["speedup"].samples == pytest.approx((2.0, 2.0))
+    assert not faster["speedup"].gated
+    assert faster.over == "naive"

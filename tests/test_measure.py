@@ -18,6 +18,7 @@ from pytest_ddpperf.measure import (
     measure,
 )
 from pytest_ddpperf.records import Environment, Measurement, Plan, RankLaunch
+from pytest_ddpperf.strategies import Strategy
 
 STEP = 0.05  # seconds, on the slower rank
 FIXED = 0.25  # seconds that a launch takes besides its timed steps
@@ -55,7 +56,7 @@ class Script:
 
 def variant(name: str = "ddp", steps: int | None = None) -> Variant:
     environment = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
-    return Variant(name, None, "ddp", None, environment, steps)
+    return Variant(name, None, Strategy("ddp"), None, environment, steps=steps)
 
 
 def run_script(

@@ -83,8 +83,11 @@ def interval_data(interval: Interval | None) -> dict[str, float] | None:
 
 def _record_data(record: BaselineRecord) -> dict[str, Any]:
     statistics = record.steps[0] if record.steps else ()
+    # Left out where there is none, so that files written before there were recipes stay as they are.
+    recipe = {"recipe": dict(record.recipe)} if record.recipe else {}
     return {
-        **_shallow(record),
+        **{name: value for name, value in _shallow(record).items() if name != "recipe"},
+        **recipe,
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
         "series": [_series_data(series) for series in record.series],
@@ -143,7 +146,7 @@ def _require_schema(top: Field) -> None:
 
 def _record(field: Field) -> BaselineRecord:
     names = tuple(f.name for f in dataclasses.fields(BaselineRecord))
-    fields = field.fields(*names)
+    fields = field.fields(*names, optional=("recipe",))
     return BaselineRecord(
         name=fields["name"].text(),
         strategy=fields["strategy"].text(),
@@ -154,6 +157,7 @@ def _record(field: Field) -> BaselineRecord:
         commit=None if fields["commit"].value is None else fields["commit"].text(),
         date=_date(fields["date"]),
         steps=_steps(fields["steps"]),
+        recipe={name: word.text() for name, word in fields["recipe"].mapping().items()} if "recipe" in fields else {},
     )
 
 

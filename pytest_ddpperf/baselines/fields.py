@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ class Field:
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
         return self.error(f"expected {expected}, found {_KINDS.get(type(self.value), 'the number')} {shown}")
 
-    def fields(self, *names: str) -> dict[str, Field]:
-        """The fields of an object that has exactly these names."""
+    def fields(self, *names: str, optional: Collection[str] = ()) -> dict[str, Field]:
+        """The fields of an object that has exactly these names; the optional ones may be missing."""
         found = self.mapping()
         for name in names:
-            if name not in found:
+            if name not in found and name not in optional:
                 raise Field(self.file, self._at(name), None).error("is missing")
         for name in found:
             if name not in names:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.baselines.machine import MachineFacts
 from pytest_ddpperf.baselines.naming import digest
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records import BaselineRecord, Environment
 
 _LABELS = {
     "device": "device",
@@ -104,6 +104,14 @@ def differences(a: Environment, b: Environment) -> tuple[str, ...]:
         for name, label in _LABELS.items()
         if left[name] != right[name]
     )
+
+
+def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[str, str]) -> tuple[str, ...]:
+    """What a benchmark trains otherwise than its baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
+    strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
+    names = sorted({*record.recipe, *recipe})
+    pairs = ((name, record.recipe.get(name, "default"), recipe.get(name, "default")) for name in names)
+    return (*strategies, *(f"{name} {then} -> {now}" for name, then, now in pairs if then != now))
 
 
 def _facts(env: Environment) -> dict[str, Fact]:

@@ -28,6 +28,9 @@ _SECONDARY = re.compile(
 )
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
+_BAD_ALLOC = (
+    "what():  std::bad_alloc"  # said by a thread of C++ that could not have memory, and takes the process along
+)
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
@@ -86,8 +89,20 @@ def failure(ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool) ->
     heading = f"rank {root.rank} of {world_size} {_what(root, out_of_memory=out_of_memory)}"
     parts = [heading, _details(root), *_others(ends, root, out_of_memory=out_of_memory)]
     return RankFailed(
-        "\n\n".join(filter(None, parts)), rank=root.rank, sections=titled((end.rank, end.output) for end in ends)
+        "\n\n".join(filter(None, parts)),
+        rank=root.rank,
+        sections=titled((end.rank, end.output) for end in ends),
+        out_of_memory=any(_wanted_memory(end, killed=out_of_memory) for end in failed),
     )
+
+
+def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
+    """Whether a rank failed for want of memory; ``killed``: whether the kernel has killed for it meanwhile."""
+    if isinstance(end.report, Failed):
+        return end.report.kind == "memory"
+    if end.status == -signal.SIGABRT:
+        return _BAD_ALLOC in end.output.stderr
+    return killed and end.status == -signal.SIGKILL
 
 
 def _refusal(report: Failed) -> DdpperfError:

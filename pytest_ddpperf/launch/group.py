@@ -100,8 +100,8 @@ class RankGroup:
         stdout, stderr, stacks = (self._open.enter_context(outputs.open_file()) for _ in range(3))
         return LocalRank(local_rank, rank, channel, stdout, stderr, stacks)
 
-    def fork(self, job: int, listener: socket.socket | None) -> None:
-        """Start the ranks on the job in the file ``job``; ``listener`` is for rank 0.
+    def fork(self, job: int, listener: socket.socket | None, preload: tuple[str, ...] = ()) -> None:
+        """Start the ranks on the job in the file ``job``; ``listener`` is for rank 0, ``preload`` for the zygote.
 
         Raises:
             LaunchError: the zygote has ended.
@@ -110,7 +110,7 @@ class RankGroup:
             files = [theirs.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), job]
             if rank.rank == 0 and listener is not None:
                 files.append(listener.fileno())
-            self._zygote.request(Fork(rank.local_rank), files)
+            self._zygote.request(Fork(rank.local_rank, preload), files)
             theirs.close()
 
     def watch(self, deadline: float) -> End:

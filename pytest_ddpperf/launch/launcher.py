@@ -111,6 +111,7 @@ class Launcher:
         device: str = "auto",
         timeout: float = 60.0,
         mode: Mode | None = None,
+        preload: Iterable[str] = (),
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
@@ -124,6 +125,7 @@ class Launcher:
             device: ``cpu``, ``cuda`` or ``auto``: CUDA where there is a GPU.
             timeout: seconds for the whole launch, the one-off import of torch apart.
             mode: for ``ctx.mode``, where this is a point of a scaling curve.
+            preload: more modules that the ranks of this and later launches shall find imported.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the first one to fail is reported first.
@@ -141,7 +143,8 @@ class Launcher:
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             placed = place(device, backend, world_size, self.machine())
             device, backend = placed.device, placed.backend
-        return self._launch(_job(Call(function, args), world_size, timeout, device=device, group=backend, mode=mode))
+        job = _job(Call(function, args), world_size, timeout, device=device, group=backend, mode=mode)
+        return self._launch(replace(job, preload=tuple(preload)))
 
     def close(self) -> None:
         """End the zygote and everything below it; may be called again. A later launch starts a new one."""
@@ -242,7 +245,7 @@ def _conduct(group: RankGroup, job: Job, deadline: float) -> tuple[End, dict[int
         own.callback(os.close, file)
         with open(file, "wb", closefd=False) as written:
             pickle.dump(replace(job, listening=listener.getsockname()[1]), written)
-        group.fork(file, listener if job.group is not None else None)
+        group.fork(file, listener if job.group is not None else None, job.preload)
     end = group.watch(deadline)
     if end is End.FINISHED:
         group.dismiss()

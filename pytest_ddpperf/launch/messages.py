@@ -31,6 +31,7 @@ class Job:
         group: backend of the process group; None for a lone process that asks something of torch.
         timeout: seconds until torch's own deadline, which is only there for when ours has failed.
         listening: the port on which rank 0 serves the store; its socket is already bound.
+        preload: modules that the zygote imports first, where it has not yet, so that not every rank has to.
     """
 
     call: bytes
@@ -45,6 +46,7 @@ class Job:
     environ: Mapping[str, str]
     path: tuple[str, ...]
     directory: str
+    preload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Fork:
     """Asks for a rank. Its descriptors come along: report socket, stdout, stderr, stacks, job, listening socket."""
 
     local_rank: int
+    preload: tuple[str, ...] = ()  # modules that it shall find imported
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Zygote:
 
     def _answer(self, request: Request, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
+            preload(request.preload)
             return self._fork(request.local_rank, descriptors)
         if isinstance(request, Signal):
             for pid, local_rank in self.ranks.items():
@@ -129,6 +130,16 @@ class Zygote:
             return
 
 
+def preload(names: Sequence[str]) -> None:
+    """Import what is not imported yet. What cannot be is for the ranks, whose code needs it, to complain of."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if missing:
+        gc.freeze()
+
+
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
     """Does nothing: the number travels through the wakeup descriptor."""
 
@@ -143,12 +154,11 @@ def _watch_signals() -> socket.socket:
     return wakeup
 
 
-def _become_zygote(control: socket.socket, preload: Sequence[str]) -> Birth | None:
-    for name in preload:
+def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | None:
+    for name in needed:
         importlib.import_module(name)
-    with contextlib.suppress(Exception):  # ranks whose code needs it will say what is wrong with it
-        # The first optimizer that a process makes imports it, which takes a second: not in every rank of every launch.
-        importlib.import_module("torch._dynamo")
+    # The first optimizer that a process makes imports it, which takes a second: not in every rank of every launch.
+    preload(["torch._dynamo"])
     processes.adopt_orphans()
     zygote = Zygote(control, _watch_signals())
     gc.collect()

@@ -15,8 +15,15 @@ SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 
 def findings_of(measurement: Measurement) -> tuple[str, ...]:
-    """What stands out in a measurement, a sentence each: overload, an unsettled warm-up, outlying launches."""
-    found = (oversubscription(measurement), unsettled_warmup(measurement), outlying_launches(measurement))
+    """What a reader of a measurement has to know, a sentence each: overload, skipped steps, outlying launches ..."""
+    found = (
+        oversubscription(measurement),
+        effective_batch(measurement),
+        skipped_steps(measurement),
+        picked_loading(measurement),
+        unsettled_warmup(measurement),
+        outlying_launches(measurement),
+    )
     return tuple(text for text in found if text is not None)
 
 
@@ -30,6 +37,35 @@ def oversubscription(measurement: Measurement) -> str | None:
         f"oversubscribed: {format_count(environment.world_size, 'rank')} share "
         f"{format_count(each * environment.nodes, noun)}; step times say little about real hardware"
     )
+
+
+def effective_batch(measurement: Measurement) -> str | None:
+    """A sentence where an optimizer step takes several micro-batches; else None."""
+    steps = int(measurement.recipe.get("accumulation_steps", "1"))
+    size = measurement.effective_batch_size
+    if steps == 1 or size is None:
+        return None
+    ranks = format_count(measurement.world_size, "rank")
+    return f"effective batch size {size:g}: {steps} micro-batches on each of {ranks}"
+
+
+def skipped_steps(measurement: Measurement) -> str | None:
+    """A sentence where timed steps updated nothing; else None."""
+    ranks = [launch.ranks[0] for launch in measurement.launches]
+    skipped = sum(rank.skipped_steps for rank in ranks)
+    if not skipped:
+        return None
+    steps = skipped + sum(len(rank.step_times) for rank in ranks)
+    return (
+        f"fp16 gradients overflowed in {skipped} of {format_count(steps, 'timed step')}, which updated nothing and are "
+        "left out of the times; a longer warm-up lets the scale settle"
+    )
+
+
+def picked_loading(measurement: Measurement) -> str | None:
+    """What ``loader=auto`` came to; None where it was not asked."""
+    picked = next((launch.ranks[0].picked for launch in measurement.launches), None)
+    return None if picked is None else picked[1]
 
 
 def unsettled_warmup(measurement: Measurement) -> str | None:

@@ -66,6 +66,22 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
     )
 
 
+def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
+    """``speedup`` of one way to train over another: the base's step time over its own, a sample for each common round.
+
+    Not gated: it would also fall where the base became faster.
+
+    Args:
+        base: what it is held against.
+        other: with as many ranks and the same work in a step.
+    """
+    times = {launch.round: typical(launch.step_times) for launch in base.launches}
+    samples = tuple(
+        times[launch.round] / typical(launch.step_times) for launch in other.launches if launch.round in times
+    )
+    return (_relative(SPEEDUP, samples, gated=False),) if samples else ()
+
+
 def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) -> tuple[str, ...]:
     """A sentence where the larger group does less work per second than the smaller one, beyond chance; else nothing.
 

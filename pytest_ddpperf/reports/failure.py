@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection
 
-from pytest_ddpperf.baselines.fingerprint import differences, environment_key
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records import Comparison, Measurement, Result
 from pytest_ddpperf.reports.phrases import comparison_text, decisive, findings, without_derived
 from pytest_ddpperf.units import format_count
@@ -54,17 +54,17 @@ def _general(result: Result) -> str:
         return f"broken: {(*findings(result), 'it could not be measured')[0]}"
     if result.verdict is Verdict.NEW and result.baseline is None:
         return f"new: {result.origin}"
-    differs = differences(result.baseline.environment, result.measurement.environment) if result.baseline else ()
-    if result.verdict is Verdict.INCOMPATIBLE and differs:
-        return f"incompatible: the baseline is of another environment: {', '.join(differs)}"
+    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
+        return f"incompatible: the baseline is not comparable: {', '.join(result.differs)}"
     return ""
 
 
 def _measured(result: Result) -> str:
     measured, baseline = result.measurement, result.baseline
     parts = [
-        *([] if measured.name in {measured.strategy, measured.mode} else [f"benchmark {measured.name}"]),
+        *([] if measured.name in {measured.training, measured.mode} else [f"benchmark {measured.name}"]),
         f"strategy {measured.strategy}",
+        *(f"{name} {value}" for name, value in measured.recipe.items()),
         *([] if measured.mode is None else [f"{measured.mode} scaling"]),
         format_count(measured.world_size, "rank"),
         measured.environment.backend,

@@ -31,7 +31,13 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     """All metrics of one record, with their intervals; its title tells what was measured where and when."""
     levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
     interval = ", ".join(["interval", *map(confidence_text, levels)])
-    strategy = f"strategy {record.strategy}" + ("" if record.mode is None else f", {record.mode} scaling")
+    strategy = ", ".join(
+        (
+            f"strategy {record.strategy}",
+            *(f"{name} {value}" for name, value in record.recipe.items()),
+            *(() if record.mode is None else (f"{record.mode} scaling",)),
+        )
+    )
     facts = (
         f"{test}: {record.name}",
         f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",

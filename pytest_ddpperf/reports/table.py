@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.baselines.fingerprint import differences
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records import Comparison, Result
@@ -81,6 +80,7 @@ def _metric_columns(results: Sequence[Result]) -> list[_Column]:
         ("throughput", "throughput" if _filled(results, "throughput") else "token_throughput", _value),
         ("memory", memory, _value),
         ("eff.", "scaling_efficiency", _value),
+        *((("speedup", "speedup", _with_interval),) if any(result.measurement.over for result in results) else ()),
     )
     return [
         _metric_column(header, metric, cell, results) for header, metric, cell in wanted if _filled(results, metric)
@@ -118,8 +118,8 @@ def _with_interval(comparison: Comparison, common: Scale) -> str:
 
 
 def _variant(result: Result) -> str:
-    """The variant's name, and its strategy where that is another word: ``weak ddp``."""
-    return " ".join(dict.fromkeys((result.name, result.measurement.strategy)))
+    """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
+    return " ".join(dict.fromkeys((result.name, result.measurement.training)))
 
 
 def _change(result: Result) -> str:
@@ -162,11 +162,14 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
     for result in results:
         for remark in (*([] if accepting else _verdict_remarks(result)), *findings(result)):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {_variant(result)}")
+    over = {result.measurement.over: None for result in results if result.measurement.over}
+    partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
-    return tuple(memory) + tuple(
+    remarks = (
         f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
         for remark, names in concerned.items()
     )
+    return (*memory, *partners, *remarks)
 
 
 def _verdict(result: Result, *, accepting: bool) -> str:
@@ -180,9 +183,8 @@ def _verdict_remarks(result: Result) -> list[str]:
         return ["no baseline; --ddpperf-save stores one"]
     if result.verdict is Verdict.IMPROVED:
         return ["better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"]
-    differs = differences(result.baseline.environment, result.measurement.environment) if result.baseline else ()
-    if result.verdict is Verdict.INCOMPATIBLE and differs:
-        return [f"the baseline is of another environment: {', '.join(differs)}"]
+    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
+        return [f"the baseline is not comparable: {', '.join(result.differs)}"]
     if result.verdict not in _TELLING:
         return []
     return [

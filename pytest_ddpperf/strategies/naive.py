@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import in_memory_order, replicate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
     """Start all ranks from rank 0's parameters and buffers, and average the gradients in parameter order.
 
-    Buffers (the statistics of a BatchNorm) are made equal once, at the start; after that each rank keeps its own.
+    Nothing is sent in backward; ``synchronise`` sends each gradient from where it lies and waits for it, so no memory
+    is needed beside the gradients.
 
     A parameter that took no part in this rank's forward pass still joins, with zeros: the others may have used it and
     wait for this rank. Where no rank used it, its gradient becomes zeros, where torch's DDP with
-    ``find_unused_parameters`` would leave it None; to tell the two apart would cost a collective in every step.
+    ``find_unused_parameters`` would leave it None; to tell the two apart would cost a collective in every step. All
+    hand-written strategies are alike in this.
+
+    Raises:
+        WorkloadError: the ranks' models are not built alike.
     """
-    for tensor in (*module.parameters(), *module.buffers()):
-        dist.broadcast(tensor.detach(), src=0)
-    # parameters() yields a tied weight once.
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    replica = replicate(module, ctx)
+    share = 1 / ctx.world_size
 
     def synchronise() -> None:
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
-            parameter.grad.div_(ctx.world_size)  # gloo has no ReduceOp.AVG
+        replica.check_same_trained()
+        for trained in replica.trained:
+            gradient = trained.gradient()
+            gradient.mul_(share)  # before the sum: fp16 must not overflow. gloo has no ReduceOp.AVG
+            dist.all_reduce(in_memory_order(gradient))
 
     return Parallel(module, synchronise)

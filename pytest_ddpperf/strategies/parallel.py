@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from pytest_ddpperf.records import Mode
+
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+OptimizerFactory: TypeAlias = "Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]"
+MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 
 class RankView(Protocol):
@@ -45,15 +51,39 @@ class RankView(Protocol):
         """How a point of a scaling curve is measured; None for a plain benchmark."""
 
 
+def _nothing() -> None:
+    """Nothing is left to be done."""
+
+
 @dataclass(frozen=True)
 class Parallel:
     """A module made ready to be trained by several ranks.
 
     Attributes:
         module: what the forward pass is to be run through.
-        synchronise: called after backward and before the optimizer's step; when it returns, every rank's gradients
-            are the mean over the ranks (on CUDA: are queued to be so on the current stream).
+        synchronise: called after the last backward of a step (after each one where ``no_sync`` is left out) and before
+            the optimizer's step; when it returns, every rank's gradients are the mean over the ranks (on CUDA: are
+            queued to be so on the current stream).
+        no_sync: a context for forward and backward of a micro-batch whose gradients are only added up locally. None
+            where backward sends nothing anyway.
+        make_optimizer: what turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
+        clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
+            given one; gives back the norm before.
+        make_scaler: gives the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
+        gradients: the whole gradients on the CPU, by the names that the parameters had before; a collective where the
+            module is sharded, so called on all ranks. None values for parameters without a gradient.
+        parameters: the whole parameters likewise.
+        precision: the narrowest type that gradients are computed or sent in, beside the precision of the benchmark.
+        lossy: whether its gradients are not those of a single process, by design: it is then held to convergence.
     """
 
     module: nn.Module
-    synchronise: Callable[[], None]
+    synchronise: Callable[[], None] = _nothing
+    no_sync: Callable[[], AbstractContextManager[Any]] | None = None
+    make_optimizer: MakeOptimizer | None = None
+    clip_grad_norm: Callable[[float], torch.Tensor] | None = None
+    make_scaler: Callable[[], torch.amp.GradScaler] | None = None
+    gradients: Callable[[], dict[str, torch.Tensor | None]] | None = None
+    parameters: Callable[[], dict[str, torch.Tensor]] | None = None
+    precision: Precision = "fp32"
+    lossy: bool = False

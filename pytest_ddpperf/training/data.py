@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
 
-from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.training.loading import rebuilt, require_data_loader
+from pytest_ddpperf.training.picking import pick
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -17,28 +24,121 @@ if TYPE_CHECKING:
 NextBatch = Callable[[], tuple[Any, Any]]
 
 
-def batches(ctx: RankView, workload: Workload) -> NextBatch:
-    """What gives ``(inputs, targets)`` of the next step, on the rank's device.
+class Batches:
+    """Called, it gives ``(inputs, targets)`` of the next step, on the rank's device. Owns the workers that load them.
+
+    Attributes:
+        loads: whether there is anything to wait for: not where one batch was made for all steps.
+        picked: what ``loader=auto`` came to and a sentence on it; None where there was nothing to be picked.
+        close: ends the workers.
+    """
+
+    def __init__(
+        self,
+        next_batch: NextBatch,
+        *,
+        loads: bool,
+        picked: tuple[LoaderSettings, str] | None = None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._next_batch = next_batch
+        self.loads = loads
+        self.picked = picked
+        self.close = close
+
+    def __call__(self) -> tuple[Any, Any]:
+        """The next batch."""
+        return self._next_batch()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[float]]:
+        """Within, the seconds that each call takes are added to the list that this gives.
+
+        They are the seconds in which the rank can do nothing else: it fetches the batch or waits for a worker to, and
+        sends it on its way to the device. Outside, nothing is measured and nothing is spent on it.
+        """
+        untimed = self._next_batch
+        waits: list[float] = []
+
+        def timed() -> tuple[Any, Any]:
+            start = time.perf_counter()
+            batch = untimed()
+            waits.append(time.perf_counter() - start)
+            return batch
+
+        self._next_batch = timed
+        try:
+            yield waits
+        finally:
+            self._next_batch = untimed
+
+
+def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None = None) -> Batches:
+    """This rank's batches.
 
     In strong mode every rank makes the same global batches and takes its own slice of each.
 
+    Args:
+        ctx: the rank.
+        workload: whose batch or loader is to be used.
+        settings: what to change in the loader; None to use it as it is. With ``auto`` this is a collective.
+
     Raises:
-        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced.
+        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced; or its loader is
+            none whose settings can be changed.
+        SettingError: the settings do not fit the workload.
     """
     if workload.batch is not None:
         source = located(workload.batch)
+        if settings is not None:
+            raise SettingError(
+                f"loader={settings}: this workload has one batch for all steps, by {source}, so there is nothing to "
+                "load; give it a loader(rank, world_size), or leave loader=... out"
+            )
         pair = _on_device(ctx, _rank_share(ctx, _pair(workload.batch(), source), source))
-        return lambda: pair
+        return Batches(lambda: pair, loads=False)
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
-    loader = workload.loader(0, 1) if ctx.mode == "strong" else workload.loader(ctx.rank, ctx.world_size)
+    loader: Any = workload.loader(0, 1) if ctx.mode == "strong" else workload.loader(ctx.rank, ctx.world_size)
+    picked = None
+    if settings is not None:
+        loader, picked = with_settings(ctx, loader, settings, source)
     stream = _endless(loader, source)
-    return lambda: _on_device(ctx, _rank_share(ctx, next(stream), source))
+
+    def close() -> None:
+        # An iterator ends its workers when it is let go of; a DataLoader with persistent ones holds on to it.
+        stream.close()
+        if isinstance(loader, DataLoader):
+            loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
+
+    return Batches(
+        lambda: _on_device(ctx, _rank_share(ctx, next(stream), source)), loads=True, picked=picked, close=close
+    )
 
 
-def _endless(loader: Iterable[Any], source: str) -> Iterator[tuple[Any, Any]]:
+def with_settings(
+    ctx: RankView, loader: object, settings: LoaderSettings, source: str
+) -> tuple[DataLoader[Any], tuple[LoaderSettings, str] | None]:
+    """The loader with the settings, and what was picked where they left that open.
+
+    In strong mode every rank reads the whole data and takes its slice of each batch, so nothing is shared out.
+
+    Raises:
+        WorkloadError: this is no DataLoader.
+        SettingError: its settings cannot be changed like that.
+    """
+    own = require_data_loader(loader, source)
+    share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)
+    if not settings.auto:
+        return rebuilt(own, settings, share, source), None
+    picked, reason = pick(ctx, own)
+    picked = replace(picked, sampler=settings.sampler)
+    return rebuilt(own, picked, share, source), (picked, reason)
+
+
+def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:
     """Batch after batch, beginning again at the end, as a training over several epochs does."""
-    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+    set_epoch = _epoch_setter(loader)
     size = None
     epoch = 0
     while True:
@@ -58,6 +158,14 @@ def _endless(loader: Iterable[Any], source: str) -> Iterator[tuple[Any, Any]]:
                 "times, such as a DataLoader, instead of an iterator"
             )
         epoch += 1
+
+
+def _epoch_setter(loader: object) -> Callable[[int], object] | None:
+    """What tells the epoch to the loader's sampler, or to the batch sampler or the sampler in it."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    setters = (getattr(holder, "set_epoch", None) for holder in holders)
+    return next((setter for setter in setters if setter is not None), None)
 
 
 def _pair(batch: Any, source: str) -> tuple[Any, Any]:

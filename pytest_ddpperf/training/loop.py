@@ -5,19 +5,27 @@ from __future__ import annotations
 import gc
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.memory import watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.loader_settings import LoaderSettings
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.step import Step
     from pytest_ddpperf.training.workload import Workload
+
+DIAGNOSED_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -26,13 +34,16 @@ class LaunchJob:
 
     Attributes:
         subject: a workload, or a function ``build(ctx)`` that gives back one step.
-        strategy: how the ranks of a workload are synchronised; a function of the user's sees to that itself.
+        strategy: how the ranks of a workload are synchronised; None for a function of the user's, which sees to that
+            itself.
+        settings: what else decides how a workload is trained.
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
     """
 
     subject: Workload | Callable[[Any], Any]
-    strategy: str
+    strategy: Strategy | None
+    settings: Settings
     plan: Plan
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
@@ -52,21 +63,28 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
-    step = build_step(ctx, job.subject, job.strategy, job.samples_per_step, job.tokens_per_step)
+    step = build_step(ctx, job)
     try:
         for number in range(1, job.plan.warmup + 1):
             loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
         clock = clock_for(ctx.device, marks=job.plan.steps + 1)
+        graphs = compiled_graphs()
         with collector_paused():
             dist.barrier()  # all ranks begin together: the first step must not pay for the others' warm-up
             step_times, loss = timed_block(step.run, job.plan.steps, clock)
+        _refuse_compiling(compiled_graphs() - graphs, job.plan)
+        updated = _without_skipped(step_times, step.skipped_steps, job.plan)
         last_loss = loss_value(loss, f"after {job.plan.steps} timed steps on rank {ctx.rank}")
         peaks = memory()
+        data_waits = _data_waits(step, job.plan)
     finally:
         step.close()
     return RankLaunch(
         rank=ctx.rank,
-        step_times=step_times,
+        step_times=updated,
+        skipped_steps=len(step_times) - len(updated),
+        data_waits=data_waits,
+        picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         loss=last_loss,
         samples_per_step=step.samples_per_step,
@@ -87,6 +105,44 @@ def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple
         loss = run()
         marks.append(mark())
     return clock.seconds(marks), loss
+
+
+def _data_waits(step: Step, plan: Plan) -> tuple[float, ...]:
+    """How long each of a few more steps waited for data: a pass of its own, for no timed step carries an instrument."""
+    if step.data is None or not step.data.loads:
+        return ()
+    steps = min(plan.steps, DIAGNOSED_STEPS)
+    with step.data.timed() as waits:
+        for _ in range(steps):
+            step.run()
+    batches = len(waits) // steps
+    return tuple(sum(waits[i : i + batches]) for i in range(0, len(waits), batches))
+
+
+def _in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
+    settings, sentence = picked
+    return str(settings), sentence
+
+
+def _refuse_compiling(graphs: int, plan: Plan) -> None:
+    if graphs:
+        raise WorkloadError(
+            f"torch.compile compiled {format_count(graphs, 'graph')} inside the timed steps, so their times are not "
+            f"those of training: raise the warm-up (now {format_count(plan.warmup, 'step')}), or keep shapes and "
+            "Python values the same from step to step"
+        )
+
+
+def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int], plan: Plan) -> tuple[float, ...]:
+    """The times of the steps that updated the parameters: a step that overflowed leaves the optimizer's work out."""
+    left_out = {number - plan.warmup for number in skipped}
+    kept = tuple(time for i, time in enumerate(step_times) if i not in left_out)
+    if not kept:
+        raise WorkloadError(
+            f"the gradients of all {len(step_times)} timed steps overflowed in fp16, so that none updated the "
+            "parameters: raise the warm-up until the scale has settled, or use precision=bf16"
+        )
+    return kept
 
 
 @contextmanager

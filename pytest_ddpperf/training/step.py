@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.strategies import parallelise
-from pytest_ddpperf.training.data import batches
+from pytest_ddpperf.training.data import Batches, batches
+from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, a, seed
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.loop import LaunchJob
 
-MODEL_SEED = 0
-DATA_SEED = 1  # not the model's: weights and data must not be the same random numbers
+DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbers
 
 
 @dataclass(frozen=True)
@@ -30,109 +30,87 @@ class Step:
         run: does one step and gives its loss: a number, a scalar tensor, or None.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
         close: gives back what the step holds.
+        skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
+        data: where a workload's batches come from.
     """
 
     run: Callable[[], Any]
     samples_per_step: float | None
     tokens_per_step: float | None
     close: Callable[[], object]
+    skipped_steps: Sequence[int] = ()
+    data: Batches | None = None
 
 
-def build_step(
-    ctx: RankView,
-    subject: Workload | Callable[[Any], Any],
-    strategy: str,
-    samples_per_step: float | None = None,
-    tokens_per_step: float | None = None,
-) -> Step:
+def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """The step of a workload, or the one that a function ``subject(ctx)`` gives back.
 
-    Counts given here win over those of the subject. In strong mode a workload's counts and those given here are of
-    the whole group's step, of which each rank does its share; what a step object says of itself is this rank's.
-
-    Args:
-        ctx: the rank.
-        subject: a workload, or a function that is called with ``ctx`` and gives back one step: a callable, which may
-            have the attributes ``samples`` and ``tokens`` (this rank's, in one step) and a method ``close()``.
-        strategy: how the ranks of a workload are synchronised; a function of the user's sees to that itself.
-        samples_per_step: samples in one step; None to ask the subject.
-        tokens_per_step: tokens in one step; None to ask the subject.
+    The job's counts win over those of the subject. In strong mode a workload's counts and the job's are of the whole
+    group's step, of which each rank does its share; what a step object says of itself is this rank's. A workload's
+    counts are those of one batch, of which a step that accumulates takes several.
 
     Raises:
         WorkloadError: the subject does not keep its contract.
         SettingError: there is no such strategy, or not for this world size.
+        RankSkipped: this device cannot do what the settings ask for.
     """
-    share = ctx.world_size if ctx.mode == "strong" else 1
-    given_samples = None if samples_per_step is None else samples_per_step / share
-    given_tokens = None if tokens_per_step is None else tokens_per_step / share
+    subject = job.subject
+    ranks = ctx.world_size if ctx.mode == "strong" else 1
+    given = _Counts(job.samples_per_step, job.tokens_per_step)
     if not isinstance(subject, Workload):
-        return _users_step(ctx, subject, given_samples, given_tokens)
-    own_tokens = None if subject.tokens_per_step is None else subject.tokens_per_step / share
-    return Step(
-        run=_training_step(ctx, subject, strategy),
-        samples_per_step=subject.samples_per_step / share if given_samples is None else given_samples,
-        tokens_per_step=own_tokens if given_tokens is None else given_tokens,
-        close=_nothing,
-    )
+        return _users_step(ctx, subject, given.scaled(1, ranks))
+    own = _Counts(subject.samples_per_step, subject.tokens_per_step)
+    counts = given.otherwise(own).scaled(job.settings.accumulation_steps, ranks)
+    assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
+    trainer, data, run = _training_step(ctx, subject, job.strategy, job.settings, job.plan.warmup)
+    return Step(run, counts.samples, counts.tokens, close=data.close, skipped_steps=trainer.skipped_steps, data=data)
 
 
-def _training_step(ctx: RankView, workload: Workload, strategy: str) -> Callable[[], torch.Tensor]:
-    """Model, optimizer and data, built and bound into the step that trains them."""
-    _seed(MODEL_SEED)
-    model = workload.model()
-    if not isinstance(model, nn.Module):
-        raise WorkloadError(f"{located(workload.model)} gave {_a(model)}: model() must give a torch.nn.Module")
-    parallel = parallelise(strategy, model.to(ctx.device), ctx)
-    optimizer = workload.optimizer(parallel.module.parameters())
-    if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
-        raise WorkloadError(
-            f"{located(workload.optimizer)} gave {_a(optimizer)}: optimizer(parameters) must give a torch optimizer"
+@dataclass(frozen=True)
+class _Counts:
+    """Samples and tokens of one step; None where unknown."""
+
+    samples: float | None
+    tokens: float | None
+
+    def scaled(self, times: int, over: int) -> _Counts:
+        return _Counts(*(None if count is None else count * times / over for count in (self.samples, self.tokens)))
+
+    def otherwise(self, other: _Counts) -> _Counts:
+        return _Counts(
+            other.samples if self.samples is None else self.samples,
+            other.tokens if self.tokens is None else self.tokens,
         )
-    _seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
-    next_batch = batches(ctx, workload)
-    module, loss_of, synchronise = parallel.module, workload.loss, parallel.synchronise
+
+
+def _training_step(
+    ctx: RankView, workload: Workload, strategy: Strategy, settings: Settings, warmup: int
+) -> tuple[Trainer, Batches, Callable[[], torch.Tensor]]:
+    """Model, optimizer and data, built and bound into the step that trains them."""
+    trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
+    seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
+    data = batches(ctx, workload, settings.loader)
+    backward, update = trainer.backward, trainer.update
 
     def run() -> torch.Tensor:
-        inputs, targets = next_batch()
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(module(inputs), targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise WorkloadError(f"{located(loss_of)} gave {_a(loss)}: loss(outputs, targets) must give a scalar tensor")
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        synchronise()
-        optimizer.step()
-        return loss.detach()
+        loss = backward(data)
+        update()
+        return loss
 
-    return run
+    if settings.compile == "step":
+        run = torch.compile(run, backend=settings.compile_backend)
+    return trainer, data, run
 
 
-def _users_step(
-    ctx: RankView, build: Callable[[Any], Any], samples_per_step: float | None, tokens_per_step: float | None
-) -> Step:
+def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> Step:
     """The step that the user's function gives back, whatever it is made of."""
     step = build(ctx)
     if not callable(step):
         raise WorkloadError(
-            f"{located(build)} returned {_a(step)}; it must return a callable that runs one training step"
+            f"{located(build)} returned {a(step)}; it must return a callable that runs one training step"
         )
-    return Step(
-        run=step,
-        samples_per_step=getattr(step, "samples", None) if samples_per_step is None else samples_per_step,
-        tokens_per_step=getattr(step, "tokens", None) if tokens_per_step is None else tokens_per_step,
-        close=getattr(step, "close", _nothing),
-    )
-
-
-def _a(value: object) -> str:
-    """What a value is, in words for a message."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
+    counts = given.otherwise(_Counts(getattr(step, "samples", None), getattr(step, "tokens", None)))
+    return Step(step, counts.samples, counts.tokens, close=getattr(step, "close", _nothing))
 
 
 def _nothing() -> None:

@@ -104,6 +104,21 @@ def test_want_of_memory_and_pytest_fail_have_words_of_their_own() -> None:
     assert str(told(raised(0, "Failed", "no good", 1, "failed"))).startswith("rank 0 of 1 failed: no good")
 
 
+def test_a_failure_tells_whether_memory_was_wanting() -> None:
+    wanting = raised(1, "MemoryError", "", 2, "memory")
+    assert told(raised(0, "RuntimeError", GLOO, 1), wanting).out_of_memory
+    assert told(raised(0, "ValueError", "boom", 1), wanting).out_of_memory  # also where another one failed first
+    assert told(died(0, -9, 1), out_of_memory=True).out_of_memory
+    assert told(died(0, -6, 1, "terminate called after ...\n  what():  std::bad_alloc\n")).out_of_memory
+
+
+def test_no_other_failure_is_taken_for_want_of_memory() -> None:
+    assert not told(raised(0, "ValueError", "boom", 1), out_of_memory=True).out_of_memory
+    assert not told(died(0, -9, 1)).out_of_memory  # by whomever
+    assert not told(died(0, -11, 1), out_of_memory=True).out_of_memory
+    assert not told(died(0, -6, 1, "Assertion `ok' failed")).out_of_memory
+
+
 def test_a_skip_counts_where_nothing_failed() -> None:
     skip = raised(0, "Skipped", "no data", 1, "skipped")
     error = failure([skip, raised(1, "RuntimeError", GLOO, 2)], 2, out_of_memory=False)

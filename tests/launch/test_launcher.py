@@ -210,3 +210,17 @@ def test_a_partial_is_called_like_any_function(launcher: Launcher) -> None:
         return (ctx.rank + 1) * value * factor
 
     assert run(launcher, functools.partial(scale, factor=3), 5, world_size=2).values == (15, 30)
+
+
+def imported(_ctx: RankContext, name: str) -> bool:
+    return name in sys.modules
+
+
+def test_what_a_launch_preloads_its_ranks_and_later_ones_find_imported(launcher: Launcher) -> None:
+    """A module that cannot be imported is for the code to complain of that needs it."""
+    name = "xml.dom.pulldom"
+    assert run(launcher, imported, name, world_size=2).values == (False, False)
+    preload = ("no_such_module", name)
+    found = launcher.run(imported, name, world_size=2, backend="gloo", device="cpu", timeout=60, preload=preload)
+    assert found.values == (True, True)
+    assert run(launcher, imported, name, world_size=2).values == (True, True)

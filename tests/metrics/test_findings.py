@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -70,3 +71,26 @@ def test_an_outlying_launch_is_named_and_kept() -> None:
 )
 def test_launches_that_belong_together_are_not_named(times: list[float]) -> None:
     assert findings_of(measurement(*([time] for time in times))) == ()
+
+
+def test_what_an_accumulating_step_trains_on_is_named() -> None:
+    """3 ranks of 32 samples in 4 micro-batches: 96."""
+    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 3, "2.13", None)
+    ranks = tuple(RankLaunch(r, tuple(SETTLED), {}, None, 32, None) for r in range(3))
+    launch = Launch(0, ranks, 1.0)
+    recipe = {"accumulation_steps": "4"}
+    measured = Measurement("ddp", "ddp", None, Plan(3, 12), environment, (launch,), recipe=recipe)
+
+    assert findings_of(measured) == ("effective batch size 96: 4 micro-batches on each of 3 ranks",)
+    assert findings_of(replace(measured, recipe={})) == ()
+
+
+def test_steps_that_updated_nothing_are_counted() -> None:
+    """Two launches of 12 timed steps of which 9 and 12 remain: 3 of 24."""
+    base = measurement(SETTLED[:9], SETTLED)
+    ranks = (replace(base.launches[0].ranks[0], skipped_steps=3),)
+    launches = (replace(base.launches[0], ranks=ranks), base.launches[1])
+
+    (finding,) = findings_of(replace(base, launches=launches))
+
+    assert finding.startswith("fp16 gradients overflowed in 3 of 24 timed steps, which updated nothing")

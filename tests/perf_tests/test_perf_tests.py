@@ -25,6 +25,15 @@ def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) 
     assert done.returncode == 0, done.stdout + done.stderr
     for test in ("test_small[naive]", "test_small[ddp]", "test_larger", "test_weak_scaling", "test_strong_scaling"):
         assert f"::{test}" in done.stdout
+    assert "::test_options" not in done.stdout
+
+
+@pytest.mark.parametrize("chosen", [["-m", "sweep"], ["perf_tests/test_strategies.py::test_options"]])
+def test_the_sweeps_run_when_chosen(chosen: list[str]) -> None:
+    command = [sys.executable, "-m", "pytest", "perf_tests/test_strategies.py", "--collect-only", "-q", *chosen]
+    done = subprocess.run(command, cwd=SUITE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "::test_options[ddp[comm_hook=powersgd]]" in done.stdout
 
 
 @pytest.fixture

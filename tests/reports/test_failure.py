@@ -127,9 +127,10 @@ def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_compa
 def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> None:
     baseline = stored(make_result())
     foreign = replace(baseline, environment=replace(baseline.environment, torch="2.11", cores=64), commit=None)
-    result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign)
+    differs = ("cores 64 -> 2", "torch 2.11 -> 2.13")
+    result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=differs)
     assert failure_text(result, accept=ACCEPT).splitlines() == [
-        "incompatible: the baseline is of another environment: cores 64 -> 2, torch 2.11 -> 2.13",
+        "incompatible: the baseline is not comparable: cores 64 -> 2, torch 2.11 -> 2.13",
         f"{MEASURED}; baseline cpu-amd-epyc-64c-t1-gloo-w2-torch2.11, 2026-01-12",
         f"  save one for this environment: {ACCEPT}",
     ]

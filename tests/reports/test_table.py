@@ -119,12 +119,17 @@ def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_compa
         [
             make_result(test="t.py::new", verdict=Verdict.NEW, baseline=None),
             make_result(test="t.py::fast", verdict=Verdict.IMPROVED, comparisons=(fast,)),
-            make_result(test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, baseline=foreign),
+            make_result(
+                test="t.py::foreign",
+                verdict=Verdict.INCOMPATIBLE,
+                baseline=foreign,
+                differs=("world size 4 -> 2",),
+            ),
         ]
     ).notes
     assert notes[0] == "new bucketed: no baseline; --ddpperf-save stores one"
     assert "the baseline is stale" in notes[1]
-    assert notes[2] == "foreign bucketed: the baseline is of another environment: world size 4 -> 2"
+    assert notes[2] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
 
 
 def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:

@@ -16,6 +16,8 @@ from pytest_ddpperf.instruments.clock import Clock
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.training.loop import LaunchJob, collector_paused, loss_value, run_launch, timed_block
 from pytest_ddpperf.training.workload import Workload
 
@@ -27,7 +29,7 @@ def launcher() -> Iterator[Launcher]:
 
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
-    return LaunchJob(lambda _ctx: step, "ddp", Plan(warmup, steps))
+    return LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup, steps))
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -138,10 +140,59 @@ def linear_workload() -> Workload:
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
 def test_two_ranks_measure_a_workload(launcher: Launcher, strategy: str) -> None:
-    given = LaunchJob(linear_workload(), strategy, Plan(warmup=2, steps=4))
+    given = LaunchJob(linear_workload(), resolve(strategy), Settings(), Plan(warmup=2, steps=4))
     reports = launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values
     assert [report.rank for report in reports] == [0, 1]
     assert [len(report.step_times) for report in reports] == [4, 4]
     assert [(report.samples_per_step, report.tokens_per_step) for report in reports] == [(4, 32), (4, 32)]
     assert reports[0].loss != reports[1].loss  # each has data of its own
     assert all(report.loss is not None and 0 < report.loss < 1 for report in reports)
+
+
+class Scalar(torch.nn.Module):
+    """One weight, whose gradient is its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.weight * inputs
+
+
+def overflowing(*numbers: float) -> LaunchJob:
+    """Two steps of warm-up and three timed ones on these numbers, in fp16: 1e35 times the scale overflows."""
+    batches = [(torch.tensor([number]), torch.zeros(1)) for number in numbers]
+    workload = Workload(
+        model=Scalar,
+        loader=lambda _rank, _size: batches,
+        loss=lambda outputs, _targets: outputs.mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+        samples_per_step=1,
+    )
+    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), Plan(2, 3))
+
+
+def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> None:
+    """The first number is of the warm-up, so only the fourth counts."""
+    report = run_launch(make_ctx(), overflowing(1e35, 1, 1, 1e35, 1))
+    assert len(report.step_times) == 2
+    assert report.skipped_steps == 1
+
+
+def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:
+    with pytest.raises(WorkloadError, match=r"all 3 timed steps overflowed in fp16.*raise the warm-up"):
+        run_launch(make_ctx(), overflowing(1, 1, 1e35, 1e35, 1e35))
+
+
+def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
+    """The fourth step, a timed one, has a shape of its own."""
+
+    def build(_ctx: Any) -> Any:
+        twice = torch.compile(lambda tensor: tensor * 2, backend="eager", dynamic=False)
+        sizes = iter([3, 3, 3, 5, 3])
+        return lambda: twice(torch.ones(next(sizes))).sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(WorkloadError, match=r"compiled 1 graph inside the timed steps.*raise the warm-up"):
+        run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(2, 3)))

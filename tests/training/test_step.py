@@ -11,8 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch import RankContext
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.step import Step, build_step
 from pytest_ddpperf.training.workload import Workload
 
 SEEN: list[Any] = []
@@ -47,6 +52,20 @@ def eight() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(8.0), torch.zeros(8)
 
 
+def step_of(
+    ctx: RankContext,
+    subject: Any,
+    strategy: str,
+    *,
+    samples_per_step: float | None = None,
+    tokens_per_step: float | None = None,
+    **settings: Any,
+) -> Step:
+    """The step of a launch."""
+    job = LaunchJob(subject, resolve(strategy), Settings(**settings), Plan(2, 5), samples_per_step, tokens_per_step)
+    return build_step(ctx, job)
+
+
 def workload(**changes: Any) -> Workload:
     fields: dict[str, Any] = {
         "model": Recorder,
@@ -65,7 +84,7 @@ def loader_workload(loader: Any, **changes: Any) -> Workload:
 
 def test_a_step_trains(make_ctx: Any) -> None:
     """weight w, inputs x of 1 and 3, targets 0: loss 5 w^2, gradient 10 w; from w = 1 by 0.25 to -1.5, loss 11.25."""
-    step = build_step(
+    step = step_of(
         make_ctx(), workload(batch=lambda: (torch.tensor([1.0, 3.0]), torch.zeros(2)), samples_per_step=2), "single"
     )
     assert step.run() == 5.0
@@ -76,9 +95,9 @@ def test_a_step_trains(make_ctx: Any) -> None:
 
 
 def test_counts_are_the_workloads_unless_the_test_gives_its_own(make_ctx: Any) -> None:
-    step = build_step(make_ctx(), workload(), "single")
+    step = step_of(make_ctx(), workload(), "single")
     assert (step.samples_per_step, step.tokens_per_step) == (8, 80)
-    step = build_step(make_ctx(), workload(tokens_per_step=None), "single", samples_per_step=3)
+    step = step_of(make_ctx(), workload(tokens_per_step=None), "single", samples_per_step=3)
     assert (step.samples_per_step, step.tokens_per_step) == (3, None)
 
 
@@ -89,7 +108,7 @@ def test_a_batch_is_made_once(make_ctx: Any) -> None:
         made.append(1)
         return torch.rand(8), torch.zeros(8)
 
-    step = build_step(make_ctx(), workload(batch=batch), "single")
+    step = step_of(make_ctx(), workload(batch=batch), "single")
     step.run()
     step.run()
     assert len(made) == 1
@@ -105,16 +124,16 @@ def test_every_rank_has_the_same_model_and_data_of_its_own(make_ctx: Any) -> Non
 
     random_data = workload(model=model, batch=lambda: (torch.rand(8), torch.zeros(8)))
     for rank in (0, 1):
-        build_step(make_ctx(rank, 2), random_data, "ddp").run()
+        step_of(make_ctx(rank, 2), random_data, "ddp").run()
     assert weights[0] == weights[1]
     assert not torch.equal(SEEN[0], SEEN[1])
 
 
 def test_in_strong_mode_ranks_share_the_same_global_batch(make_ctx: Any) -> None:
     together = workload(batch=lambda: (torch.rand(8), torch.zeros(8)))
-    build_step(make_ctx(0, 1, "strong"), together, "ddp").run()
+    step_of(make_ctx(0, 1, "strong"), together, "ddp").run()
     for rank in (0, 1):
-        step = build_step(make_ctx(rank, 2, "strong"), together, "ddp")
+        step = step_of(make_ctx(rank, 2, "strong"), together, "ddp")
         step.run()
         assert (step.samples_per_step, step.tokens_per_step) == (4, 40)
     assert torch.equal(torch.cat(SEEN[1:]), SEEN[0])
@@ -130,7 +149,7 @@ def test_in_strong_mode_ranks_share_the_loaders_batches(make_ctx: Any) -> None:
     def pairs(rank: int, world_size: int) -> list[Any]:
         return [(batch["inputs"], torch.zeros(4)) for batch in loader(rank, world_size)]
 
-    step = build_step(make_ctx(1, 2, "strong"), loader_workload(pairs), "ddp")
+    step = step_of(make_ctx(1, 2, "strong"), loader_workload(pairs), "ddp")
     step.run()
     step.run()
     assert asked == [(0, 1)]  # the whole data: a rank that read its share only would see a different batch
@@ -146,18 +165,18 @@ def test_nested_batches_are_sliced_tensor_by_tensor(make_ctx: Any) -> None:
         left, zeros = eight()
         return {"left": left, "more": [10 * left, "a word"]}, zeros
 
-    build_step(make_ctx(1, 4, "strong"), workload(model=Sum, batch=nested), "ddp").run()
+    step_of(make_ctx(1, 4, "strong"), workload(model=Sum, batch=nested), "ddp").run()
     assert SEEN[0].tolist() == [22.0, 33.0]  # rank 1 of 4 has 2 and 3, and ten times that
 
 
 def test_a_global_batch_that_cannot_be_shared_is_refused(make_ctx: Any) -> None:
     message = r"eight \(.*test_step.py:\d+\) gave a tensor of 8 along dimension 0, which 3 ranks cannot share equally"
     with pytest.raises(WorkloadError, match=message):
-        build_step(make_ctx(0, 3, "strong"), workload(), "ddp")
+        step_of(make_ctx(0, 3, "strong"), workload(), "ddp")
 
 
 def test_weak_mode_gives_every_rank_all_of_its_batch(make_ctx: Any) -> None:
-    step = build_step(make_ctx(1, 2, "weak"), workload(), "ddp")
+    step = step_of(make_ctx(1, 2, "weak"), workload(), "ddp")
     step.run()
     assert SEEN[0].tolist() == eight()[0].tolist()
     assert step.samples_per_step == 8
@@ -168,7 +187,7 @@ def test_a_loader_gives_its_ranks_share_and_begins_again_with_a_new_epoch(make_c
         data = TensorDataset(torch.arange(16.0), torch.zeros(16))
         return DataLoader(data, batch_size=4, sampler=DistributedSampler(data, world_size, rank))
 
-    step = build_step(make_ctx(1, 2), loader_workload(loader, samples_per_step=4), "ddp")
+    step = step_of(make_ctx(1, 2), loader_workload(loader, samples_per_step=4), "ddp")
     for _ in range(4):
         step.run()
     epochs = [torch.cat(SEEN[:2]).tolist(), torch.cat(SEEN[2:]).tolist()]
@@ -192,7 +211,7 @@ def test_a_loader_gives_its_ranks_share_and_begins_again_with_a_new_epoch(make_c
     ],
 )
 def test_a_loader_that_does_not_do_is_named(make_ctx: Any, loader: Any, message: str) -> None:
-    step = build_step(make_ctx(), loader_workload(loader), "single")
+    step = step_of(make_ctx(), loader_workload(loader), "single")
     with pytest.raises(WorkloadError, match=r"<lambda> \(.*test_step.py:\d+\) " + message):
         [step.run() for _ in range(2)]
 
@@ -207,18 +226,13 @@ def test_a_loader_that_does_not_do_is_named(make_ctx: Any, loader: Any, message:
 )
 def test_a_factory_that_gives_something_else_is_named(make_ctx: Any, changes: Any, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
-        build_step(make_ctx(), workload(**changes), "single")
+        step_of(make_ctx(), workload(**changes), "single")
 
 
 def test_a_loss_that_is_no_scalar_is_named(make_ctx: Any) -> None:
-    step = build_step(make_ctx(), workload(loss=lambda outputs, _targets: outputs), "single")
+    step = step_of(make_ctx(), workload(loss=lambda outputs, _targets: outputs), "single")
     with pytest.raises(WorkloadError, match=r"gave a tensor of shape \(8,\): .* must give a scalar tensor"):
         step.run()
-
-
-def test_an_unknown_strategy_is_a_setting_error(make_ctx: Any) -> None:
-    with pytest.raises(SettingError, match="strategy 'dp' is unknown"):
-        build_step(make_ctx(), workload(), "dp")
 
 
 class UsersStep:
@@ -237,7 +251,7 @@ class UsersStep:
 
 def test_a_users_step_object_tells_its_counts_and_is_closed(make_ctx: Any) -> None:
     own = UsersStep()
-    step = build_step(make_ctx(), lambda _ctx: own, "ddp")
+    step = step_of(make_ctx(), lambda _ctx: own, "ddp")
     assert (step.run(), step.samples_per_step, step.tokens_per_step) == (0.5, 16, 160)
     step.close()
     assert own.closed
@@ -251,7 +265,7 @@ def test_a_users_function_is_a_step_as_it_is(make_ctx: Any) -> None:
         return lambda: None
 
     ctx = make_ctx()
-    step = build_step(ctx, build, "ddp", samples_per_step=32)
+    step = step_of(ctx, build, "ddp", samples_per_step=32)
     assert asked == [ctx]
     assert (step.run(), step.samples_per_step, step.tokens_per_step) == (None, 32, None)
     step.close()
@@ -259,7 +273,7 @@ def test_a_users_function_is_a_step_as_it_is(make_ctx: Any) -> None:
 
 def test_in_strong_mode_counts_that_the_test_gives_are_the_groups(make_ctx: Any) -> None:
     """32 samples of 4 ranks are 8 of each; what the step object tells is this rank's already."""
-    step = build_step(make_ctx(0, 4, "strong"), lambda _ctx: UsersStep(), "ddp", samples_per_step=32)
+    step = step_of(make_ctx(0, 4, "strong"), lambda _ctx: UsersStep(), "ddp", samples_per_step=32)
     assert (step.samples_per_step, step.tokens_per_step) == (8, 160)
 
 
@@ -270,4 +284,4 @@ def test_a_function_that_gives_no_step_is_named(make_ctx: Any) -> None:
     line = build.__code__.co_firstlineno
     expected = re.escape(f"test_step.py:{line}) returned None; it must return a callable that runs one training step")
     with pytest.raises(WorkloadError, match=r"^build \(.*" + expected):
-        build_step(make_ctx(), build, "ddp")
+        step_of(make_ctx(), build, "ddp")

@@ -1,0 +1,23 @@
+"""What does it save to synchronise once for several micro-batches, and what is lost where `no_sync` is forgotten?"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf import Ddpperf
+
+from .language_model import SMALL, language_model
+
+pytestmark = pytest.mark.ddpperf(launches=4, max_time=20)
+
+
+@pytest.mark.parametrize("no_sync", [True, False])
+def test_accumulation(ddpperf: Ddpperf, *, no_sync: bool) -> None:
+    ddpperf.check(language_model(SMALL, batch_size=2), strategy="ddp", accumulation_steps=4, no_sync=no_sync)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("steps", [2, 8])
+@pytest.mark.parametrize("strategy", ["naive", "bucketed", "fsdp1", "fsdp2"])
+def test_accumulation_of_strategies(ddpperf: Ddpperf, strategy: str, steps: int) -> None:
+    ddpperf.check(language_model(SMALL, batch_size=2), strategy=strategy, accumulation_steps=steps)

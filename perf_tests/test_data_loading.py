@@ -1,0 +1,85 @@
+"""Do workers hide what it costs to make a batch? And is what `auto` picks on this machine no worse than it was?
+
+The pictures are stored compressed, and every one is unpacked, turned a little and scaled down before it is trained on:
+work for a core of its own. Each test guards the step time of one way to load them. Where the ranks leave no core to
+spare, as two ranks on two cores do, workers cannot help, and `auto` uses none.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from pytest_ddpperf import Ddpperf, Workload
+
+from .digits import convolutional_network
+
+pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
+
+PICTURES = 768  # of 1797: every launch packs them anew
+STORED = 64  # pixels along the side of a stored picture
+BATCH = 32
+DEGREES = 15.0
+
+
+@pytest.mark.ddpperf(launches=4, max_time=20)
+@pytest.mark.parametrize("loader", ["workers=0", "workers=2,persistent_workers=true", "auto"])
+def test_packed_digits(ddpperf: Ddpperf, loader: str) -> None:
+    ddpperf.check(packed_digits(BATCH), strategy="ddp", loader=loader, name=loader.partition(",")[0])
+
+
+def packed_digits(batch_size: int) -> Workload:
+    """The image classifier, on pictures that take their time to unpack."""
+    return Workload(
+        model=convolutional_network,
+        loader=partial(packed_loader, batch_size),
+        loss=functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        samples_per_step=batch_size,
+    )
+
+
+def packed_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[Any]:
+    """One rank's share of the pictures, shuffled, in batches."""
+    dataset = PackedDigits()
+    sampler = DistributedSampler[Any](dataset, world_size, rank, shuffle=True, drop_last=True)
+    return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)
+
+
+class PackedDigits(Dataset[tuple[Tensor, int]]):
+    """The handwritten digits as a folder of pictures would hold them: large and compressed."""
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no type hints
+
+        pictures, labels = load_digits(return_X_y=True)
+        small = torch.tensor(pictures[:PICTURES], dtype=torch.float32).view(-1, 1, 8, 8)
+        large = functional.interpolate(small, size=(STORED, STORED), mode="bilinear")
+        pixels = (large * (255 / 16)).to(torch.uint8)  # theirs are 0 to 16
+        self.packed = [zlib.compress(picture.numpy().tobytes()) for picture in pixels]
+        self.labels = [int(label) for label in labels[:PICTURES]]
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        unpacked = bytearray(zlib.decompress(self.packed[index]))
+        picture = torch.frombuffer(unpacked, dtype=torch.uint8).view(1, 1, STORED, STORED).float() / 255
+        turned = turn(picture, math.radians(DEGREES * math.sin(index)))
+        return functional.adaptive_avg_pool2d(turned, 8)[0], self.labels[index]
+
+
+def turn(picture: Tensor, angle: float) -> Tensor:
+    """The picture, turned by an angle in radians: the same one for a picture each time, so that all steps are alike."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    rotation = torch.tensor([[[cosine, -sine, 0.0], [sine, cosine, 0.0]]])
+    grid = functional.affine_grid(rotation, list(picture.shape), align_corners=False)
+    return functional.grid_sample(picture, grid, align_corners=False)

@@ -1,0 +1,30 @@
+"""What does a narrower number format gain here? A CPU without units for it may well lose."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf import Ddpperf
+
+from .language_model import SMALL, language_model
+
+pytestmark = pytest.mark.ddpperf(launches=4, max_time=20)
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "fp32",
+        "bf16",
+        *(pytest.param(name, marks=pytest.mark.sweep) for name in ("tf32", "fp16")),
+    ],  # fp16 crawls on CPUs
+)
+def test_precision(ddpperf: Ddpperf, precision: str) -> None:
+    ddpperf.check(language_model(SMALL, batch_size=8), strategy="ddp", precision=precision)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("strategy", ["bucketed", "zero1", "fsdp1", "fsdp2"])
+def test_precision_of_strategies(ddpperf: Ddpperf, strategy: str, precision: str) -> None:
+    ddpperf.check(language_model(SMALL, batch_size=8), strategy=strategy, precision=precision)

@@ -1,0 +1,30 @@
+"""What is used of torch.distributed.optim, without the warning that its import raises."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from pytest_ddpperf.errors import WorkloadError
+
+with warnings.catch_warnings():
+    # Beside what is used here it compiles functional optimizers with torch.jit, which torch has deprecated.
+    warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+    from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+
+__all__ = ["PostLocalSGDOptimizer", "ZeroRedundancyOptimizer", "require_optimizer"]
+
+
+def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
+    """What the factory gave, made sure to be what these optimizers can wrap.
+
+    Raises:
+        WorkloadError: it is none of torch's.
+    """
+    if not isinstance(given, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"{strategy} wraps the workload's optimizer, and optimizer(parameters) gave a value of type "
+            f"{type(given).__name__}: give a torch.optim.Optimizer"
+        )
+    return given

@@ -1,0 +1,145 @@
+"""torch's FullyShardedDataParallel (FSDP1): each unit's parameters lie in one flat parameter, which is sharded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.strategies.copies import parameters_of
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.sharding import dtype_of, mesh_of, narrowest, parameters_of_units, require_gpu, units_of
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+
+
+def parallelise(
+    module: nn.Module,
+    ctx: RankView,
+    *,
+    blocks: Sequence[nn.Module] = (),
+    sharding: str = "FULL_SHARD",
+    use_orig_params: bool = True,
+    cpu_offload: bool = False,
+    param_dtype: str | None = None,
+    reduce_dtype: str | None = None,
+    replicas: int | None = None,
+) -> Parallel:
+    """The module wrapped in FullyShardedDataParallel: each block a unit, and what is outside of them another one.
+
+    A tied weight inside a unit stays tied. Frozen and trainable parameters may be in one unit only with
+    ``use_orig_params``. All ranks have to use the same units in a step; a parameter that a used unit did not use has a
+    gradient of zeros.
+
+    Args:
+        module: on the rank's device.
+        ctx: the rank.
+        blocks: the units; none to wrap the module as one.
+        sharding: a name of torch's ShardingStrategy. On one rank torch shards nothing, whatever it is.
+        use_orig_params: whether the optimizer sees the model's parameters (views of this rank's shard) or one flat
+            parameter for each unit. True here, where torch's default is still False: optimizers can have parameter
+            groups, and it is what torch recommends.
+        cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
+        param_dtype: what is gathered and computed in.
+        reduce_dtype: what gradients are added in; left out, ``param_dtype``.
+        replicas: how many copies of the model HYBRID_SHARD keeps, each sharded over as many ranks.
+
+    Raises:
+        SettingError: a parameter is in two units, a flat parameter would be half frozen, or there is nothing to
+            offload from.
+    """
+    if cpu_offload:
+        require_gpu("fsdp1", ctx)
+    units = units_of(module, blocks, "fsdp1")
+    if not use_orig_params:
+        _require_uniform(module, units)
+    replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
+    chosen = set(units) - {module}
+    with _known_to_the_user():
+        wrapped = FullyShardedDataParallel(
+            module,
+            sharding_strategy=ShardingStrategy[sharding],
+            cpu_offload=CPUOffload(offload_params=True) if cpu_offload else None,
+            auto_wrap_policy=CustomPolicy(lambda inside: inside in chosen),
+            mixed_precision=_mixed_precision(param_dtype, reduce_dtype),
+            device_id=ctx.device,  # without it torch looks for an accelerator
+            use_orig_params=use_orig_params,
+            device_mesh=None if replicas is None else mesh_of(ctx, replicas),
+        )
+    return Parallel(
+        wrapped,
+        no_sync=wrapped.no_sync,
+        clip_grad_norm=wrapped.clip_grad_norm_,
+        # With one rank's shard alone torch.amp.GradScaler would skip a step on some ranks only.
+        make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
+        gradients=partial(_gradients, wrapped),
+        parameters=partial(_whole, wrapped),
+        precision=narrowest(param_dtype, reduce_dtype),
+    )
+
+
+def _mixed_precision(param_dtype: str | None, reduce_dtype: str | None) -> MixedPrecision | None:
+    if param_dtype is None and reduce_dtype is None:
+        return None
+    return MixedPrecision(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
+
+
+def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
+    """A flat parameter is trained or frozen as a whole."""
+    for _, parameters in parameters_of_units(module, units):
+        trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
+        if len(trained) > 1:
+            raise SettingError(
+                f"fsdp1[use_orig_params=false] makes one flat parameter of {trained[True]}, which is trained, and "
+                f"{trained[False]}, which is frozen: use use_orig_params=true"
+            )
+
+
+@contextmanager
+def _known_to_the_user() -> Iterator[None]:
+    """Without two warnings of torch that say what the test has said: NO_SHARD is a choice, and so is one rank."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
+        yield
+
+
+def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:
+    """The whole parameters on the CPU; inside this context they have their old names and shapes."""
+    with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
+        return parameters_of(wrapped)
+
+
+@torch.no_grad()
+def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
+    """The whole gradients, gathered in the place of the parameters.
+
+    torch gathers gradients itself only with ``use_orig_params``. Its way for parameters knows how shards, flat
+    parameters and their padding make up the whole; it is taken here twice: once for the gradients and once for ones
+    where there is a gradient, because a rank need not have a part of every parameter.
+    """
+    shards = list(wrapped.parameters())
+    kept = [shard.detach().clone() for shard in shards]
+    try:
+        for shard in shards:
+            shard.zero_() if shard.grad is None else shard.copy_(shard.grad)
+        gradients = _whole(wrapped)
+        for shard in shards:
+            shard.fill_(shard.grad is not None)
+        given = _whole(wrapped)
+    finally:
+        for shard, value in zip(shards, kept, strict=True):
+            shard.copy_(value)
+    return {name: gradient if given[name].any() else None for name, gradient in gradients.items()}

@@ -1,0 +1,158 @@
+"""torch's fully_shard (FSDP2): each block's parameters are gathered when it is needed, its gradients scattered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.tensor import DTensor
+
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.sharding import dtype_of, mesh_of, narrowest, require_gpu, units_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from pytest_ddpperf.strategies.parallel import RankView
+
+
+def parallelise(
+    module: nn.Module,
+    ctx: RankView,
+    *,
+    blocks: Sequence[nn.Module] = (),
+    reshard_after_forward: bool | None = None,
+    cpu_offload: bool = False,
+    param_dtype: str | None = None,
+    reduce_dtype: str | None = None,
+    replicas: int | None = None,
+) -> Parallel:
+    """The module, sharded in place: each block a unit, and what is outside of them another one.
+
+    Parameters become DTensors under their old names. A tied weight inside a unit stays tied, a frozen parameter is
+    sharded and keeps no gradient. All ranks have to use the same parameters in a step.
+
+    Args:
+        module: on the rank's device.
+        ctx: the rank.
+        blocks: the units; none to shard the module as one.
+        reshard_after_forward: whether to free a unit's parameters between forward and backward; left out, torch frees
+            all but the outermost unit's.
+        cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
+        param_dtype: what is gathered and computed in.
+        reduce_dtype: what gradients are added in; left out, ``param_dtype``.
+        replicas: how many copies of the model there are, each sharded over as many ranks; left out, one.
+
+    Raises:
+        SettingError: a parameter is in two units, or there is nothing to offload from.
+    """
+    if cpu_offload:
+        require_gpu("fsdp2", ctx)
+    units = units_of(module, blocks, "fsdp2")
+    replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
+    mesh = mesh_of(ctx, replicas)
+    precision = MixedPrecisionPolicy(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
+    offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    for unit in units:
+        fully_shard(
+            unit, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=precision, offload_policy=offload
+        )
+    clip = partial(_clip_offloaded, mesh=mesh, device=ctx.device) if cpu_offload else _clip
+    return Parallel(
+        module,
+        no_sync=partial(_no_sync, module),
+        clip_grad_norm=partial(clip, module),
+        # torch.amp.GradScaler asks all ranks when gradients are DTensors, but NCCL cannot when they are on the CPU.
+        make_scaler=partial(ShardScaler, ctx.device.type, process_group=dist.group.WORLD) if cpu_offload else None,
+        gradients=partial(_gradients, module, ctx.device),
+        parameters=partial(_parameters, module, ctx.device),
+        precision=narrowest(param_dtype, reduce_dtype),
+    )
+
+
+@contextmanager
+def _no_sync(module: nn.Module) -> Iterator[None]:
+    """Forward and backward whose gradients stay whole and on this rank, to be scattered with the last ones."""
+    assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
+    module.set_is_last_backward(False)
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+        module.set_is_last_backward(True)
+
+
+def _clip(module: nn.Module, max_norm: float) -> Tensor:
+    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+@torch.no_grad()
+def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, device: torch.device) -> Tensor:
+    """The same for shards on the CPU, whose norms NCCL can only add on the GPU."""
+    shards = _gradient_shards(module.parameters())
+    square = torch.nn.utils.get_total_norm(shards).square().to(device)
+    dist.all_reduce(square, group=mesh.get_group("shard"))
+    norm = square.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+    for shard in shards:
+        shard.mul_(factor.to(shard.device))
+    return norm
+
+
+class ShardScaler(ShardedGradScaler):
+    """Looks at this rank's shards alone, wherever they are, and then asks the other ranks on the GPU."""
+
+    def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        shards = [SimpleNamespace(grad=shard) for shard in _gradient_shards(parameters)]
+        local = SimpleNamespace(param_groups=[{"params": shards}])
+        found: dict[torch.device, Tensor] = super()._unscale_grads_(local, *args, **kwargs)  # type: ignore[arg-type]
+        return found
+
+
+def _gradient_shards(parameters: Any) -> list[Tensor]:
+    """This rank's parts of the gradients; they share the memory of the whole ones."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [grad.to_local() for grad in grads]
+
+
+def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | None]:
+    return {
+        name: None if parameter.grad is None else _whole(parameter.grad, device) for name, parameter in _sharded(module)
+    }
+
+
+def _parameters(module: nn.Module, device: torch.device) -> dict[str, Tensor]:
+    return {name: _whole(parameter, device) for name, parameter in _sharded(module)}
+
+
+def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters as shards, also after a forward pass that no backward has followed."""
+    for unit in module.modules():
+        if isinstance(unit, FSDPModule):
+            unit.reshard()
+    return module.named_parameters()
+
+
+def _whole(tensor: Tensor, device: torch.device) -> Tensor:
+    """A DTensor put together, on the CPU; offloaded shards go through the GPU, where NCCL can reach them."""
+    moved = tensor.detach().to(device)
+    assert isinstance(moved, DTensor)  # noqa: S101  fully_shard has made it one
+    return moved.full_tensor().to(torch.device("cpu"), copy=True)

@@ -1,0 +1,32 @@
+"""Every gradient is all-reduced as soon as it is there, while backward computes the next ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.reducer import Bucket, Reducer, Slot
+from pytest_ddpperf.strategies.replicas import replicate
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ddpperf.strategies.parallel import RankView
+
+
+def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
+    """Start all ranks from rank 0's parameters and buffers, and average the gradients one by one during backward.
+
+    A gradient is sent from where it lies, so no memory is needed beside the gradients; ``synchronise`` sends those that
+    this backward did not bring (zeros for parameters that nothing used) and waits for all.
+
+    Raises:
+        WorkloadError: the ranks' models are not built alike.
+    """
+    reducer = Reducer(replicate(module, ctx), ctx, _one_by_one)
+    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
+
+
+def _one_by_one(slots: Sequence[Slot]) -> list[Bucket]:
+    return [Bucket([slot], buffered=False) for slot in slots]

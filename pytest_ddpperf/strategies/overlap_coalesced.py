@@ -1,0 +1,44 @@
+"""Large gradients are all-reduced one by one as soon as they are there, small ones several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
+from pytest_ddpperf.strategies.replicas import replicate
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ddpperf.strategies.parallel import RankView
+
+
+def parallelise(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
+    """Start all ranks from rank 0's parameters and buffers, and average the gradients during backward.
+
+    A gradient of at least ``coalesce_mb`` is sent from where it lies. Smaller ones, such as biases and norms, whose
+    all-reduces would cost little more than their latency, go together: neighbours in the order in which they arrive,
+    whatever large ones arrive in between, share a buffer, which is full once it holds that much, and become views of
+    it.
+
+    Args:
+        module: on the rank's device.
+        ctx: the rank.
+        coalesce_mb: what makes a gradient large and a buffer full, in units of 2**20 bytes.
+
+    Raises:
+        WorkloadError: the ranks' models are not built alike.
+    """
+    reducer = Reducer(replicate(module, ctx), ctx, partial(_small_together, cap=coalesce_mb * MB))
+    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
+
+
+def _small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:
+    """The buckets in the order in which their last gradients arrive."""
+    groups = [[slot] for slot in slots if slot.nbytes >= cap] + packed((s for s in slots if s.nbytes < cap), cap)
+    place = {slot: place for place, slot in enumerate(slots)}
+    groups.sort(key=lambda group: place[group[-1]])
+    return [Bucket(group, buffered=len(group) > 1) for group in groups]

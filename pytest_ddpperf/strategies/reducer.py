@@ -1,0 +1,253 @@
+"""What the hand-written strategies share that send several gradients together, or send while backward goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+
+MB = 2**20  # as torch's DDP has it
+
+
+@dataclass(eq=False)
+class Slot:
+    """The place of one parameter's gradient in the reduction.
+
+    Attributes:
+        trained: the parameter.
+        bucket: what it is sent with; None until the buckets have been formed.
+        view: its part of the bucket's buffer, which its gradient becomes; None where it is sent from where it lies.
+        sent: the gradient that is being reduced.
+        arrived: whether backward has accumulated it since the last reduction.
+    """
+
+    trained: Trained
+    bucket: Bucket | None = None
+    view: Tensor | None = None
+    sent: Tensor | None = None
+    arrived: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the gradient."""
+        return self.trained.parameter.nbytes
+
+    @property
+    def kind(self) -> tuple[torch.dtype, torch.device]:
+        """What gradients in one buffer have in common."""
+        return self.trained.parameter.dtype, self.trained.parameter.device
+
+    def adopt(self) -> None:
+        """Move the gradient into the buffer, so that it is there only once; backward then adds to it there."""
+        parameter, view = self.trained.parameter, self.view
+        gradient = parameter.grad
+        if view is not None and gradient is not None and gradient is not view:
+            self.trained.check_plain(gradient)
+            view.copy_(gradient)
+            parameter.grad = view
+
+    def collect(self, share: float) -> None:
+        """Put ``share`` times the gradient where it is sent from; zeros where there is none."""
+        parameter, view = self.trained.parameter, self.view
+        gradient = parameter.grad
+        if view is None:
+            self.sent = self.trained.gradient().mul_(share)
+            return
+        if gradient is view:
+            view.mul_(share)
+        elif gradient is None:
+            view.zero_()
+        else:
+            self.trained.check_plain(gradient)
+            torch.mul(gradient, share, out=view)  # one pass over memory for the copy and the division
+        self.sent = parameter.grad = view
+
+    def release(self) -> None:
+        """Be ready for the next reduction.
+
+        Raises:
+            WorkloadError: the parameter has another gradient now than the one that was reduced.
+        """
+        replaced = self.trained.parameter.grad is not self.sent
+        self.sent = None  # what lies outside a buffer must not outlive the optimizer's zero_grad
+        self.arrived = False
+        if replaced:
+            raise WorkloadError(
+                f"the gradient of parameter {self.trained.name} was replaced between backward and its synchronisation: "
+                "change gradients (clipping, unscaling) after it, or in place"
+            )
+
+
+class Bucket:
+    """Gradients that share an all-reduce.
+
+    With ``buffered``, they share a buffer too, which is allocated once, when it is first filled; without it there is
+    one gradient only, sent from where it lies.
+
+    Attributes:
+        slots: the gradients', all of one kind.
+        missing: how many have not been collected yet.
+    """
+
+    def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
+        self.slots = tuple(slots)
+        self.missing = len(self.slots)
+        self.buffer: Tensor | None = None
+        self._buffered = buffered
+        self._work: dist.Work | None = None
+        for slot in self.slots:
+            slot.bucket = self
+
+    def collect_rest(self, share: float) -> None:
+        """Collect what backward has not brought: parameters that it did not use, or only in an earlier micro-batch."""
+        if self._buffered and self.buffer is None:
+            self._allocate()
+        for slot in self.slots:
+            if not slot.arrived:
+                slot.collect(share)
+
+    def send(self) -> None:
+        """Begin to add up all ranks' gradients."""
+        sent = self.slots[0].sent if self.buffer is None else self.buffer
+        assert sent is not None  # noqa: S101  every slot has been collected
+        self._work = dist.all_reduce(in_memory_order(sent), async_op=True)
+
+    def wait(self) -> None:
+        """Wait until they are added up (on CUDA: let the current stream wait), and be ready for the next time."""
+        assert self._work is not None  # noqa: S101  it was sent
+        self._work.wait()
+        self._work = None
+        self.missing = len(self.slots)
+        for slot in self.slots:
+            slot.release()
+
+    def _allocate(self) -> None:
+        dtype, device = self.slots[0].kind
+        sizes = [slot.trained.parameter.numel() for slot in self.slots]
+        self.buffer = torch.zeros(sum(sizes), dtype=dtype, device=device)
+        for slot, part in zip(self.slots, torch.split(self.buffer, sizes), strict=True):
+            slot.view = part.as_strided(slot.trained.parameter.shape, slot.trained.strides)
+
+
+FormBuckets: TypeAlias = "Callable[[Sequence[Slot]], Sequence[Bucket]]"
+
+
+class Reducer:
+    """Averages gradients over the ranks while backward goes on, in an order that all ranks agree on.
+
+    A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. It collects the
+    gradient, and a bucket whose last one that was is sent, but never before those ahead of it: a rank on which
+    gradients arrive in another order, or not at all, then sends late, and never another bucket than its peers.
+
+    The first synchronised backward only notes the order in which rank 0's gradients arrive, by which the buckets are
+    then formed, so that step has no overlap; later ones do.
+
+    Attributes:
+        buckets: in the order in which they are sent; none until they have been formed.
+    """
+
+    def __init__(self, replica: Replica, ctx: RankView, form: FormBuckets) -> None:
+        self.buckets: Sequence[Bucket] = ()
+        self._replica = replica
+        self._ctx = ctx
+        self._share = 1 / ctx.world_size  # gloo has no ReduceOp.AVG; before the sum, or fp16 might overflow
+        self._form = form
+        self._slots = tuple(map(Slot, replica.trained))
+        self._arrivals: list[Slot] = []
+        self._next = 0
+        self._sending = True
+        for slot in self._slots:
+            slot.trained.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's
+                partial(self._arrive, slot)
+            )
+
+    def synchronise(self) -> None:
+        """Send what has not been sent, and wait for all of it."""
+        self._replica.check_same_trained()
+        if not self.buckets:
+            self._form_buckets()
+        for bucket in self.buckets[self._next :]:
+            bucket.collect_rest(self._share)
+            bucket.send()
+        self._next = 0
+        for bucket in self.buckets:
+            bucket.wait()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, backward adds up gradients locally and sends nothing; the next one outside sends the sums."""
+        before, self._sending = self._sending, False
+        try:
+            yield
+        finally:
+            self._sending = before
+
+    def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
+        """In backward: the gradient has been accumulated."""
+        if slot.arrived:
+            raise WorkloadError(
+                f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
+                "already being sent: add the losses up and run backward once, or run all but the last in no_sync()"
+            )
+        if not self._sending:
+            slot.adopt()
+            return
+        slot.arrived = True
+        bucket = slot.bucket
+        if bucket is None:
+            self._arrivals.append(slot)
+            return
+        slot.collect(self._share)
+        bucket.missing -= 1
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+            self.buckets[self._next].send()
+            self._next += 1
+
+    def _form_buckets(self) -> None:
+        """By the order in which the gradients arrived on rank 0; the others are expected last, in reverse order."""
+        rest = [slot for slot in reversed(self._slots) if not slot.arrived]
+        places = {slot: place for place, slot in enumerate(self._slots)}
+        order = torch.tensor([places[slot] for slot in (*self._arrivals, *rest)], device=self._ctx.device)
+        if self._slots:
+            dist.broadcast(order, src=0)
+        self.buckets = self._form([self._slots[place] for place in order.tolist()])
+        self._arrivals.clear()
+        for slot in self._slots:
+            slot.arrived = False  # noted, but not collected
+
+
+def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) -> list[list[Slot]]:
+    """Neighbours of one kind; a group is full once it holds at least ``cap`` bytes, as in torch's DDP.
+
+    Args:
+        slots: in the order in which their gradients arrive.
+        cap: bytes.
+        first_cap: bytes of the first group of each kind, which begins to travel the earlier; None for ``cap``.
+
+    Returns:
+        The groups, in the order in which their last gradients arrive.
+    """
+    full: list[list[Slot]] = []
+    filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
+    missing: dict[tuple[torch.dtype, torch.device], float] = {}
+    for slot in slots:
+        kind = slot.kind
+        # Put in anew, so that those that never get full are in the order of their last arrivals too.
+        filling[kind] = [*filling.pop(kind, []), slot]
+        missing[kind] = missing.get(kind, cap if first_cap is None else first_cap) - slot.nbytes
+        if missing[kind] <= 0:
+            full.append(filling.pop(kind))
+            missing[kind] = cap
+    return [*full, *filling.values()]

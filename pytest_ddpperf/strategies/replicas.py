@@ -1,0 +1,188 @@
+"""Where the hand-written strategies begin: the same model on every rank, gradients in one memory layout on all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pytest_ddpperf.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+
+_PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy of a whole large model
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A parameter that is trained.
+
+    Attributes:
+        name: its first one, where modules share it.
+        parameter: as the module holds it.
+        strides: of its gradient on every rank: the parameter's own where those fill the memory without gaps.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    strides: tuple[int, ...]
+
+    def gradient(self) -> Tensor:
+        """This rank's gradient in the common layout, which ``parameter.grad`` now is; zeros where it had none.
+
+        Raises:
+            WorkloadError: it is of a kind that cannot be added up like that.
+        """
+        found = self.parameter.grad
+        if found is not None:
+            self.check_plain(found)
+            if self._is_laid_out(found):
+                return found
+        laid_out = self.parameter.new_empty_strided(self.parameter.shape, self.strides)
+        self.parameter.grad = laid_out.zero_() if found is None else laid_out.copy_(found)
+        return laid_out
+
+    def check_plain(self, gradient: Tensor) -> None:
+        """Make sure that a gradient is numbers and nothing else.
+
+        Raises:
+            WorkloadError: it is sparse, or has a history of its own.
+        """
+        if gradient.layout is not torch.strided:
+            raise WorkloadError(
+                f"parameter {self.name} has a gradient of layout {gradient.layout}, and this strategy sends dense "
+                "gradients only: leave out sparse=True of its nn.Embedding, or use strategy 'ddp'"
+            )
+        if gradient.requires_grad:
+            raise WorkloadError(
+                f"the gradient of parameter {self.name} has a history of its own, as backward(create_graph=True) "
+                "leaves it, and would lose it here: use torch.autograd.grad(..., create_graph=True) for the inner one"
+            )
+
+    def _is_laid_out(self, gradient: Tensor) -> bool:
+        """Whether an all-reduce of this gradient's memory adds up what belongs together."""
+        strides = gradient.stride()
+        # Along a dimension of size 1 a stride means nothing, and kernels write what they like.
+        return strides == self.strides or all(
+            size == 1 or ours == common
+            for size, ours, common in zip(gradient.shape, strides, self.strides, strict=True)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Replica:
+    """One rank's copy of the model; made by ``replicate``.
+
+    Attributes:
+        trained: the parameters that are trained, in the module's order; a tied weight is there once.
+        frozen: those that are not, and their names.
+    """
+
+    trained: tuple[Trained, ...]
+    frozen: tuple[tuple[str, nn.Parameter], ...]
+
+    def check_same_trained(self) -> None:
+        """Make sure that the same parameters are trained as when the strategy began.
+
+        Raises:
+            WorkloadError: one has been frozen or unfrozen since.
+        """
+        for one in self.trained:
+            if not one.parameter.requires_grad:
+                raise WorkloadError(_since(one.name, "frozen"))
+        for name, parameter in self.frozen:
+            if parameter.requires_grad:
+                raise WorkloadError(_since(name, "unfrozen"))
+
+
+def replicate(module: nn.Module, ctx: RankView) -> Replica:
+    """Give all ranks the parameters and buffers of rank 0; a collective.
+
+    Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own.
+
+    Raises:
+        WorkloadError: this rank's model is built unlike rank 0's, or not built yet.
+    """
+    named = dict(module.named_parameters())
+    for name, parameter in named.items():
+        if is_lazy(parameter):
+            raise WorkloadError(
+                f"parameter {name} has no shape yet: run one forward pass through a lazy module before model() gives it"
+            )
+    state = {**named, **{name: buffer for name, buffer in module.named_buffers() if buffer is not None}}
+    _check_same_structure(state, ctx)
+    with torch.no_grad():
+        _broadcast(state.values(), ctx)
+    return Replica(
+        trained=tuple(
+            Trained(name, parameter, torch.empty_like(parameter, device="meta").stride())
+            for name, parameter in named.items()
+            if parameter.requires_grad
+        ),
+        frozen=tuple((name, parameter) for name, parameter in named.items() if not parameter.requires_grad),
+    )
+
+
+def in_memory_order(gradient: Tensor) -> Tensor:
+    """The same memory as a vector, which every backend takes, of a tensor whose strides leave no gaps."""
+    return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
+
+
+def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
+    ours = [
+        f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, {'trained' if tensor.requires_grad else 'not trained'}"
+        for name, tensor in state.items()
+    ]
+    received: list[list[str]] = [ours]
+    dist.broadcast_object_list(received, src=0, device=ctx.device)
+    if received[0] != ours:
+        there, here = next((a, b) for a, b in _longest(received[0], ours) if a != b)
+        raise WorkloadError(
+            f"the model of rank {ctx.rank} is built unlike that of rank 0: here [{here}], there [{there}]; "
+            "model() must build the same on every rank"
+        )
+
+
+def _longest(first: list[str], second: list[str]) -> Iterator[tuple[str, str]]:
+    end = ["nothing more"]
+    length = max(len(first), len(second))
+    return zip(first + end * (length - len(first)), second + end * (length - len(second)), strict=True)
+
+
+def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
+    """Rank 0's values for all, many tensors at a time, as bytes: so any type and any strides will do."""
+    # By falling size of an element, so that each one's bytes begin where its type may.
+    ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
+    for piece in _pieces(ordered):
+        data = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in piece])
+        dist.broadcast(data, src=0)
+        if ctx.rank == 0:
+            continue
+        for tensor, received in zip(piece, torch.split(data, [tensor.nbytes for tensor in piece]), strict=True):
+            tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
+
+
+def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    piece: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if piece and (size + tensor.nbytes > _PIECE or tensor.device != piece[0].device):
+            yield piece
+            piece, size = [], 0
+        piece.append(tensor)
+        size += tensor.nbytes
+    if piece:
+        yield piece
+
+
+def _since(name: str, what: str) -> str:
+    return (
+        f"parameter {name} has been {what} since the training began, which this strategy does not follow: "
+        "set requires_grad before model() gives the module"
+    )

@@ -1,0 +1,94 @@
+"""What both FSDPs have in common: units, meshes, types, and options that torch would refuse late or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from pytest_ddpperf.errors import SettingError
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import Precision, RankView
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The type with a name of the table of options; None for none."""
+    return None if name is None else _DTYPES[name]
+
+
+def narrowest(*names: str | None) -> Precision:
+    """The least precise of some types; fp32 where none is given."""
+    given = [precision for precision in _NARROWING if precision in names]
+    return given[-1] if given else "fp32"
+
+
+def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
+    """The ranks as FSDP shards over them: in one row, or in as many rows as there are copies of the model.
+
+    The device is said, because torch's default is the machine's accelerator also where ranks compute on the CPU.
+    """
+    if replicas is None:
+        return init_device_mesh(ctx.device.type, (ctx.world_size,), mesh_dim_names=("shard",))
+    shape = (replicas, ctx.world_size // replicas)
+    return init_device_mesh(ctx.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def require_gpu(strategy: str, ctx: RankView) -> None:
+    """Refuse to offload from the CPU to the CPU: torch pins the memory, which takes a GPU.
+
+    Raises:
+        SettingError: this rank computes on the CPU.
+    """
+    if ctx.device.type == "cpu":
+        raise SettingError(
+            f"{strategy}[cpu_offload=true] needs a GPU to offload from, and these ranks compute on the CPU: drop "
+            "cpu_offload, or use device=cuda"
+        )
+
+
+def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:
+    """What is sharded one by one: the blocks, inner before outer, each once; at last the module itself.
+
+    Raises:
+        SettingError: two units share a parameter. Each would train a copy of its own, and torch does not say so.
+    """
+    chosen = {module, *blocks}
+    units = tuple(inside for inside in reversed(list(module.modules())) if inside in chosen)
+    homes: dict[nn.Parameter, str] = {}
+    for unit, parameters in parameters_of_units(module, units):
+        for name, parameter in parameters:
+            home = homes.setdefault(parameter, unit)
+            if home != unit:
+                raise SettingError(
+                    f"{strategy} cannot shard {home or 'the rest'} and {unit or 'the rest'} of the model one by one, "
+                    f"because they share the parameter {name}: choose blocks that share none, "
+                    "Workload(blocks=lambda model: []) for no blocks"
+                )
+    return units
+
+
+def parameters_of_units(
+    module: nn.Module, units: Sequence[nn.Module]
+) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
+    """The name of each unit, and what it holds outside of the units inside it: names and parameters, tied ones once."""
+    names = {inside: name for name, inside in module.named_modules()}
+    for unit in units:
+        found: dict[nn.Parameter, str] = {}
+        visited = set(units) - {unit}
+        open_ends = [(names[unit], unit)]
+        while open_ends:
+            path, inside = open_ends.pop()
+            if inside in visited:
+                continue
+            visited.add(inside)
+            for name, parameter in inside.named_parameters(recurse=False):
+                found.setdefault(parameter, f"{path}.{name}".lstrip("."))
+            open_ends += reversed([(f"{path}.{name}", child) for name, child in inside.named_children()])
+        yield names[unit], [(name, parameter) for parameter, name in found.items()]

@@ -1,0 +1,74 @@
+"""A strategy as a test names it, with its options: what makes one benchmark another. Importable without torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.values import written
+
+Option: TypeAlias = "str | int | float | bool"
+
+_TEXT = re.compile(r"\s*(?P<name>[^\[\]\s]+)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*")
+
+
+@dataclass(frozen=True, init=False)
+class Strategy:
+    """A way to train over several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, in words ``ddp[bucket_cap_mb=5]``.
+
+    Attributes:
+        name: the row of the table, or that of the function.
+        options: those given, by torch's own names, sorted; what is left out is torch's default.
+        function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is in no table; None for one that is.
+    """
+
+    name: str
+    options: Mapping[str, Option]
+    function: Callable[..., Any] | None
+
+    def __init__(self, name: str | Callable[..., Any], /, **options: Option) -> None:
+        function = None if isinstance(name, str) else name
+        called = name if isinstance(name, str) else str(getattr(name, "__name__", type(name).__name__))
+        object.__setattr__(self, "name", called)
+        object.__setattr__(self, "options", MappingProxyType(dict(sorted(options.items()))))
+        object.__setattr__(self, "function", function)
+
+    def __str__(self) -> str:
+        said = ",".join(f"{name}={written(value)}" for name, value in self.options.items())
+        return f"{self.name}[{said}]" if said else self.name
+
+    def __hash__(self) -> int:
+        return hash((str(self), self.function))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.function or self.name, dict(self.options))
+
+
+def parse(text: str) -> Strategy:
+    """The strategy that ``name[option=value,...]`` stands for; values are still as written.
+
+    Raises:
+        SettingError: the text does not have that form.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise SettingError(f"strategy {text!r}: expected a name, or a name with options as in ddp[bucket_cap_mb=5]")
+    options: dict[str, Option] = {}
+    for part in filter(None, map(str.strip, (match["options"] or "").split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or not value:
+            raise SettingError(
+                f"strategy {text!r}: {part!r} is no option; write option=value, as in ddp[bucket_cap_mb=5]"
+            )
+        if name in options:
+            raise SettingError(f"strategy {text!r}: option {name} is given twice")
+        options[name] = value
+    return Strategy(match["name"], **options)
+
+
+def _again(name: str | Callable[..., Any], options: dict[str, Option]) -> Strategy:
+    return Strategy(name, **options)

@@ -1,0 +1,88 @@
+"""torch's ZeroRedundancyOptimizer over DistributedDataParallel: each rank keeps the optimizer's state of its share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_ddpperf.strategies.comm_hooks import CommHook
+from pytest_ddpperf.strategies.ddp import over, wrap
+from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptimizer, require_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+    from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
+
+
+def parallelise(
+    module: nn.Module,
+    ctx: RankView,
+    *,
+    bucket_cap_mb: float | None = None,
+    static_graph: bool | None = None,
+    gradient_as_bucket_view: bool | None = None,
+    find_unused_parameters: bool | None = None,
+    broadcast_buffers: bool | None = None,
+    parameters_as_bucket_view: bool = False,
+) -> Parallel:
+    """The module wrapped in DistributedDataParallel, and an optimizer whose state is shared out among the ranks.
+
+    Gradients are all-reduced as in ``ddp``. In its step each rank updates its own parameters (whole ones, dealt out by
+    size) and broadcasts them.
+
+    Args:
+        module: on the rank's device.
+        ctx: the rank.
+        bucket_cap_mb: as in ``ddp``.
+        static_graph: as in ``ddp``.
+        gradient_as_bucket_view: as in ``ddp``.
+        find_unused_parameters: as in ``ddp``.
+        broadcast_buffers: as in ``ddp``.
+        parameters_as_bucket_view: whether a rank's parameters lie, and are broadcast, in one piece.
+    """
+    wrapped = wrap(
+        module,
+        ctx,
+        bucket_cap_mb=bucket_cap_mb,
+        static_graph=static_graph,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        find_unused_parameters=find_unused_parameters,
+        broadcast_buffers=broadcast_buffers,
+    )
+
+    def make_optimizer(factory: OptimizerFactory) -> torch.optim.Optimizer:
+        whole = require_optimizer(factory(wrapped.parameters()), "zero1")
+        return sharded(whole, parameters_as_bucket_view=parameters_as_bucket_view)
+
+    return over(wrapped, CommHook(make_optimizer=make_optimizer))
+
+
+def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:
+    """An optimizer over all parameters, fresh from its factory, cut down to this rank's share of them.
+
+    torch builds the local optimizer from a class and its defaults, which is not what every optimizer can be built from
+    (AdamW's defaults hold an argument that it does not take). Here the local optimizer is the user's own with its
+    parameter groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result
+    reach it before each step.
+    """
+
+    def narrowed(groups: Iterable[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
+        kept = set()
+        for group, mine in zip(whole.param_groups, groups, strict=True):
+            group["params"] = list(mine["params"])
+            kept.update(group["params"])
+        for parameter in set(whole.state) - kept:  # some optimizers (Adagrad) make their state at once
+            del whole.state[parameter]
+        return whole
+
+    groups = [dict(group) for group in whole.param_groups]
+    return ZeroRedundancyOptimizer(
+        groups,
+        optimizer_class=narrowed,  # type: ignore[arg-type]  # all it does with it is to call it
+        parameters_as_bucket_view=parameters_as_bucket_view,
+        **whole.defaults,
+    )

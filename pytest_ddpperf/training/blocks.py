@@ -1,0 +1,59 @@
+"""The repeated blocks of a model: what sharding and activation checkpointing treat one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.training.workload import located
+
+
+def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
+    """The blocks of a model: those that the workload chose, else those found by repetition.
+
+    Raises:
+        WorkloadError: what ``chosen`` gave are not modules of ``module``.
+    """
+    if chosen is None:
+        return repeated(module)
+    blocks = tuple(chosen(module))
+    inside = set(module.modules())
+    for block in blocks:
+        if not isinstance(block, nn.Module) or block not in inside:
+            raise WorkloadError(
+                f"Workload(blocks=...) {located(chosen)} gave a {type(block).__name__} that is no module inside the "
+                "model: give back modules of the model, such as model.layers"
+            )
+    return blocks
+
+
+def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
+    """The siblings of one class that hold the most parameters: the layers of a transformer, the stages of a network.
+
+    Only classes with modules inside count (a Linear is too small to be treated on its own); the outermost wins where
+    repetitions are nested. Empty where nothing repeats.
+    """
+    families: dict[tuple[nn.Module, type[nn.Module]], list[nn.Module]] = defaultdict(list)
+    for parent in module.modules():
+        for child in parent.children():
+            if next(child.children(), None) is not None:
+                families[parent, type(child)].append(child)
+    candidates = [members for members in families.values() if len(members) > 1 and _size(members)]
+    return tuple(max(candidates, key=_size, default=[]))  # the first, and so the outermost, of equals
+
+
+def recompute(blocks: Sequence[nn.Module]) -> None:
+    """Let each block keep its inputs only and run its forward pass again in backward, without changing any name."""
+    for block in blocks:
+        forward: Callable[..., Any] = block.forward
+        block.forward = partial(checkpoint, forward, use_reentrant=False)
+
+
+def _size(modules: Iterable[nn.Module]) -> int:
+    return sum(parameter.numel() for one in modules for parameter in one.parameters())

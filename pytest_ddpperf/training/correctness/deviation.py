@@ -1,0 +1,118 @@
+"""How far tensors lie from what they should be, name by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_ddpperf.training.correctness.tolerances import UPDATE
+
+_ROUNDINGS = 4  # units in the last place by which parameters may differ, however small their update
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One tensor's.
+
+    Attributes:
+        error: norm of the difference, over the norm that it is relative to; infinite where there is a fault.
+        fault: what is wrong, where it is no matter of size.
+        found: the tensor; None where there is none.
+    """
+
+    name: str
+    error: float
+    fault: str = ""
+    found: Tensor | None = None
+
+
+def gradient_deviations(
+    found: Mapping[str, Tensor | None],
+    expected: Mapping[str, Tensor | None],
+    floor: float,
+    frozen: Iterable[str] = (),
+) -> list[Deviation]:
+    """Of gradients, relative to themselves, but at least to a share (the floor) of all of them together.
+
+    None and zeros are the same. Those of frozen parameters do not matter.
+    """
+    left_out = set(frozen)
+    wanted = {name: gradient for name, gradient in expected.items() if name not in left_out}
+    least = floor * math.hypot(*(norm(gradient) for gradient in wanted.values() if gradient is not None))
+    deviations = [
+        _deviation(name, found, target, max(least, 0.0 if target is None else norm(target)))
+        for name, target in wanted.items()
+    ]
+    return deviations + _strangers(found, expected)
+
+
+def parameter_deviations(
+    found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
+) -> list[Deviation]:
+    """Of parameters, relative to how far they have come from their start, or to their own rounding if that is more."""
+    deviations = [
+        _deviation(name, found, target, max(distance(target, start[name]), _rounding(target) / UPDATE))
+        for name, target in expected.items()
+    ]
+    return deviations + _strangers(found, expected)
+
+
+def state_deviations(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor]) -> list[Deviation]:
+    """Of parameters or buffers, relative to themselves."""
+    deviations = [_deviation(name, found, target, norm(target)) for name, target in expected.items()]
+    return deviations + _strangers(found, expected)
+
+
+def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
+    """Of buffers, relative to themselves; they are known by their order."""
+    if len(found) != len(expected):
+        return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
+    return state_deviations(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
+
+
+def norm(tensor: Tensor) -> float:
+    """The Euclidean norm of all elements."""
+    return float(torch.linalg.vector_norm(_wide(tensor)))
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The norm of the difference; equal infinities, and NaN on both sides, do not differ."""
+    first, second = _wide(one), _wide(other)
+    same = (first == second) | (first.isnan() & second.isnan())
+    return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _rounding(tensor: Tensor) -> float:
+    inexact = tensor.is_floating_point() or tensor.is_complex()
+    return _ROUNDINGS * torch.finfo(tensor.dtype).eps * norm(tensor) if inexact else 0.0
+
+
+def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | None, yardstick: float) -> Deviation:
+    tensor = found.get(name)
+    if tensor is None and target is None:
+        return Deviation(name, 0.0)
+    if name not in found and target is not None and target.any():
+        return Deviation(name, math.inf, "is missing")
+    if tensor is None or target is None:
+        present = target if tensor is None else tensor
+        assert present is not None  # noqa: S101  one of them is
+        absent = torch.zeros_like(present)
+        tensor, target = (absent, present) if tensor is None else (present, absent)
+    if tensor.shape != target.shape:
+        return Deviation(name, math.inf, f"has shape {tuple(tensor.shape)} instead of {tuple(target.shape)}")
+    apart = distance(tensor, target)
+    if not math.isfinite(apart):
+        return Deviation(name, math.inf, "is not finite", tensor)
+    return Deviation(name, apart and (apart / yardstick if yardstick else math.inf), "", tensor)
+
+
+def _strangers(found: Mapping[str, object], expected: Mapping[str, object]) -> list[Deviation]:
+    return [Deviation(name, math.inf, "is no parameter of the model") for name in found if name not in expected]

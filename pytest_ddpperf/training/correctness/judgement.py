@@ -1,0 +1,136 @@
+"""What the ranks of the correctness pass find together, so that all of them go on or stop as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch.distributed as dist
+
+from pytest_ddpperf.training.correctness.deviation import Deviation
+from pytest_ddpperf.training.correctness.reference import UnverifiableError
+from pytest_ddpperf.training.correctness.verification import Agreement, Discrepancy, Extent, Quantity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pytest_ddpperf.strategies.parallel import RankView
+
+T = TypeVar("T")
+
+
+class DiffersError(Exception):
+    """Raised on all ranks at once: what was compared differs."""
+
+    def __init__(self, discrepancy: Discrepancy) -> None:
+        super().__init__()
+        self.discrepancy = discrepancy
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """One rank's: its worst deviation, the names of all, and of those beyond the tolerance."""
+
+    worst: Deviation
+    compared: frozenset[str]
+    differing: frozenset[str]
+
+
+class Judge:
+    """Compares on every rank and decides for all.
+
+    Attributes:
+        agreements: the largest error of each quantity so far.
+    """
+
+    def __init__(self, ctx: RankView) -> None:
+        self._ctx = ctx
+        self.agreements: dict[Quantity, Agreement] = {}
+
+    def gathered(self, value: T) -> list[T]:
+        """What each rank has, in their order; a collective."""
+        if self._ctx.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self._ctx.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes; a collective.
+
+        Raises:
+            UnverifiableError: rank 0 raised it; then all ranks do.
+        """
+        box: list[Any] = [None]
+        if self._ctx.rank == 0:
+            try:
+                box = [make()]
+            except UnverifiableError as error:
+                box = [error]
+        if self._ctx.world_size > 1:
+            dist.broadcast_object_list(box, src=0)
+        if isinstance(box[0], UnverifiableError):
+            raise box[0]
+        made: T = box[0]
+        return made
+
+    def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
+        """Whether it is so on all ranks; a collective."""
+        return all(self.gathered(here))
+
+    def compare(
+        self,
+        quantity: Quantity,
+        step: int,
+        deviations: Sequence[Deviation],
+        tolerance: float,
+        cause: Callable[[int, str, Tensor | None], str],
+    ) -> None:
+        """Make sure that no rank deviates by more than the tolerance; a collective.
+
+        Args:
+            quantity: what is compared.
+            step: of the optimizer, from 1; 0 before the first.
+            deviations: this rank's.
+            tolerance: the error that they may have.
+            cause: words for what has probably happened, from rank, name and what was found there; asked on rank 0.
+
+        Raises:
+            DiffersError: some rank does; raised on all.
+        """
+        verdicts = self.gathered(_verdict(deviations, tolerance))
+        compared = frozenset[str]().union(*(verdict.compared for verdict in verdicts))
+        if not compared:
+            return  # there is nothing of this kind in the model
+        rank, worst = max(enumerate(verdict.worst for verdict in verdicts), key=lambda one: one[1].error)
+        self.note(quantity, worst.name, worst.error, tolerance)
+        if worst.error <= tolerance:
+            return
+        extent = Extent(
+            differing=len(frozenset[str]().union(*(verdict.differing for verdict in verdicts))),
+            names=len(compared),
+            ranks=sum(bool(verdict.differing) for verdict in verdicts),
+            world_size=self._ctx.world_size,
+        )
+        words = self.from_first(lambda: cause(rank, worst.name, worst.found))
+        raise DiffersError(
+            Discrepancy(quantity, worst.name, rank, step, worst.error, tolerance, worst.fault, words, extent)
+        )
+
+    def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
+        """Keep the largest error of a quantity."""
+        known = self.agreements.get(quantity)
+        if known is None or error > known.error:
+            self.agreements[quantity] = Agreement(error, tolerance, name)
+
+
+def _verdict(deviations: Sequence[Deviation], tolerance: float) -> _Verdict:
+    worst = max(deviations, key=lambda one: one.error, default=Deviation("", 0.0))
+    if worst.error <= tolerance:
+        worst = Deviation(worst.name, worst.error)  # without the tensor: it need not be sent
+    return _Verdict(
+        worst=worst,
+        compared=frozenset(one.name for one in deviations),
+        differing=frozenset(one.name for one in deviations if one.error > tolerance),
+    )

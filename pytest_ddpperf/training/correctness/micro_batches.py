@@ -1,0 +1,121 @@
+"""The micro-batches that a strategy and a single process both train on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pytest_ddpperf.training.data import NextBatch, batches
+from pytest_ddpperf.training.trainer import MODEL_SEED, seed
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.workload import Workload
+
+Pair = tuple[Any, Any]
+Place = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
+LARGEST = 4  # samples of a micro-batch; with one alone a BatchNorm fails
+_DATA_SEED = MODEL_SEED + 1  # as in the steps that are timed
+_FORWARD_SEED = 1000
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Those of all ranks.
+
+    Attributes:
+        shards: for each rank its micro-batches of one step after the other, on the CPU.
+        in_step: how many of them a rank has in a step.
+    """
+
+    shards: Sequence[Sequence[Pair]]
+    in_step: int
+
+    def places(self, ranks: Sequence[int]) -> list[Place]:
+        """Those of some ranks in a step, one rank after the other."""
+        return [(rank, number) for rank in ranks for number in range(self.in_step)]
+
+    def feed(self, places: Sequence[Place], step: int, device: torch.device, on_turn: Callable[[], None]) -> NextBatch:
+        """What gives the micro-batches at some places of a step, each with its weight, for the forward pass.
+
+        Random numbers begin anew with each, so that it meets the same dropout masks wherever it is trained on.
+        ``on_turn`` is called where the turn of another rank begins.
+        """
+        order = iter(places)
+        turn = -1
+
+        def next_batch() -> Pair:
+            nonlocal turn
+            rank, number = next(order)
+            if rank != turn:
+                turn = rank
+                on_turn()
+            index = step * self.in_step + number
+            inputs, targets = tree_map(_mover(device), self.shards[rank][index])
+            weight = torch.tensor(self.weight((rank, number)), device=device)
+            seed(_FORWARD_SEED + index * len(self.shards) + rank)
+            return inputs, (targets, weight)
+
+        return next_batch
+
+    def weight(self, place: Place) -> float:
+        """What the loss of a micro-batch is multiplied by: 0.5 for the first to 1.5 for the last, 1 in the mean.
+
+        So each has a gradient of its own, even where all data are alike: else a rank that kept its own gradient would
+        have the right one.
+        """
+        rank, number = place
+        last = len(self.shards) * self.in_step - 1
+        return 0.5 + (rank * self.in_step + number) / last if last else 1.0
+
+
+def own_batches(ctx: RankView, workload: Workload, count: int) -> list[Pair]:
+    """This rank's first batches, those of the steps that are timed, cut down.
+
+    Raises:
+        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced.
+    """
+    seed(_DATA_SEED if ctx.mode == "strong" else _DATA_SEED + ctx.rank)
+    source = batches(ctx, workload)
+    try:
+        return [cut_down(source()) for _ in range(count)]
+    finally:
+        source.close()
+
+
+def cut_down(pair: Pair) -> Pair:
+    """The first samples of a batch, copied to the CPU.
+
+    It is cut along dimension 0 if it holds nothing but tensors of one size there; else it is taken as it is.
+    """
+    sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
+    kept = slice(LARGEST) if len(sizes) == 1 and None not in sizes else ...
+
+    def copied(leaf: Any) -> Any:
+        # A slice that is no copy would be sent with all that it was cut from.
+        return leaf[kept].detach().to(torch.device("cpu"), copy=True) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(copied, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
+
+
+def weighted(workload: Workload) -> Workload:
+    """The workload with a loss that takes ``(targets, weight)`` for targets."""
+    loss = workload.loss
+
+    # So that messages name the user's function.
+    @functools.wraps(loss.func if isinstance(loss, functools.partial) else loss, updated=())
+    def weighted_loss(outputs: Any, targets: Pair) -> Any:
+        found: Any = loss(outputs, targets[0])
+        return found * targets[1] if isinstance(found, Tensor) else found
+
+    return replace(workload, loss=weighted_loss)
+
+
+def _mover(device: torch.device) -> Callable[[Any], Any]:
+    return lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,190 @@
+"""A workload in training on one rank: gradients of one optimizer step, then the update."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.training.blocks import blocks_of, recompute
+from pytest_ddpperf.training.precision import prepare, scaler_for
+from pytest_ddpperf.training.workload import Workload, located
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies import Strategy
+    from pytest_ddpperf.strategies.parallel import RankView
+
+MODEL_SEED = 0
+
+
+def seed(number: int) -> None:
+    """Begin the random numbers of torch and Python again."""
+    torch.manual_seed(number)
+    random.seed(number)
+
+
+def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
+    """The workload's model, its weights drawn from a seed.
+
+    Raises:
+        WorkloadError: what the workload gave is no module.
+    """
+    seed(number)
+    model = workload.model()
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(f"{located(workload.model)} gave {a(model)}: model() must give a torch.nn.Module")
+    return model
+
+
+class Trainer:
+    """Model, strategy, precision and optimizer of a workload on one rank.
+
+    Attributes:
+        parallel: the model, made ready by the strategy.
+        optimizer: what updates its parameters.
+        skipped_steps: numbers, from 0, of the optimizer steps that an overflow of fp16 gradients left out.
+
+    Args:
+        ctx: the rank.
+        workload: what is trained.
+        strategy: how its ranks are synchronised.
+        settings: precision, accumulation, clipping, schedule, checkpointing and compilation.
+        warmup: untimed steps of the launch, for settings that say ``warmup``.
+        module: the model; None to build it.
+
+    Raises:
+        WorkloadError: the workload does not keep its contract.
+        SettingError: the strategy cannot be run like this.
+        RankSkipped: this device cannot do what the settings ask for.
+    """
+
+    def __init__(
+        self,
+        ctx: RankView,
+        workload: Workload,
+        strategy: Strategy,
+        settings: Settings,
+        *,
+        warmup: int = 0,
+        module: nn.Module | None = None,
+    ) -> None:
+        self._forward_context = prepare(settings.precision, ctx.device)
+        model = (build_model(workload) if module is None else module).to(ctx.device)
+        blocks = blocks_of(model, workload.blocks)
+        if settings.activation_checkpointing:
+            recompute(blocks or (model,))
+        self.parallel = parallelise(strategy, model, ctx, blocks)
+        if settings.compile == "model":
+            self.parallel.module.compile(backend=settings.compile_backend)
+        self.optimizer = self._make_optimizer(workload)
+        self.skipped_steps: list[int] = []
+        self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
+        self._scale = 0.0 if self._scaler is None else self._scaler.get_scale()
+        self._loss = workload.loss
+        self._micro_steps = settings.accumulation_steps
+        self._quiet = self.parallel.no_sync if settings.no_sync else None
+        self._sync_each = not settings.no_sync
+        self._max_norm = settings.clip_grad_norm
+        self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
+        self._steps = 0
+        rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
+        self._schedule = _linear_warmup(self.optimizer, int(rise or 0))
+
+    def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
+        """The synchronised gradients of one optimizer step, unscaled, and its loss: the mean over the micro-batches."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total: torch.Tensor | None = None
+        for left in reversed(range(self._micro_steps)):
+            with self._quiet() if left and self._quiet is not None else nullcontext():
+                loss = self._micro_step(*next_batch())
+            if not left or self._sync_each:
+                self.parallel.synchronise()
+            total = loss if total is None else total + loss
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        assert total is not None  # noqa: S101  there is at least one micro-batch
+        return total
+
+    def update(self) -> None:
+        """Clip, step the optimizer, let the learning rate rise. After an fp16 overflow only the scale changes."""
+        if self._max_norm is not None and (self._clip_steps is None or self._steps < int(self._clip_steps)):
+            self._clip(self._max_norm)
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scaled_step(self._scaler)
+        self._steps += 1
+        if self._schedule is not None:
+            self._schedule()
+
+    def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
+        scaler.step(self.optimizer)
+        scaler.update()
+        scale = scaler.get_scale()
+        if scale < self._scale:  # it falls after an overflow only
+            self.skipped_steps.append(self._steps)
+        self._scale = scale
+
+    def _micro_step(self, inputs: Any, targets: Any) -> torch.Tensor:
+        with self._forward_context():
+            loss = self._loss(self.parallel.module(inputs), targets)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise WorkloadError(
+                f"{located(self._loss)} gave {a(loss)}: loss(outputs, targets) must give a scalar tensor"
+            )
+        if self._micro_steps > 1:
+            loss = loss / self._micro_steps
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch
+        return loss.detach()
+
+    def _clip(self, max_norm: float) -> None:
+        if self.parallel.clip_grad_norm is not None:
+            self.parallel.clip_grad_norm(max_norm)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
+
+    def _make_optimizer(self, workload: Workload) -> torch.optim.Optimizer:
+        make = self.parallel.make_optimizer
+        optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
+        if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
+            raise WorkloadError(
+                f"{located(workload.optimizer)} gave {a(optimizer)}: optimizer(parameters) must give a torch optimizer"
+            )
+        return optimizer
+
+
+def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None] | None:
+    """What is called after each step to let the learning rate rise: step i of n trains at (i + 1) / n of it.
+
+    Written out, because torch's schedulers warn when an fp16 overflow leaves out a step, and read the optimizer's
+    class, which sharded ones wrap.
+    """
+    if not steps:
+        return None
+    goals = [group["lr"] for group in optimizer.param_groups]
+    done = 0
+
+    def rise() -> None:
+        nonlocal done
+        done += 1
+        if done <= steps:
+            for group, goal in zip(optimizer.param_groups, goals, strict=True):
+                group["lr"] = goal * min(1.0, (done + 1) / steps)
+
+    for group, goal in zip(optimizer.param_groups, goals, strict=True):
+        group["lr"] = goal / steps
+    return rise
+
+
+def a(value: object) -> str:
+    """What a value is, in words for a message."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -1,0 +1,361 @@
+"""What hand-written data parallelism gets wrong: the sums, and what is sent, of every such strategy on real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch import RankContext
+from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.strategies.parallel import Parallel
+
+OnRanks = Callable[..., tuple[Any, ...]]
+
+
+class Net(nn.Module):
+    """A tied weight, a frozen layer, a norm's small parameters, and a layer that the caller may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.again = nn.Linear(6, 6)
+        self.again.weight = self.inside.weight
+        self.frozen = nn.Linear(6, 6).requires_grad_(requires_grad=False)
+        self.optional = nn.Linear(6, 6)
+        self.never = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor, *, optional: bool = True) -> Tensor:
+        hidden: Tensor = self.frozen(torch.tanh(self.again(self.norm(torch.tanh(self.inside(inputs))))))
+        return hidden + self.optional(inputs) if optional else hidden
+
+
+def net(seed: int) -> Net:
+    torch.manual_seed(seed)
+    return Net()
+
+
+def share_of(rank: int, step: int, part: int = 0) -> Tensor:
+    """Different for every rank, step and micro-batch; all of one size, so that the mean of means is the mean."""
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(10_000 * step + 100 * part + rank))
+
+
+def gradients_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
+def assert_equal_in_norm(found: dict[str, Tensor], expected: dict[str, Tensor], relative: float) -> None:
+    """All of one beside all of the other, as one long vector."""
+    assert found.keys() >= expected.keys()
+    difference = sum((found[name] - tensor).double().square().sum() for name, tensor in expected.items())
+    norm = sum(tensor.double().square().sum() for tensor in expected.values())
+    assert difference**0.5 <= relative * norm**0.5
+
+
+def accumulate(module: nn.Module, parallel: Parallel, rank: int, step: int, parts: int, *, local: bool) -> None:
+    """A step's gradients out of micro-batches, of which all but the last stay local, or each is synchronised."""
+    for part in range(parts):
+        last = part == parts - 1
+        alone = local and not last and parallel.no_sync is not None
+        with parallel.no_sync() if alone and parallel.no_sync is not None else nullcontext():
+            (module(share_of(rank, step, part)).square().mean() / parts).backward()
+        if last or not local:
+            parallel.synchronise()
+
+
+def accumulated_gradients(ctx: RankContext, strategy: str) -> dict[tuple[int, bool, int], Tensor]:
+    """By micro-batches, whether all but the last stay local, and step: all gradients, one after the other."""
+    found = {}
+    for parts in (1, 2, 4) if ctx.world_size == 2 else (1, 4):
+        for local in (True, False):
+            module = net(ctx.rank)
+            parallel = parallelise(strategy, module, ctx)
+            for step in range(3):
+                module.zero_grad(set_to_none=step != 2)
+                accumulate(module, parallel, ctx.rank, step, parts, local=local)
+                found[parts, local, step] = as_vector(module)
+    return found
+
+
+def as_vector(module: nn.Module) -> Tensor:
+    """Gradients of what is used."""
+    used = [p for name, p in module.named_parameters() if "never" not in name and p.requires_grad]
+    return torch.cat([p.grad.flatten() for p in used if p.grad is not None])
+
+
+@cache
+def accumulated_alone(ranks: int, parts: int, step: int) -> Tensor:
+    module = net(0)
+    for rank in range(ranks):
+        for part in range(parts):
+            (module(share_of(rank, step, part)).square().mean() / parts / ranks).backward()
+    return as_vector(module)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_gradients_are_those_of_one_process(on_ranks: OnRanks, strategy: str, ranks: int) -> None:
+    for found in on_ranks(accumulated_gradients, strategy, ranks=ranks):
+        for (parts, _, step), gradients in found.items():
+            expected = accumulated_alone(ranks, parts, step)
+            assert (gradients - expected).norm() <= 1e-6 * expected.norm()
+
+
+OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+}
+
+
+def trained_parameters(ctx: RankContext, strategy: str) -> dict[str, dict[str, Tensor]]:
+    found = {}
+    for name, optimizer_of in OPTIMIZERS.items():
+        module = net(ctx.rank)
+        parallel = parallelise(strategy, module, ctx)
+        optimizer = optimizer_of(module.parameters())
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            accumulate(module, parallel, ctx.rank, step, 2, local=True)
+            optimizer.step()
+        found[name] = {name: p.detach() for name, p in module.named_parameters()}
+    return found
+
+
+def test_optimizers_train_what_one_process_trains(on_ranks: OnRanks, strategy: str) -> None:
+    for name, optimizer_of in OPTIMIZERS.items():
+        module = net(0)
+        optimizer = optimizer_of(module.parameters())
+        for step in range(4):
+            optimizer.zero_grad()
+            for rank in range(2):
+                for part in range(2):
+                    (module(share_of(rank, step, part)).square().mean() / 4).backward()
+            for parameter in module.never.parameters():
+                parameter.grad = torch.zeros_like(parameter)  # decays, as on the ranks
+            optimizer.step()
+        alone = {name: p.detach() for name, p in module.named_parameters()}
+        for found in on_ranks(trained_parameters, strategy):
+            assert_equal_in_norm(found[name], alone, 1e-5)
+
+
+def gradients_with_one_rank(ctx: RankContext, strategy: str) -> dict[str, Tensor]:
+    module = net(0)
+    parallel = parallelise(strategy, module, ctx)
+    for step in range(2):
+        module.zero_grad()
+        accumulate(module, parallel, 0, step, 2, local=True)
+    return gradients_of(module)
+
+
+def test_a_rank_alone_has_its_own_gradients(on_ranks: OnRanks, strategy: str) -> None:
+    module = net(0)
+    for part in range(2):
+        (module(share_of(0, 1, part)).square().mean() / 2).backward()
+    (found,) = on_ranks(gradients_with_one_rank, strategy, ranks=1)
+    assert_equal_in_norm(found, gradients_of(module), 1e-6)
+
+
+def reductions(ctx: RankContext, strategy: str) -> dict[bool, list[list[int]]]:
+    """Elements of each all-reduce in steps of four micro-batches; all but the last local (True), or none."""
+    found = {}
+    real = dist.all_reduce
+    for local in (True, False):
+        module = net(ctx.rank)
+        parallel = parallelise(strategy, module, ctx)
+        steps = []
+        for step in range(3):
+            sent: list[int] = []
+
+            def spy(tensor: Tensor, *args: Any, _sent: list[int] = sent, **options: Any) -> object:
+                _sent.append(tensor.numel())
+                return real(tensor, *args, **options)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(dist, "all_reduce", spy)
+                module.zero_grad()
+                accumulate(module, parallel, ctx.rank, step, 4, local=local)
+            steps.append(sent)
+        found[local] = steps
+    return found
+
+
+# Of Net: the tied weight's 36 once, 6 for the biases of inside and again, 6 and 6 for the norm, 42 for each of optional
+# and never; frozen is not sent.
+ELEMENTS = 36 + 6 + 6 + 6 + 6 + 42 + 42
+GRADIENTS = 9
+
+
+def test_a_step_sends_each_gradient_once_and_no_frozen_one(on_ranks: OnRanks, strategy: str) -> None:
+    for found in on_ranks(reductions, strategy):
+        for local in found[True]:
+            # naive and flat send in synchronise() only, so their micro-batches are local either way
+            assert sum(local) == ELEMENTS
+
+
+def test_each_synchronised_micro_batch_sends_all_again(on_ranks: OnRanks, strategy: str) -> None:
+    for found in on_ranks(reductions, strategy):
+        for step in found[False]:
+            assert sum(step) == 4 * ELEMENTS
+
+
+CALLS = {
+    "naive": GRADIENTS,
+    "flat": 1,
+    "overlap": GRADIENTS,
+    "overlap_coalesced": 1,
+    # Small are four biases and the norm's two, 6 floats each; 26.2 fill a buffer, so five go together and one is left,
+    # beside three weights.
+    "overlap_coalesced[coalesce_mb=0.0001]": 2 + 3,
+    "bucketed": 1,
+}
+
+
+@pytest.mark.parametrize(("strategy", "calls"), CALLS.items())
+def test_gradients_share_all_reduces(on_ranks: OnRanks, strategy: str, calls: int) -> None:
+    for found in on_ranks(reductions, strategy):
+        assert [len(step) for step in found[True]] == [calls] * 3
+
+
+class Branches(nn.Module):
+    """Two branches, one after the other: the order in which they run is each rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(6, 6)
+        self.middle = nn.Linear(6, 6, bias=False)
+        self.right = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor, *, left_first: bool) -> Tensor:
+        first, second = (self.left, self.right) if left_first else (self.right, self.left)
+        outputs: Tensor = second(self.middle(torch.tanh(first(inputs))))
+        return outputs
+
+
+def branches(seed: int) -> Branches:
+    torch.manual_seed(seed)
+    return Branches()
+
+
+def steps_in_other_order(ctx: RankContext, strategy: str) -> tuple[list[int], list[dict[str, Tensor]]]:
+    module = branches(ctx.rank)
+    parallel = parallelise(strategy, module, ctx)
+    sent, steps = [], []
+    real = dist.all_reduce
+
+    def spy(tensor: Tensor, *args: Any, **options: Any) -> object:
+        sent.append(tensor.numel())
+        return real(tensor, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", spy)
+        for step in range(3):
+            module.zero_grad()
+            module(share_of(ctx.rank, step), left_first=(ctx.rank + step) % 2 == 0).square().mean().backward()
+            parallel.synchronise()
+            steps.append(gradients_of(module))
+    return sent, steps
+
+
+def test_ranks_with_other_orders_of_arrival_send_in_one_order(on_ranks: OnRanks, strategy: str) -> None:
+    results = on_ranks(steps_in_other_order, strategy, ranks=3)
+    assert len({tuple(sent) for sent, _ in results}) == 1
+    for _, steps in results:
+        for step, gradients in enumerate(steps):
+            module = branches(0)
+            for rank in range(3):
+                (module(share_of(rank, step), left_first=(rank + step) % 2 == 0).square().mean() / 3).backward()
+            assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+
+
+def unused(ctx: RankContext, strategy: str) -> list[dict[str, Tensor]]:
+    """Gradients of steps in which `optional` is used by: no rank, rank 1 only, rank 0 only, all."""
+    module = net(ctx.rank)
+    parallel = parallelise(strategy, module, ctx)
+    steps = []
+    for step, users in enumerate([(), (1,), (0,), (0, 1)]):
+        module.zero_grad()
+        module(share_of(ctx.rank, step), optional=ctx.rank in users).square().mean().backward()
+        parallel.synchronise()
+        steps.append(gradients_of(module))
+    return steps
+
+
+def test_what_some_rank_leaves_out_is_averaged_all_the_same(on_ranks: OnRanks, strategy: str) -> None:
+    for steps in on_ranks(unused, strategy):
+        for step, (gradients, users) in enumerate(zip(steps, [(), (1,), (0,), (0, 1)], strict=True)):
+            module = net(0)
+            for rank in range(2):
+                (module(share_of(rank, step), optional=rank in users).square().mean() / 2).backward()
+            assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+            assert not {"frozen.weight", "frozen.bias"} & gradients.keys()
+            assert not gradients["never.weight"].any()  # no rank used it: zeros, on all
+            assert gradients["optional.weight"].any() == bool(users)
+
+
+def used_before_the_last_micro_batch(ctx: RankContext, strategy: str) -> dict[str, Tensor]:
+    """`optional` is used in the first of two micro-batches only, whose gradients stay local."""
+    module = net(0)
+    parallel = parallelise(strategy, module, ctx)
+    for _ in range(2):
+        module.zero_grad()
+        with parallel.no_sync() if parallel.no_sync is not None else nullcontext():
+            module(share_of(ctx.rank, 0, 0), optional=True).square().mean().backward()
+        module(share_of(ctx.rank, 0, 1), optional=False).square().mean().backward()
+        parallel.synchronise()
+    return gradients_of(module)
+
+
+def test_a_gradient_of_an_earlier_micro_batch_counts(on_ranks: OnRanks, strategy: str) -> None:
+    module = net(0)
+    for rank in range(2):
+        for part in range(2):
+            (module(share_of(rank, 0, part), optional=part == 0).square().mean() / 2).backward()
+    for gradients in on_ranks(used_before_the_last_micro_batch, strategy):
+        assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+
+
+def changed_later(ctx: RankContext, strategy: str) -> list[str | None]:
+    messages = []
+    for layer, trained in (("frozen", True), ("optional", False)):
+        module = net(0)
+        parallel = parallelise(strategy, module, ctx)
+        for step in range(2):
+            module.zero_grad()
+            module(share_of(ctx.rank, step)).sum().backward()
+            parallel.synchronise()
+        module.get_submodule(layer).requires_grad_(requires_grad=trained)
+        module(share_of(ctx.rank, 2)).sum().backward()
+        messages.append(refusal(parallel.synchronise))
+    return messages
+
+
+def test_freezing_and_unfrozing_later_is_refused(on_ranks: OnRanks, strategy: str) -> None:
+    for unfrozen, frozen in on_ranks(changed_later, strategy):
+        assert unfrozen.startswith("parameter frozen.weight has been unfrozen since the training began")
+        assert frozen.startswith("parameter optional.weight has been frozen since the training began")
+
+
+def nothing_to_train(ctx: RankContext, strategy: str) -> int:
+    module = nn.Linear(4, 4).requires_grad_(requires_grad=False)
+    parallelise(strategy, module, ctx).synchronise()
+    return len(gradients_of(module))
+
+
+def test_a_model_may_have_nothing_to_train(on_ranks: OnRanks, strategy: str) -> None:
+    assert on_ranks(nothing_to_train, strategy) == (0, 0)
+
+
+def refusal(function: Callable[[], object]) -> str | None:
+    """Why it was refused."""
+    try:
+        function()
+    except WorkloadError as error:
+        return str(error)
+    return None

@@ -1,0 +1,351 @@
+"""What shares an all-reduce, when it is sent, and where the gradients are meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.strategies.bucketed import _filled_in_order
+from pytest_ddpperf.strategies.overlap_coalesced import _small_together
+from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
+from pytest_ddpperf.strategies.replicas import Trained, replicate
+
+FLOAT = 4  # bytes
+OnRanks = Callable[..., tuple[Any, ...]]
+
+
+def launch(launcher: Launcher, function: Callable[[RankContext], Any]) -> tuple[Any, ...]:
+    return launcher.run(function, world_size=2, backend="gloo", device="cpu", timeout=60).values
+
+
+def slots_of(*sizes: int, dtype: torch.dtype = torch.float32) -> list[Slot]:
+    """One slot for each number of elements."""
+    return [Slot(Trained(f"p{size}", nn.Parameter(torch.zeros(size, dtype=dtype)), (1,))) for size in sizes]
+
+
+def names(groups: Sequence[Sequence[Slot]] | Sequence[Bucket]) -> list[list[str]]:
+    return [[slot.trained.name for slot in (group.slots if isinstance(group, Bucket) else group)] for group in groups]
+
+
+def test_a_group_is_full_once_it_holds_the_cap() -> None:
+    """A cap of 7: 3 + 4 fill it exactly; 1 + 2 do not, and 5 more do, although they overshoot; 6 is left over."""
+    assert names(packed(slots_of(3, 4, 1, 2, 5, 6), cap=7 * FLOAT)) == [["p3", "p4"], ["p1", "p2", "p5"], ["p6"]]
+
+
+def test_the_first_group_has_a_cap_of_its_own() -> None:
+    assert names(packed(slots_of(3, 4, 1, 2, 5), cap=7 * FLOAT, first_cap=3 * FLOAT)) == [
+        ["p3"],
+        ["p4", "p1", "p2"],
+        ["p5"],
+    ]
+
+
+def test_what_is_larger_than_the_cap_fills_a_group() -> None:
+    assert names(packed(slots_of(100, 1, 2, 200), cap=3 * FLOAT)) == [["p100"], ["p1", "p2"], ["p200"]]
+
+
+def test_types_are_packed_apart_and_ordered_by_their_last_arrival() -> None:
+    a, c, d = slots_of(1, 3, 4)
+    (b,) = slots_of(2, dtype=torch.bfloat16)
+    assert names(packed([a, b, c, d], cap=100)) == [["p2"], ["p1", "p3", "p4"]]
+    assert names(packed([b, a, d, c], cap=4 * FLOAT)) == [["p1", "p4"], ["p2"], ["p3"]]
+
+
+def test_nothing_gives_no_group() -> None:
+    assert packed([], cap=1) == []
+
+
+def test_an_mb_is_2_to_the_20() -> None:
+    """A quarter of it is 65,536 floats: 40,000 and 25,536 fill it; with one less, the next joins them."""
+    cap = 0.25 * MB
+    assert names(packed(slots_of(40_000, 25_536, 1), cap)) == [["p40000", "p25536"], ["p1"]]
+    assert names(packed(slots_of(40_000, 25_535, 1), cap)) == [["p40000", "p25535", "p1"]]
+
+
+def test_small_gradients_go_together_whatever_large_ones_arrive_in_between() -> None:
+    buckets = _small_together(slots_of(1, 50, 2, 60, 3, 70), cap=6 * FLOAT)
+    # The small three are complete with the last of them, behind both large ones that arrived before it.
+    assert names(buckets) == [["p50"], ["p60"], ["p1", "p2", "p3"], ["p70"]]
+
+
+def test_a_small_gradient_alone_needs_no_buffer() -> None:
+    (bucket,) = _small_together(slots_of(1), cap=6 * FLOAT)
+    bucket.slots[0].trained.parameter.grad = torch.ones(1)
+    bucket.collect_rest(share=0.5)
+    assert bucket.buffer is None
+    assert bucket.slots[0].trained.parameter.grad.tolist() == [0.5]
+
+
+def test_a_first_bucket_is_never_larger_than_the_others() -> None:
+    assert names(_filled_in_order(slots_of(2, 1, 3), cap=2 * FLOAT, first_cap=6 * FLOAT)) == [["p2"], ["p1", "p3"]]
+
+
+def test_what_is_collected_lies_in_the_buffer_in_order() -> None:
+    """2 and 4, halved; the second slot has no gradient and the third holds its own already."""
+    first, second, third = slots_of(2, 1, 2)
+    bucket = Bucket([first, second, third], buffered=True)
+    first.trained.parameter.grad = torch.tensor([2.0, 4.0])
+    bucket.collect_rest(share=0.5)
+    assert bucket.buffer is not None
+    assert bucket.buffer.tolist() == [1, 2, 0, 0, 0]
+    assert third.trained.parameter.grad is not None
+    third.trained.parameter.grad += 8.0  # as backward adds to it in a next micro-batch
+    bucket.collect_rest(share=0.5)
+    assert bucket.buffer.tolist() == [0.5, 1, 0, 4, 4]
+
+
+class Chain(nn.Module):
+    """Three layers, whose gradients arrive last layer first, bias before weight or after it as autograd likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+@contextmanager
+def all_reduces() -> Iterator[list[str]]:
+    """What is sent inside, as it is sent."""
+    sent: list[str] = []
+    real = dist.all_reduce
+
+    def spy(tensor: Tensor, *, async_op: bool) -> object:
+        sent.append(f"send {tensor.numel()}")
+        return real(tensor, async_op=async_op)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", spy)
+        yield sent
+
+
+def events_of_steps(ctx: RankContext) -> list[list[str]]:
+    """For three steps: what is sent, when the first layer's gradient comes, and when backward is done."""
+    module = Chain()
+    reducer = Reducer(replicate(module, ctx), ctx, partial(_filled_in_order, cap=300, first_cap=300))
+    steps = []
+    with all_reduces() as events:
+        # torch runs it before the gradient is accumulated.
+        weight = module.get_parameter("layers.0.weight")
+        weight.register_hook(lambda _: events.append("first layer"))  # type: ignore[no-untyped-call]  # torch's
+        for _ in range(3):
+            module.zero_grad()
+            module(torch.ones(2, 4)).sum().backward()
+            events.append("backward done")
+            reducer.synchronise()
+            steps.append(list(events))
+            events.clear()
+    return steps
+
+
+def test_buckets_are_sent_during_backward_from_the_second_step_on(launcher: Launcher) -> None:
+    """Of the last layer 36 floats, of the middle one 72, of the first one 40; a bucket is full with 75 of them.
+
+    Whichever of a layer's weight and bias arrives first, the last layer and the middle one fill the first bucket.
+    """
+    for first, second, third in launch(launcher, events_of_steps):
+        assert first == ["first layer", "backward done", "send 108", "send 40"]  # it only noted the order
+        assert second == third == ["send 108", "first layer", "send 40", "backward done"]
+
+
+def refusal(function: Callable[[], object]) -> str | None:
+    """Why it was refused."""
+    try:
+        function()
+    except WorkloadError as error:
+        return str(error)
+    return None
+
+
+def addresses(module: nn.Module) -> list[int]:
+    return [p.grad.data_ptr() for p in module.parameters() if p.grad is not None]
+
+
+def homes(ctx: RankContext, strategy: str) -> dict[str, list[list[int]]]:
+    """The addresses of the gradients after each of four steps, with both kinds of zero_grad."""
+    found = {}
+    for kind in (True, False):
+        module = Chain()
+        parallel = parallelise(strategy, module, ctx)
+        steps = []
+        for _ in range(4):
+            kept = [p.grad for p in module.parameters()]  # else the allocator may give an address again
+            module.zero_grad(set_to_none=kind)
+            module(torch.ones(2, 4)).sum().backward()
+            parallel.synchronise()
+            steps.append(addresses(module))
+            kept.clear()
+        found[str(kind)] = steps
+    return found
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["flat", "overlap_coalesced", "bucketed", "bucketed[bucket_cap_mb=0.0002,first_bucket_mb=0.0001]"],
+)
+def test_buffers_are_allocated_once_and_are_the_gradients(on_ranks: OnRanks, strategy: str) -> None:
+    """The coalescing one has no other gradients than small ones here."""
+    for found in on_ranks(homes, strategy):
+        for steps in found.values():
+            assert len(set(steps[0])) == 6
+            assert steps == [steps[0]] * 4
+
+
+def buffers_of_a_reducer(ctx: RankContext) -> list[bool]:
+    """Whether each gradient lies in its bucket's buffer."""
+    module = Chain()
+    reducer = Reducer(replicate(module, ctx), ctx, partial(_filled_in_order, cap=300, first_cap=300))
+    for _ in range(2):
+        module.zero_grad()
+        module(torch.ones(2, 4)).sum().backward()
+        reducer.synchronise()
+    inside = []
+    for bucket in reducer.buckets:
+        assert bucket.buffer is not None
+        start, end = bucket.buffer.data_ptr(), bucket.buffer.data_ptr() + bucket.buffer.nbytes
+        for slot in bucket.slots:
+            assert slot.trained.parameter.grad is not None
+            inside.append(start <= slot.trained.parameter.grad.data_ptr() < end)
+    return inside
+
+
+def test_every_gradient_lies_in_a_bucket(launcher: Launcher) -> None:
+    assert launch(launcher, buffers_of_a_reducer) == ([True] * 6, [True] * 6)
+
+
+def local_homes(ctx: RankContext) -> bool:
+    """Whether gradients that stay local are added up in the buffers, so that they are in memory once only."""
+    module = Chain()
+    parallel = parallelise("bucketed", module, ctx)
+    module(torch.ones(2, 4)).sum().backward()
+    parallel.synchronise()
+    buffers = addresses(module)
+    module.zero_grad()
+    assert parallel.no_sync is not None
+    with parallel.no_sync():
+        module(torch.ones(2, 4)).sum().backward()
+    return addresses(module) == buffers
+
+
+def test_gradients_that_stay_local_are_in_the_buckets_too(launcher: Launcher) -> None:
+    assert launch(launcher, local_homes) == (True, True)
+
+
+def replaced_before_backward(ctx: RankContext, strategy: str) -> list[list[float]]:
+    module = nn.Linear(2, 1, bias=False)
+    parallel = parallelise(strategy, module, ctx)
+    found = []
+    for _ in range(3):
+        module.weight.grad = torch.full((1, 2), 10.0 * (ctx.rank + 1))
+        module(torch.ones(1, 2)).sum().backward()
+        parallel.synchronise()
+        assert module.weight.grad is not None
+        found.append(module.weight.grad.flatten().tolist())
+    return found
+
+
+def test_a_gradient_put_in_before_backward_counts(on_ranks: OnRanks, strategy: str) -> None:
+    """10 and 20 were there, 15 in the mean; backward adds 1."""
+    for found in on_ranks(replaced_before_backward, strategy):
+        assert found == [[16, 16]] * 3
+
+
+def replaced_after_backward(ctx: RankContext, strategy: str) -> tuple[str | None, list[float]]:
+    module = nn.Linear(2, 1, bias=False)
+    parallel = parallelise(strategy, module, ctx)
+    module(torch.ones(1, 2)).sum().backward()
+    parallel.synchronise()
+    module.zero_grad()
+    module(torch.ones(1, 2)).sum().backward()
+    module.weight.grad = torch.full((1, 2), 10.0 * (ctx.rank + 1))
+    message = refusal(parallel.synchronise)
+    return message, module.weight.grad.flatten().tolist()
+
+
+def test_a_gradient_replaced_after_backward_is_sent_or_refused(
+    on_ranks: OnRanks, strategy: str, *, sends_in_backward: bool
+) -> None:
+    """Where backward sends, the old one is on its way already."""
+    for message, gradient in on_ranks(replaced_after_backward, strategy):
+        if sends_in_backward:
+            assert message == (
+                "the gradient of parameter weight was replaced between backward and its synchronisation: "
+                "change gradients (clipping, unscaling) after it, or in place"
+            )
+        else:
+            assert (message, gradient) == (None, [15, 15])
+
+
+def two_backwards(ctx: RankContext, strategy: str) -> tuple[list[list[float]], str | None]:
+    """Two losses, each with a backward of its own: first with parameters of its own too, then with the same."""
+    module = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+    parallel = parallelise(strategy, module, ctx)
+    apart = []
+    inputs = torch.full((1, 1), float(ctx.rank))
+    for _ in range(2):
+        module.zero_grad()
+        module[0](inputs).sum().backward()
+        module[1](inputs + 10).sum().backward()
+        parallel.synchronise()
+        apart.append([p.grad.item() for p in module.parameters() if p.grad is not None])
+    module.zero_grad()
+    module[0](inputs).sum().backward()
+    message = refusal(lambda: module[0](inputs).sum().backward())
+    parallel.synchronise()
+    return apart, message
+
+
+def test_two_backwards_in_one_step_are_right_or_refused(
+    on_ranks: OnRanks, strategy: str, *, sends_in_backward: bool
+) -> None:
+    """The inputs are 0 and 1, 0.5 in the mean, and by 10 more; a bias has 1."""
+    for apart, message in on_ranks(two_backwards, strategy):
+        assert apart == [[0.5, 1, 10.5, 1]] * 2
+        if sends_in_backward:
+            assert message is not None
+            assert "reached parameter 0." in message
+            assert "twice before synchronise()" in message
+            assert "run all but the last in no_sync()" in message
+        else:
+            assert message is None
+
+
+def calls_after_an_error_in_no_sync(ctx: RankContext) -> int:
+    """All-reduces of a step, once an exception has left no_sync()."""
+    module = Chain()
+    parallel = parallelise("overlap", module, ctx)
+    assert parallel.no_sync is not None
+    with pytest.raises(KeyError), parallel.no_sync():
+        raise KeyError
+    with all_reduces() as sent:
+        module(torch.ones(2, 4)).sum().backward()
+        parallel.synchronise()
+        sent.clear()
+        module(torch.ones(2, 4)).sum().backward()
+        return len(sent)
+
+
+def test_no_sync_ends_with_its_block(launcher: Launcher) -> None:
+    assert launch(launcher, calls_after_an_error_in_no_sync) == (6, 6)
+
+
+def has_no_sync(ctx: RankContext, strategy: str) -> bool:
+    return parallelise(strategy, Chain(), ctx).no_sync is not None
+
+
+def test_only_those_that_send_in_backward_have_a_no_sync(
+    on_ranks: OnRanks, strategy: str, *, sends_in_backward: bool
+) -> None:
+    assert on_ranks(has_no_sync, strategy) == (sends_in_backward, sends_in_backward)

@@ -1,0 +1,246 @@
+"""The same model on every rank, and gradients of any type and memory layout: for every hand-written strategy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
+
+OnRanks = Callable[..., tuple[Any, ...]]
+
+
+def launch(launcher: Launcher, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    return launcher.run(function, *args, world_size=2, backend="gloo", device="cpu", timeout=60).values
+
+
+class Odd(nn.Module):
+    """State of every kind."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.single = nn.Parameter(torch.tensor(float(value)))
+        self.turned = nn.Parameter(torch.full((3, 4), float(value)).t())
+        self.gaps = nn.Parameter(torch.full((4, 6), float(value))[:, ::2])
+        self.short = nn.Parameter(torch.full((3,), value, dtype=torch.bfloat16), requires_grad=False)
+        self.rotated = nn.Parameter(torch.full((2,), complex(value, 1)))
+        self.register_buffer("flag", torch.tensor(value == 5))
+        self.register_buffer("count", torch.tensor([value] * 3, dtype=torch.int64))
+        self.register_buffer("byte", torch.full((5,), value, dtype=torch.uint8), persistent=False)
+        self.register_buffer("empty", torch.empty(0))
+        self.register_buffer("absent", None)
+
+
+def start_state(ctx: RankContext, strategy: str) -> tuple[dict[str, Tensor], tuple[int, ...]]:
+    from pytest_ddpperf.strategies import replicas
+
+    module = Odd(5 + ctx.rank)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicas, "_PIECE", 50)  # bytes: several broadcasts, not all at once
+        parallelise(strategy, module, ctx)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in state.items()}, module.turned.stride()
+
+
+def test_all_ranks_start_from_the_state_of_rank_0(on_ranks: OnRanks, strategy: str) -> None:
+    for state, strides in on_ranks(start_state, strategy, ranks=3):
+        alone = Odd(5)
+        expected = {**dict(alone.named_parameters()), **dict(alone.named_buffers())}
+        assert state.keys() == expected.keys()
+        for name, tensor in expected.items():
+            assert torch.equal(state[name], tensor)
+        assert strides == (1, 4)
+
+
+def build_unlike(ctx: RankContext, strategy: str) -> None:
+    parallelise(strategy, nn.Linear(4, 3 + ctx.rank), ctx)
+
+
+def build_partly_frozen(ctx: RankContext, strategy: str) -> None:
+    module = nn.Linear(4, 3)
+    module.bias.requires_grad = ctx.rank == 0
+    parallelise(strategy, module, ctx)
+
+
+def test_ranks_with_different_models_are_refused(launcher: Launcher, strategy: str) -> None:
+    message = (
+        r"model of rank 1 is built unlike that of rank 0: here \[weight: shape \(4, 4\), torch.float32, trained\], "
+        r"there \[weight: shape \(3, 4\), torch.float32, trained\]; model\(\) must build the same on every rank"
+    )
+    with pytest.raises(WorkloadError, match=message):
+        launch(launcher, build_unlike, strategy)
+
+
+def test_a_parameter_that_only_some_ranks_train_is_refused(launcher: Launcher) -> None:
+    with pytest.raises(WorkloadError, match=r"here \[bias: .*not trained\], there \[bias: "):
+        launch(launcher, build_partly_frozen, "naive")
+
+
+def refused_lazy(ctx: RankContext, strategy: str) -> str | None:
+    return refusal(lambda: parallelise(strategy, nn.LazyLinear(3), ctx))
+
+
+def test_a_lazy_parameter_is_refused(on_ranks: OnRanks, strategy: str) -> None:
+    assert set(on_ranks(refused_lazy, strategy)) == {
+        "parameter weight has no shape yet: run one forward pass through a lazy module before model() gives it"
+    }
+
+
+def refusal(function: Callable[[], object]) -> str | None:
+    """Why it was refused."""
+    try:
+        function()
+    except WorkloadError as error:
+        return str(error)
+    return None
+
+
+class Mixed(nn.Module):
+    """Parameters of five types, in turns, some of them empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        types = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.float16)
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.full((size,), 2, dtype=dtype)) for size in (3, 1, 0, 200) for dtype in types
+        )
+
+    def forward(self, scale: float) -> Tensor:
+        return sum((weight.abs().double().sum() * scale for weight in self.weights), torch.zeros(()))
+
+
+def mixed_gradients(ctx: RankContext, strategy: str) -> list[tuple[torch.dtype, list[complex]]]:
+    module = Mixed()
+    parallel = parallelise(strategy, module, ctx)
+    for _ in range(2):
+        module.zero_grad()
+        module(ctx.rank + 1.0).backward()
+        parallel.synchronise()
+    gradients = [weight.grad for weight in module.weights if weight.grad is not None]
+    return [(gradient.dtype, sorted(set(gradient.tolist()), key=abs)) for gradient in gradients]
+
+
+def test_each_type_is_added_up_as_it_is(on_ranks: OnRanks, strategy: str) -> None:
+    """d|w|/dw is 1 at w = 2; times 1 and 2 on the two ranks: 1.5 in the mean, exact in every type."""
+    for found in on_ranks(mixed_gradients, strategy):
+        assert found == [(weight.dtype, [1.5] if weight.numel() else []) for weight in Mixed().weights]
+
+
+def large_halves(ctx: RankContext, strategy: str) -> list[float]:
+    module = nn.ParameterList([nn.Parameter(torch.ones(1, dtype=torch.float16))])
+    parallel = parallelise(strategy, module, ctx)
+    found = []
+    for _ in range(2):
+        module.zero_grad()
+        (module[0] * 40_000).sum().backward()
+        parallel.synchronise()
+        found.append(module[0].grad.item())
+    return found
+
+
+def test_the_sum_of_fp16_gradients_does_not_overflow(on_ranks: OnRanks, strategy: str) -> None:
+    """40,000 on both ranks; their sum is above the largest number of fp16, 65,504."""
+    for found in on_ranks(large_halves, strategy):
+        assert found == [40_000, 40_000]
+
+
+def convolutions(ctx: RankContext, strategy: str) -> tuple[list[tuple[int, ...]], list[Tensor]]:
+    module = convolution_net()
+    parallel = parallelise(strategy, module, ctx)
+    for _ in range(2):
+        module.zero_grad()
+        module(image(ctx.rank)).square().mean().backward()
+        parallel.synchronise()
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return [gradient.stride() for gradient in gradients], gradients
+
+
+def convolution_net() -> nn.Module:
+    """Channels last, a 1 x 1 convolution (whose strides are ambiguous), and a weight that is stored transposed."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(36, 5))
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as torch documents it
+    module[3].weight = nn.Parameter(torch.randn(36, 5).t())
+    return module
+
+
+def image(rank: int) -> Tensor:
+    pixels = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(rank))
+    return pixels.to(memory_format=torch.channels_last)
+
+
+def test_any_memory_layout_is_kept_and_right(on_ranks: OnRanks, strategy: str) -> None:
+    alone = convolution_net()
+    for rank in range(2):
+        (alone(image(rank)).square().mean() / 2).backward()
+    for strides, gradients in on_ranks(convolutions, strategy):
+        torch.testing.assert_close(gradients, [p.grad for p in alone.parameters()])
+        assert strides[0] == (12, 1, 6, 3)  # 4 x 3 x 2 x 2, channels last
+        assert strides[4] == (1, 5)
+
+
+def gradient_in_another_layout(ctx: RankContext, strategy: str) -> list[Tensor]:
+    """Rank 1 puts in a gradient that lies transposed; sent as memory, it would be added up with the wrong elements."""
+    module = nn.Linear(3, 2, bias=False)
+    parallel = parallelise(strategy, module, ctx)
+    found = []
+    for _ in range(2):
+        gradient = torch.arange(6.0).reshape(2, 3)
+        module.weight.grad = gradient.t().contiguous().t() if ctx.rank else gradient
+        module(torch.ones(1, 3)).sum().backward()  # adds 1 to each
+        parallel.synchronise()
+        assert module.weight.grad is not None
+        found.append(module.weight.grad.clone())
+    return found
+
+
+def test_gradients_in_different_layouts_are_added_up_element_by_element(on_ranks: OnRanks, strategy: str) -> None:
+    for found in on_ranks(gradient_in_another_layout, strategy):
+        for gradient in found:
+            assert gradient.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def sparse_gradient(ctx: RankContext, strategy: str) -> str | None:
+    module = nn.Embedding(8, 4, sparse=True)
+    parallel = parallelise(strategy, module, ctx)
+
+    def step() -> None:
+        module(torch.tensor([1, 2])).sum().backward()
+        parallel.synchronise()
+
+    return refusal(step)
+
+
+def test_a_sparse_gradient_is_refused(on_ranks: OnRanks, strategy: str) -> None:
+    for message in on_ranks(sparse_gradient, strategy):
+        assert message == (
+            "parameter weight has a gradient of layout torch.sparse_coo, and this strategy sends dense gradients only: "
+            "leave out sparse=True of its nn.Embedding, or use strategy 'ddp'"
+        )
+
+
+def gradient_with_a_history(ctx: RankContext, strategy: str) -> str | None:
+    module = nn.Linear(3, 2)
+    parallel = parallelise(strategy, module, ctx)
+
+    def step() -> None:
+        module(torch.ones(1, 3)).square().sum().backward(create_graph=True)
+        parallel.synchronise()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a cycle, once in a process; zero_grad breaks it
+        message = refusal(step)
+    module.zero_grad()
+    return message
+
+
+def test_a_gradient_with_a_history_is_refused(on_ranks: OnRanks, strategy: str) -> None:
+    for message in on_ranks(gradient_with_a_history, strategy):
+        assert "as backward(create_graph=True) leaves it" in message

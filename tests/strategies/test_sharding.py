@@ -1,0 +1,201 @@
+"""Both FSDPs on real ranks, beside what they train: units, meshes, offloaded shards, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import fsdp2, parallelise
+from pytest_ddpperf.strategies.parallel import Parallel
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher(preload=["pytest_ddpperf.strategies.fsdp1", "pytest_ddpperf.strategies.fsdp2"]) as launcher:
+        yield launcher
+
+
+def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:
+    return launcher.run(function, *args, world_size=ranks, backend="gloo", device="cpu", timeout=60).values
+
+
+class Net(nn.Module):
+    """Three blocks between two layers; no size is divided by a number of ranks, so that shards are uneven."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 7)) for _ in range(3))
+        self.last = nn.Linear(7, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        outputs: Tensor = self.last(hidden)
+        return outputs
+
+
+def share_of(rank: int) -> Tensor:
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(rank))
+
+
+def prepared(ctx: RankContext, strategy: str, model: type[nn.Module] = Net) -> Parallel:
+    torch.manual_seed(0)
+    module = model()
+    return parallelise(strategy, module, ctx, list(module.blocks))  # type: ignore[arg-type]  # a ModuleList
+
+
+def fsdp_facts(ctx: RankContext) -> dict[str, Any]:
+    hybrid = prepared(ctx, "fsdp2[replicas=2]")
+    weight = hybrid.module.get_parameter("first.weight")
+    assert isinstance(weight, DTensor)
+    torch.manual_seed(0)
+    net = Net()
+    inner = net.blocks[0][0]  # type: ignore[index]  # a Sequential
+    nested = parallelise("fsdp2", net, ctx, [net, *net.blocks, inner, inner])
+    torch.manual_seed(0)
+    net = Net()
+    flat = parallelise("fsdp1[use_orig_params=false]", net, ctx, [net, net.blocks[0], inner := net.blocks[0][0]])  # type: ignore[index]
+    units = [name for name, unit in flat.module.named_modules() if isinstance(unit, FullyShardedDataParallel)]
+    del inner
+    return {
+        "mesh": (weight.device_mesh.device_type, tuple(weight.device_mesh.shape), weight.device_mesh.mesh_dim_names),
+        "local": weight.to_local().numel(),
+        "units2": [name for name, unit in nested.module.named_modules() if isinstance(unit, FSDPModule)],
+        "units1": [name.replace("_fsdp_wrapped_module.", "").replace("_fsdp_wrapped_module", "") for name in units],
+        "flat": len(list(flat.module.parameters())),
+    }
+
+
+def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(launcher: Launcher) -> None:
+    """first.weight has 7 rows of 5: two ranks of a copy hold 4 and 3 of them."""
+    for rank, facts in enumerate(run(launcher, fsdp_facts, ranks=4)):
+        assert facts["mesh"] == ("cpu", (2, 2), ("replicate", "shard"))
+        assert facts["local"] == (20 if rank % 2 == 0 else 15)
+        assert facts["units2"] == ["", "blocks.0", "blocks.0.0", "blocks.1", "blocks.2"]
+        assert facts["units1"] == ["", "blocks.0", "blocks.0.0"]
+        assert facts["flat"] == 3
+
+
+def offloaded(ctx: RankContext) -> tuple[float, list[bool]]:
+    """What is done to shards on the CPU where the group cannot reach them, done to shards that it could."""
+    parallel = prepared(ctx, "fsdp2[replicas=2]")
+    module = parallel.module
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    weight = module.get_parameter("first.weight")
+    assert isinstance(weight, DTensor)
+    module(share_of(ctx.rank)).square().mean().backward()
+    norm = fsdp2._clip_offloaded(module, 0.3, mesh=weight.device_mesh, device=ctx.device)
+    clipped = torch.nn.utils.clip_grad_norm_(module.parameters(), 100.0)
+    assert isinstance(clipped, DTensor)
+    assert clipped.full_tensor().item() == pytest.approx(0.3, rel=1e-5)
+    scaler = fsdp2.ShardScaler("cpu")
+    skipped = []
+    for poison in (False, True):
+        optimizer.zero_grad()
+        scaler.scale(module(share_of(ctx.rank)).square().mean()).backward()
+        assert isinstance(weight.grad, DTensor)
+        if poison and ctx.rank == 3:
+            weight.grad.to_local()[0, 0] = torch.inf
+        before = weight.to_local().clone()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(torch.equal(weight.to_local(), before))
+    return norm.item(), skipped
+
+
+def test_offloaded_shards_are_clipped_and_checked_as_one(launcher: Launcher) -> None:
+    torch.manual_seed(0)
+    alone = Net()
+    for rank in range(4):
+        (alone(share_of(rank)).square().mean() / 4).backward()
+    expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.3).item()
+    assert expected > 0.3
+    for norm, skipped in run(launcher, offloaded, ranks=4):
+        assert norm == pytest.approx(expected, rel=1e-5)
+        assert skipped == [False, True]
+
+
+def interrupted(ctx: RankContext) -> list[bool]:
+    """Whether the ranks have one gradient after no_sync was left by an exception; their inputs differ."""
+    equal = []
+    for strategy in ("fsdp1", "fsdp2"):
+        parallel = prepared(ctx, strategy)
+        assert parallel.no_sync is not None
+        assert parallel.gradients is not None
+        with pytest.raises(KeyError), parallel.no_sync():
+            raise KeyError
+        parallel.module(share_of(ctx.rank)).square().mean().backward()
+        assert all(shard.grad is None or shard.grad.shape == shard.shape for shard in parallel.module.parameters())
+        gradient = parallel.gradients()["first.weight"]
+        gathered: list[Any] = [None] * ctx.world_size
+        dist.all_gather_object(gathered, gradient)
+        equal.append(torch.equal(gathered[0], gathered[1]))
+    return equal
+
+
+def test_no_sync_ends_with_an_exception(launcher: Launcher) -> None:
+    assert run(launcher, interrupted) == ([True, True], [True, True])
+
+
+def read_unfinished(ctx: RankContext) -> bool:
+    """Parameters, after a forward pass that has left the root's unsharded."""
+    parallel = prepared(ctx, "fsdp2[reshard_after_forward=false]")
+    assert parallel.parameters is not None
+    before = parallel.parameters()
+    with torch.no_grad():
+        parallel.module(share_of(0))
+    return all(torch.equal(before[name], value) for name, value in parallel.parameters().items())
+
+
+def test_parameters_can_be_read_after_a_forward_pass_alone(launcher: Launcher) -> None:
+    assert run(launcher, read_unfinished) == (True, True)
+
+
+class Sharing(Net):
+    """Two of its blocks have one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[2][0].weight = self.blocks[0][0].weight  # type: ignore[index]  # a Sequential
+
+
+class Half(Net):
+    """Half of a block is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0][0].requires_grad_(requires_grad=False)  # type: ignore[index]  # a Sequential
+
+
+def refused(ctx: RankContext, cases: list[tuple[str, type[nn.Module]]]) -> list[str]:
+    messages = []
+    for strategy, model in cases:
+        with pytest.raises(SettingError) as caught:
+            prepared(ctx, strategy, model)
+        messages.append(str(caught.value))
+    return messages
+
+
+def test_what_torch_would_do_wrong_or_fail_at_is_refused_in_clear(launcher: Launcher) -> None:
+    wanted = {
+        ("fsdp1", Sharing): "fsdp1 cannot shard blocks.2 and blocks.0 of the model one by one, because",
+        ("fsdp2", Sharing): "they share the parameter blocks.0.0.weight: choose blocks that share none",
+        ("fsdp1[cpu_offload=true]", Net): "fsdp1[cpu_offload=true] needs a GPU to offload from",
+        ("fsdp2[cpu_offload=true]", Net): "drop cpu_offload, or use device=cuda",
+        ("fsdp1[use_orig_params=false]", Half): "blocks.0.2.weight, which is trained, and blocks.0.0.weight, which",
+        ("fsdp2[replicas=3]", Net): "fsdp2[replicas=3]: replicas=3 does not divide world size 2",
+    }
+    for messages in run(launcher, refused, list(wanted)):
+        for message, part in zip(messages, wanted.values(), strict=True):
+            assert part in message

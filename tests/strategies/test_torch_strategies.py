@@ -1,0 +1,535 @@
+"""torch's own strategies on real ranks: what they train is what one process trains, whatever their options."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.strategies.parallel import Parallel
+
+STEPS = 3
+PRELOADED = ("ddp", "zero1", "fsdp1", "fsdp2")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher(preload=[f"pytest_ddpperf.strategies.{name}" for name in PRELOADED]) as launcher:
+        yield launcher
+
+
+def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:
+    return launcher.run(function, *args, world_size=ranks, backend="gloo", device="cpu", timeout=120).values
+
+
+class Net(nn.Module):
+    """Three blocks between two layers; no size is divided by a number of ranks, so that shards are uneven."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 7)) for _ in range(3))
+        self.last = nn.Linear(7, 5)
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        outputs: Tensor = self.last(hidden)
+        return outputs
+
+
+class Tied(Net):
+    """Reads and writes by one matrix, outside of the blocks, and has a frozen bias and a frozen block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = nn.Linear(5, 7, bias=False)
+        self.back.weight = self.first.weight
+        self.blocks[1].requires_grad_(requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.back(super().forward(inputs))  # type: ignore[no-any-return]  # torch's modules return Any
+
+
+class Half(Net):
+    """Has a block that is half frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0][0].requires_grad_(requires_grad=False)  # type: ignore[index]  # a Sequential
+
+
+class Recomputing(Net):
+    """Keeps only what goes into its blocks, and computes the rest again in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+class Module(nn.Module):
+    """Its only child has the name that DistributedDataParallel gives to what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = Net()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.module(inputs)
+        return outputs
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training.
+
+    Attributes:
+        quiet: whether micro-batches but the last are within ``no_sync``.
+        by_block: whether the strategy is given the blocks.
+    """
+
+    strategy: str
+    micro_batches: int = 1
+    quiet: bool = True
+    optimizer: str = "sgd"
+    max_norm: float | None = None
+    model: type[nn.Module] = Net
+    by_block: bool = True
+
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of it: the parameters at the start and the end, the first step's gradients and norms."""
+
+    start: State
+    gradients: dict[str, Tensor | None]
+    norms: list[float]
+    end: State
+    precision: str = "fp32"
+
+
+def share_of(rank: int, step: int, micro_batch: int) -> Tensor:
+    """Different data for every rank, step and micro-batch, of one size: so the mean of means is the mean."""
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(10_000 * step + 100 * micro_batch + rank))
+
+
+def optimizer_of(name: str, parameters: Any) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=0.01)
+    given = list(parameters)
+    groups = [{"params": given[::2], "weight_decay": 0.5}, {"params": given[1::2], "lr": 0.02}]
+    return torch.optim.AdamW(groups, lr=0.01, foreach=False)
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    net = module.module if isinstance(module, Module) else module
+    return list(net.blocks)  # type: ignore[arg-type]  # torch types attributes of modules as Tensor | Module
+
+
+def prepared(ctx: RankContext, case: Case, seed: int | None = None) -> tuple[Parallel, torch.optim.Optimizer]:
+    torch.manual_seed(ctx.rank if seed is None else seed)
+    module = case.model()
+    parallel = parallelise(case.strategy, module, ctx, blocks_of(module) if case.by_block else ())
+    make = parallel.make_optimizer
+    if make is not None:
+        return parallel, make(lambda parameters: optimizer_of(case.optimizer, parameters))
+    return parallel, optimizer_of(case.optimizer, parallel.module.parameters())
+
+
+def backward(ctx: RankContext, case: Case, parallel: Parallel, step: int) -> None:
+    for micro_batch in range(case.micro_batches):
+        silent = case.quiet and micro_batch < case.micro_batches - 1
+        with parallel.no_sync() if silent and parallel.no_sync is not None else nullcontext():
+            outputs = parallel.module(share_of(ctx.rank, step, micro_batch))
+            (outputs.float().square().mean() / case.micro_batches).backward()
+    parallel.synchronise()
+
+
+def train_on_rank(ctx: RankContext, cases: list[Case]) -> list[Trained]:
+    """Each rank begins with parameters of its own, and takes any warning for an error."""
+    warnings.simplefilter("error")
+    trained = []
+    for case in cases:
+        parallel, optimizer = prepared(ctx, case)
+        assert parallel.parameters is not None
+        assert parallel.gradients is not None
+        start = parallel.parameters()
+        gradients: dict[str, Tensor | None] = {}
+        norms = []
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            backward(ctx, case, parallel, step)
+            gradients = gradients or parallel.gradients()
+            if case.max_norm is not None:
+                norms.append(clip(parallel, case.max_norm))
+            optimizer.step()
+        trained.append(Trained(start, gradients, norms, parallel.parameters(), parallel.precision))
+    return trained
+
+
+def clip(parallel: Parallel, max_norm: float) -> float:
+    if parallel.clip_grad_norm is None:
+        return torch.nn.utils.clip_grad_norm_(parallel.module.parameters(), max_norm).item()
+    norm = parallel.clip_grad_norm(max_norm)
+    assert not isinstance(norm, DTensor)
+    return norm.item()
+
+
+def train_alone(case: Case, ranks: int) -> Trained:
+    """The reference: one process whose loss is the mean over all shares, from rank 0's parameters."""
+    torch.manual_seed(0)
+    module = case.model()
+    optimizer = optimizer_of(case.optimizer, module.parameters())
+    start = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    gradients: dict[str, Tensor | None] = {}
+    norms = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        for rank, micro_batch in itertools.product(range(ranks), range(case.micro_batches)):
+            outputs = module(share_of(rank, step, micro_batch))
+            (outputs.square().mean() / (ranks * case.micro_batches)).backward()
+        gradients = gradients or {
+            name: None if parameter.grad is None else parameter.grad.clone()
+            for name, parameter in module.named_parameters()
+        }
+        if case.max_norm is not None:
+            norms.append(torch.nn.utils.clip_grad_norm_(module.parameters(), case.max_norm).item())
+        optimizer.step()
+    return Trained(start, gradients, norms, dict(module.named_parameters()))
+
+
+def check(launcher: Launcher, cases: list[Case], ranks: int, tolerance: float = 1e-6) -> tuple[list[Trained], ...]:
+    """All ranks start with rank 0's parameters; gradients are alike to ``tolerance`` of the largest of their tensor."""
+    found_on = run(launcher, train_on_rank, cases, ranks=ranks)
+    references = [train_alone(case, ranks) for case in cases]
+    for rank, results in enumerate(found_on):
+        for case, trained, alone in zip(cases, results, references, strict=True):
+            where = f"{case} on rank {rank} of {ranks}"
+            for name, parameter in alone.start.items():
+                assert torch.equal(trained.start[name], parameter), f"{where}: start of {name}"
+            assert trained.gradients.keys() == alone.gradients.keys(), where
+            for name, gradient in alone.gradients.items():
+                found = trained.gradients[name]
+                if gradient is None:
+                    assert found is None, f"{where}: gradient of {name}"
+                    continue
+                assert found is not None, f"{where}: gradient of {name}"
+                assert off(found, gradient) <= tolerance, f"{where}: gradient of {name} off by {off(found, gradient)}"
+            assert trained.end.keys() == alone.end.keys(), where
+            for name, parameter in alone.end.items():
+                distance = off(trained.end[name], parameter)
+                assert distance <= 10 * tolerance, f"{where}: {name} off by {distance} at the end"
+            assert trained.norms == pytest.approx(alone.norms, rel=10 * tolerance), where
+    return found_on
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    """The largest distance, as a share of the largest value."""
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+EXACT = (
+    "ddp",
+    "ddp[bucket_cap_mb=0.0005]",
+    "ddp[static_graph=true]",
+    "ddp[gradient_as_bucket_view=true]",
+    "ddp[broadcast_buffers=false]",
+    "ddp[broadcast_buffers=true]",
+    "zero1",
+    "zero1[parameters_as_bucket_view=true]",
+    "zero1[bucket_cap_mb=0.0005,gradient_as_bucket_view=true]",
+    "fsdp1",
+    "fsdp1[use_orig_params=false]",
+    "fsdp1[sharding=SHARD_GRAD_OP]",
+    "fsdp1[sharding=SHARD_GRAD_OP,use_orig_params=false]",
+    "fsdp1[sharding=NO_SHARD]",
+    "fsdp1[sharding=NO_SHARD,use_orig_params=false]",
+    "fsdp1[param_dtype=fp32,reduce_dtype=fp32]",
+    "fsdp2",
+    "fsdp2[reshard_after_forward=true]",
+    "fsdp2[reshard_after_forward=false]",
+    "fsdp2[param_dtype=fp32,reduce_dtype=fp32]",
+)
+HYBRID = ("fsdp1[sharding=HYBRID_SHARD,replicas=2]", "fsdp2[replicas=2]", "fsdp2[replicas=4]", "fsdp2[replicas=1]")
+
+
+FAMILIES = ("ddp", "zero1", "fsdp1", "fsdp2")
+
+
+def in_groups(strategies: Iterable[str], **settings: Any) -> list[Case]:
+    """AdamW with groups of parameters; without them for flat parameters, which are in one group as a whole."""
+    chosen = {strategy: "adamw" if "use_orig_params=false" in strategy else "groups" for strategy in strategies}
+    return [Case(strategy, optimizer=name, **settings) for strategy, name in chosen.items()]
+
+
+def test_ranks_train_what_one_process_would_train_on_all_the_data(launcher: Launcher) -> None:
+    """The norms are about 0.7, so that 0.3 scales the gradients."""
+    check(launcher, [Case(strategy) for strategy in EXACT] + in_groups(EXACT, max_norm=0.3), 2)
+
+
+def test_micro_batches_add_up_within_no_sync_and_without(launcher: Launcher) -> None:
+    check(launcher, [Case(strategy, 4) for strategy in EXACT] + [Case(name, 2, quiet=False) for name in EXACT], 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_number_of_ranks_need_not_divide_anything(launcher: Launcher, ranks: int) -> None:
+    check(launcher, in_groups(EXACT, micro_batches=2, max_norm=0.3), ranks)
+
+
+def test_copies_of_a_sharded_model_train_as_one(launcher: Launcher) -> None:
+    """At last a limit of the norm that leaves the gradients as they are."""
+    cases = [*in_groups(HYBRID, micro_batches=4, max_norm=0.3), *[Case(name, 2, quiet=False) for name in HYBRID]]
+    check(launcher, [*cases, *in_groups((*HYBRID, *FAMILIES), max_norm=100.0)], 4)
+
+
+def test_tied_frozen_and_oddly_named_parameters_keep_their_names_and_worth(launcher: Launcher) -> None:
+    check(launcher, [Case(strategy, model=Tied) for strategy in (*FAMILIES, "fsdp1[sharding=NO_SHARD]")], 2)
+    check(launcher, [Case(strategy, model=Module) for strategy in FAMILIES], 2)
+    check(launcher, [Case(strategy, model=Half) for strategy in ("ddp", "zero1", "fsdp2")], 2)
+
+
+def test_blocks_may_be_recomputed(launcher: Launcher) -> None:
+    strategies = [*FAMILIES, "ddp[static_graph=true]", "fsdp1[use_orig_params=false]"]
+    check(launcher, [Case(strategy, 2, model=Recomputing) for strategy in strategies], 2)
+
+
+def test_without_blocks_the_module_is_one_unit(launcher: Launcher) -> None:
+    check(launcher, [Case(strategy, by_block=False) for strategy in ("fsdp1", "fsdp2")], 2)
+
+
+ROUNDED = {
+    "ddp[comm_hook=fp16]": "fp16",
+    "ddp[comm_hook=bf16]": "bf16",
+    "fsdp1[param_dtype=bf16]": "bf16",
+    "fsdp1[param_dtype=fp16,reduce_dtype=fp32]": "fp16",
+    "fsdp1[reduce_dtype=fp16]": "fp16",
+    "fsdp1[reduce_dtype=bf16,use_orig_params=false]": "bf16",
+    "fsdp2[param_dtype=bf16]": "bf16",
+    "fsdp2[param_dtype=bf16,reduce_dtype=fp32]": "bf16",
+    "fsdp2[param_dtype=fp16,reduce_dtype=fp32]": "fp16",
+    "fsdp2[reduce_dtype=fp16]": "fp16",
+    "fsdp2[reduce_dtype=bf16]": "bf16",
+    "fsdp2[param_dtype=fp16,reduce_dtype=bf16]": "bf16",
+}
+TOLERANCE = {"fp16": 1e-2, "bf16": 1e-1}  # of the largest; one rounding is 2**-11 and 2**-8, and there are many
+
+
+def test_narrow_types_are_said_and_cost_what_they_must(launcher: Launcher) -> None:
+    for precision, tolerance in TOLERANCE.items():
+        cases = [Case(strategy) for strategy, said in ROUNDED.items() if said == precision]
+        for trained in check(launcher, cases, 3, tolerance)[0]:
+            assert trained.precision == precision
+            exact = train_alone(cases[0], 3).gradients["first.weight"]
+            found = trained.gradients["first.weight"]
+            assert found is not None
+            assert exact is not None
+            assert found.dtype == torch.float32
+            assert off(found, exact) > 1e-5  # so it really was narrow
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """How often each collective is called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # the same
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.count[func._opname.strip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of_a_step(ctx: RankContext, cases: list[Case]) -> list[tuple[Counter[str], Counter[str]]]:
+    """Of the third step, when DDP has laid out its buckets anew: in forward and backward, then in the optimizer."""
+    counted = []
+    for case in cases:
+        parallel, optimizer = prepared(ctx, case)
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            with Calls() as trained:
+                backward(ctx, case, parallel, step)
+            with Calls() as updated:
+                optimizer.step()
+        counted.append((trained.count, updated.count))
+    return counted
+
+
+UNITS = 4  # three blocks and what is outside of them
+TENSORS = 16  # weights and biases of eight layers
+
+
+def test_gradients_are_sent_once_a_step_within_no_sync_and_with_every_micro_batch_without(launcher: Launcher) -> None:
+    """Four micro-batches. FSDP gathers in each, and all but the root's again in backward; it scatters by unit."""
+    plain = {
+        "ddp[broadcast_buffers=false]": {"allreduce": 1},
+        "ddp[broadcast_buffers=false,static_graph=true]": {"allreduce": 1},
+        "zero1[broadcast_buffers=false]": {"allreduce": 1},
+        "fsdp1": {"reduce_scatter_base": UNITS},
+        "fsdp1[sharding=NO_SHARD]": {"allreduce": UNITS},
+        "fsdp2": {"reduce_scatter_base": UNITS},
+    }
+    hybrid = {
+        "fsdp1[sharding=HYBRID_SHARD,replicas=2]": {"reduce_scatter_base": UNITS, "allreduce": UNITS},
+        "fsdp2[replicas=2]": {"reduce_scatter_base": UNITS, "allreduce": UNITS},
+    }
+    for wanted, ranks in ((plain, 2), (hybrid, 4)):
+        cases = [Case(strategy, 4, quiet) for strategy in wanted for quiet in (True, False)]
+        for case, (trained, _) in zip(cases, run(launcher, calls_of_a_step, cases, ranks=ranks)[0], strict=True):
+            sent = {name: number for name, number in trained.items() if not name.startswith("allgather")}
+            times = 1 if case.quiet else 4
+            assert sent == {name: number * times for name, number in wanted[case.strategy].items()}, case
+
+
+def test_options_reach_torch_as_calls(launcher: Launcher) -> None:
+    """Counted for one micro-batch. 2 gathers for each unit, but 1 where it is not freed between forward and backward.
+
+    zero1 broadcasts each parameter, or the piece of each of the 2 ranks. 0.0005 MiB are 524 bytes: of the gradients
+    of 1.3 kB that makes several buckets of several tensors.
+    """
+    gathers = {
+        "fsdp1": 2 * UNITS - 1,
+        "fsdp1[sharding=SHARD_GRAD_OP]": UNITS,
+        "fsdp1[sharding=NO_SHARD]": 0,
+        "fsdp2": 2 * UNITS - 1,
+        "fsdp2[reshard_after_forward=true]": 2 * UNITS,
+        "fsdp2[reshard_after_forward=false]": UNITS,
+    }
+    broadcasts = {"ddp": 0, "zero1": TENSORS, "zero1[parameters_as_bucket_view=true]": 2}
+    cases = [Case(strategy) for strategy in (*gathers, *broadcasts, "ddp[bucket_cap_mb=0.0005]")]
+    for counted in run(launcher, calls_of_a_step, cases):
+        for case, (trained, updated) in zip(cases, counted, strict=True):
+            if case.strategy in gathers:  # FSDP1 gathers into lists on the CPU
+                assert trained["allgather_base"] + trained["allgather"] == gathers[case.strategy], case
+            elif case.strategy in broadcasts:
+                assert updated["broadcast"] == broadcasts[case.strategy], case
+                assert trained["broadcast"] == 1, case  # the buffer, before forward
+            else:
+                assert 1 < trained["allreduce"] < TENSORS, case
+
+
+def ddp_facts(ctx: RankContext, options: list[str]) -> list[dict[str, Any]]:
+    facts = []
+    for chosen in options:
+        parallel, _ = prepared(ctx, Case(f"ddp[{chosen}]"))
+        backward(ctx, Case("ddp"), parallel, 0)
+        facts.append(parallel.module._get_ddp_logging_data())  # type: ignore[operator]
+    return facts
+
+
+def test_options_reach_distributed_data_parallel(launcher: Launcher) -> None:
+    wanted: dict[str, tuple[str, Any]] = {
+        "": ("bucket_cap_bytes", 25 * 2**20),
+        "bucket_cap_mb=0.5": ("bucket_cap_bytes", 2**19),
+        "static_graph=true": ("static_graph", True),
+        "gradient_as_bucket_view=true": ("gradient_as_bucket_view", True),
+        "find_unused_parameters=true": ("find_unused_parameters", True),
+        "broadcast_buffers=false": ("broadcast_buffers", False),
+        "comm_hook=fp16": ("comm_hook", "fp16_compress_hook"),
+        "comm_hook=powersgd": ("comm_hook", "powerSGD_hook"),
+    }
+    for facts in run(launcher, ddp_facts, list(wanted)):
+        for fact, (name, value) in zip(facts, wanted.values(), strict=True):
+            assert fact[name] == value
+
+
+def poisoned(ctx: RankContext, strategies: list[str]) -> list[dict[str, Any]]:
+    """An overflow on the last rank, and what the scalers of all ranks make of it.
+
+    Under sharding it is put into the last rank's shard (and that of its copy) when all has been synchronised; without,
+    into the last rank's loss.
+    """
+    seen = []
+    for strategy in strategies:
+        parallel, optimizer = prepared(ctx, Case(strategy))
+        assert parallel.parameters is not None
+        scaler = parallel.make_scaler() if parallel.make_scaler is not None else torch.amp.GradScaler("cpu")
+        sharded = strategy.startswith("fsdp")
+        scales, parameters = [scaler.get_scale()], [parallel.parameters()]
+        for poison in (False, True):
+            chosen = poison and ctx.rank in ((1, 3) if "replicas" in strategy else (3,))
+            optimizer.zero_grad(set_to_none=True)
+            loss = parallel.module(share_of(ctx.rank, 0, 0)).square().mean()
+            scaler.scale(loss * torch.inf if chosen and not sharded else loss).backward()
+            if chosen and sharded:
+                grads = [parameter.grad for parameter in parallel.module.parameters()]
+                local = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
+                next(shard for shard in local if shard is not None and shard.numel()).view(-1)[0] = torch.inf
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+            parameters.append(parallel.parameters())
+        seen.append({"scales": scales, "parameters": parameters})
+    return seen
+
+
+def test_an_overflow_on_one_rank_lets_all_ranks_skip_the_step(launcher: Launcher) -> None:
+    strategies = [
+        "ddp",
+        "ddp[comm_hook=fp16]",
+        "ddp[comm_hook=post_local_sgd]",
+        "zero1",
+        "fsdp1",
+        "fsdp1[use_orig_params=false]",
+        "fsdp1[sharding=SHARD_GRAD_OP]",
+        "fsdp2",
+        "fsdp2[replicas=2]",
+    ]
+    for seen in run(launcher, poisoned, strategies, ranks=4):
+        for strategy, found in zip(strategies, seen, strict=True):
+            assert found["scales"] == [2.0**16, 2.0**16, 2.0**15], strategy
+            start, good, bad = found["parameters"]
+            assert any(not torch.equal(start[name], good[name]) for name in start), strategy
+            assert all(torch.equal(good[name], bad[name]) for name in start), strategy
+
+
+class Sparing(Net):
+    """Has a layer that no input uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(5, 5)
+
+
+def gradients_of_sparing(ctx: RankContext, strategies: list[str]) -> list[Tensor | None]:
+    found = []
+    for strategy in strategies:
+        case = Case(strategy, model=Sparing)
+        parallel, _ = prepared(ctx, case)
+        assert parallel.gradients is not None
+        for step in range(STEPS):
+            parallel.module.zero_grad()
+            backward(ctx, case, parallel, step)
+        found.append(parallel.gradients()["spare.weight"])
+    return found
+
+
+def test_unused_parameters_are_left_out_where_they_can_be(launcher: Launcher) -> None:
+    """FSDP1 has zeros, because the unit's flat gradient is one; a unit that is not used at all has none."""
+    strategies = ["ddp[find_unused_parameters=true]", "ddp[static_graph=true]", "zero1[static_graph=true]", "fsdp2"]
+    for found in run(launcher, gradients_of_sparing, [*strategies, "fsdp1"]):
+        assert found[:-1] == [None] * len(strategies)
+        assert isinstance(found[-1], Tensor)
+        assert not found[-1].any()

@@ -1,0 +1,180 @@
+"""Benchmarks of workloads as a user meets them: verified, compared, named after what makes them another benchmark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+SUITE = """
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf.strategies.parallel import Parallel
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=60
+)
+
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)),
+    batch=lambda: (torch.randn(6, 8), torch.randint(4, (6,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    samples_per_step=6,
+)
+
+
+def broadcast(module):
+    for tensor in module.state_dict().values():
+        dist.broadcast(tensor, src=0)
+
+
+"""
+
+
+def run_suite(pytester: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+    """A run of the suite, and its results out of the JSON file."""
+    pytester.makepyfile(test_suite=SUITE + tests)
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json", *arguments)
+    results: list[dict[str, Any]] = json.loads((pytester.path / "results.json").read_text())["results"]
+    return run, results
+
+
+def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(pytester: pytest.Pytester) -> None:
+    run, results = run_suite(
+        pytester,
+        """
+def averaged(module, ctx):
+    broadcast(module)
+
+    def synchronise():
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= ctx.world_size
+
+    return Parallel(module, synchronise)
+
+
+def forgetful(module, ctx):
+    broadcast(module)
+    return Parallel(module)
+
+
+def test_right(ddpperf):
+    ddpperf.check(workload, strategy=averaged)
+
+
+def test_wrong(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+
+
+def test_wrong_among_others(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", forgetful])
+
+
+def test_wrong_and_not_looked_at(ddpperf):
+    ddpperf.check(workload, strategy=forgetful, verify=False)
+
+
+@pytest.mark.ddpperf(fail_on="regressed")
+def test_wrong_and_not_to_fail(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+""",
+    )
+    run.assert_outcomes(passed=2, failed=2, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "broken: gradients differ from a single process: *.weight on rank * at step 1, relative error *",
+            "  benchmark forgetful, 2 ranks, gloo",
+            "  at test_suite.py:* in test_wrong",
+        ]
+    )
+    verdicts = {(result["test"].partition("::")[2], result["strategy"]): result["verdict"] for result in results}
+    assert verdicts == {
+        ("test_right", "averaged"): "new",
+        ("test_wrong", "forgetful"): "broken",
+        ("test_wrong_among_others", "forgetful"): "broken",
+        ("test_wrong_and_not_looked_at", "forgetful"): "new",
+        ("test_wrong_and_not_to_fail", "forgetful"): "broken",
+    }
+
+
+def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(pytester: pytest.Pytester) -> None:
+    run, results = run_suite(
+        pytester,
+        """
+def test_accumulation(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
+    assert measured.effective_batch_size == 48
+    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2)
+
+
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
+    assert compared.speedup("naive") == 1
+    assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
+    with pytest.raises(KeyError, match="nothing was measured as 'flat'"):
+        compared["flat"]
+
+
+def test_skipped(ddpperf):
+    ddpperf.check(workload, precision="tf32")
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, precision="bf16")
+
+
+def test_wrong_option(ddpperf):
+    ddpperf.check(workload, strategy="ddp[bucket_cap=5]")
+
+
+def test_one_alone(ddpperf):
+    ddpperf.compare(workload, strategies=["ddp"])
+
+
+def test_batch_size(ddpperf):
+    from dataclasses import replace
+
+    def of(size):
+        return replace(workload, batch=lambda: (torch.randn(size, 8), torch.randint(4, (size,))))
+
+    assert ddpperf.find_batch_size(of, limit=3, memory_limit="1GiB").size == 3
+    ddpperf.find_batch_size(of, limit=3)
+""",
+        "-rs",
+    )
+    run.assert_outcomes(passed=2, failed=4, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "precision='bf16': is for a Workload; this step has to see to it itself",
+            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean 'bucket_cap_mb'? it takes *",
+            "ddpperf.compare(strategies=[[]'ddp'[]], over='ddp'): expected two or more strategies*",
+            "find_batch_size on CPU needs a limit*",
+        ]
+    )
+    run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    named = {result["name"]: result for result in results}
+    first = named["bucketed precision=bf16 accumulation_steps=4"]
+    assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
+    assert first["effective_batch_size"] == 48
+    assert first["findings"] == ["effective batch size 48: 4 micro-batches on each of 2 ranks"]
+    assert named["ddp[bucket_cap_mb=5]"]["over"] == "naive"
+    assert "speedup" in named["ddp[bucket_cap_mb=5]"]["metrics"]
+    assert "speedup" not in named["naive"]["metrics"]
+
+
+def test_a_baseline_of_another_training_is_not_compared_with(pytester: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    ddpperf.check(workload, strategy="naive", name="mine")
+"""
+    run_suite(pytester, test, "--ddpperf-save")
+    run, (result,) = run_suite(pytester, test, "--ddpperf-precision=bf16", "--ddpperf-require-baseline")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: precision default -> bf16"])
+    assert result["verdict"] == "incompatible"

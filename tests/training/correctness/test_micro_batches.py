@@ -1,0 +1,124 @@
+"""Micro-batches: cut down, weighted, and fed with the same random numbers to both sides."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.training.correctness.micro_batches import LARGEST, MicroBatches, cut_down, own_batches, weighted
+from pytest_ddpperf.training.workload import Workload, located
+
+CPU = torch.device("cpu")
+
+
+def pair(value: float) -> tuple[Tensor, Tensor]:
+    return torch.tensor([value]), torch.tensor([-value])
+
+
+# Two ranks, two micro-batches in a step, two steps.
+DATA = MicroBatches(
+    [[pair(value) for value in shard] for shard in ((1, 2, 3, 4), (10, 20, 30, 40))],
+    in_step=2,
+)
+
+
+def workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "model": lambda: nn.Linear(1, 1),
+        "batch": lambda: (torch.rand(8), torch.rand(8)),
+        "loss": nn.functional.mse_loss,
+        "optimizer": partial(torch.optim.SGD, lr=0.1),
+        "samples_per_step": 8,
+    }
+    return Workload(**(fields | changes))
+
+
+def test_a_single_process_takes_one_ranks_micro_batches_after_the_others() -> None:
+    turns = []
+    feed = DATA.feed(DATA.places(range(2)), 1, CPU, lambda: turns.append(1))
+    seen, turn = [], []
+    for _ in range(4):
+        inputs, (targets, _) = feed()
+        assert targets == -inputs
+        seen.append(inputs.item())
+        turn.append(len(turns))
+    assert seen == [3, 4, 30, 40]
+    assert turn == [1, 1, 2, 2]
+
+
+def test_a_micro_batch_meets_the_same_random_numbers_on_both_sides() -> None:
+    def drawn(places: list[tuple[int, int]], step: int) -> list[float]:
+        feed = DATA.feed(places, step, CPU, lambda: None)
+        numbers = []
+        for _ in places:
+            feed()
+            numbers.append(torch.rand(1).item())
+            torch.rand(3)  # whatever else is drawn does not matter
+        return numbers
+
+    together = [drawn(DATA.places(range(2)), step) for step in (0, 1)]
+    apart = [drawn(DATA.places([0]), step) + drawn(DATA.places([1]), step) for step in (0, 1)]
+    assert together == apart
+    assert len(set(together[0] + together[1])) == 8
+
+
+def test_weights_tell_micro_batches_apart_and_are_one_in_the_mean() -> None:
+    weights = [DATA.weight(place) for place in DATA.places(range(2))]
+    assert weights == pytest.approx([0.5, 5 / 6, 7 / 6, 1.5])
+    assert MicroBatches([[pair(1)]], in_step=1).weight((0, 0)) == 1.0
+
+
+def test_a_weighted_loss_is_still_the_users() -> None:
+    def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().sum() / 2
+
+    loss = weighted(workload(loss=half_square)).loss
+    assert loss(torch.tensor([5.0]), (torch.tensor([1.0]), torch.tensor(1.5))) == 12.0  # 1.5 x 4^2 / 2
+    assert located(loss) == located(half_square)
+    assert located(weighted(workload(loss=partial(half_square))).loss) == located(half_square)
+    assert weighted(workload(loss=lambda _outputs, _targets: "no tensor")).loss(1, (2, 3)) == "no tensor"
+
+
+def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:
+    whole = {"text": torch.arange(20.0).view(10, 2)}, torch.arange(10)
+    inputs, targets = cut_down(whole)
+    assert torch.equal(inputs["text"], whole[0]["text"][:LARGEST])
+    assert targets.tolist() == [0, 1, 2, 3]
+    assert targets.untyped_storage().nbytes() == 4 * 8
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        (torch.ones(6, 2), torch.ones(5)),  # of other lengths: which dimension the samples are along, nobody knows
+        (torch.ones(6), torch.tensor(1.0)),
+        (torch.ones(6), ["a", "b", "c", "d", "e", "f"]),  # the words would stay behind
+        (torch.ones(2), torch.ones(2)),  # few already
+    ],
+)
+def test_what_cannot_be_cut_is_taken_whole(kept: tuple[Any, Any]) -> None:
+    inputs, targets = cut_down(kept)
+    assert torch.equal(inputs, kept[0])
+    assert inputs.data_ptr() != kept[0].data_ptr()
+    assert len(targets) == len(kept[1]) if isinstance(kept[1], list) else torch.equal(targets, kept[1])
+
+
+def test_a_rank_has_the_batches_of_its_timed_steps(make_ctx: Any) -> None:
+    def loader(rank: int, world_size: int) -> list[tuple[Tensor, Tensor]]:
+        return [(torch.full((8,), float(rank)), torch.rand(8)), (torch.full((8,), rank + 0.5), torch.rand(8))]
+
+    found = own_batches(make_ctx(1, 2), workload(batch=None, loader=loader), 3)
+    assert [inputs.tolist() for inputs, _ in found] == [[1.0] * 4, [1.5] * 4, [1.0] * 4]
+    ranks = [own_batches(make_ctx(rank, 2), workload(), 1)[0][0] for rank in (0, 1, 1)]
+    assert not torch.equal(ranks[0], ranks[1])
+    assert torch.equal(ranks[1], ranks[2])
+
+
+def test_in_strong_mode_a_rank_has_its_share_of_the_same_batch(make_ctx: Any) -> None:
+    shares = [own_batches(make_ctx(rank, 2, "strong"), workload(), 1)[0][0] for rank in (0, 1)]
+    torch.manual_seed(1)
+    assert torch.equal(torch.cat(shares), torch.rand(8))

@@ -1,0 +1,171 @@
+"""The batches of a rank: timed on demand, loaded as the settings say, and nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.training.data import batches, with_settings
+from pytest_ddpperf.training.workload import Workload
+
+
+def eight() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(8.0), torch.zeros(8)
+
+
+def workload(**data: Any) -> Workload:
+    return Workload(
+        model=lambda: torch.nn.Linear(1, 1),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        samples_per_step=4,
+        **data,
+    )
+
+
+def load(_rank: int, _world_size: int) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*eight()), batch_size=4, shuffle=True)
+
+
+def test_a_batch_is_made_once_and_needs_no_loading(make_ctx: Any) -> None:
+    made = batches(make_ctx(), workload(batch=eight))
+    assert made()[0] is made()[0]
+    assert not made.loads
+    made.close()
+
+
+def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> None:
+    message = (
+        r"^loader=workers=2: this workload has one batch for all steps, by eight \(.*test_data.py:\d+\), so .* give"
+    )
+    with pytest.raises(SettingError, match=message):
+        batches(make_ctx(), workload(batch=eight), LoaderSettings(workers=2))
+
+
+def test_settings_for_what_is_no_data_loader_are_refused(make_ctx: Any) -> None:
+    with pytest.raises(
+        WorkloadError, match=r"gave a list, and loader=\.\.\. changes the settings of a torch DataLoader"
+    ):
+        batches(make_ctx(), workload(loader=lambda _rank, _size: [eight()]), LoaderSettings(workers=2))
+
+
+def test_seconds_are_taken_only_within_the_timed_context(make_ctx: Any) -> None:
+    class Late:
+        """Its batches take 0, 20 and 0 ms, and so on."""
+
+        def __iter__(self) -> Any:
+            for wait in (0.0, 0.02, 0.0):
+                time.sleep(wait)
+                yield eight()
+
+    given = batches(make_ctx(), workload(loader=lambda _rank, _size: Late()))
+    assert given.loads
+    given()
+    with given.timed() as waits:
+        given()
+        given()
+    given()
+    assert len(waits) == 2
+    assert waits[0] >= 0.02
+    assert waits[1] >= 0
+
+
+def test_a_batch_that_never_came_has_no_time(make_ctx: Any) -> None:
+    given = batches(make_ctx(), workload(loader=lambda _rank, _size: [eight(), 3]))
+    with given.timed() as waits:
+        given()
+        with pytest.raises(WorkloadError, match="a batch must be"):
+            given()
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize("settings", [LoaderSettings(workers=2), LoaderSettings(workers=2, persistent_workers=True)])
+def test_batches_go_on_over_epochs_and_the_workers_end(make_ctx: Any, settings: LoaderSettings) -> None:
+    torch.manual_seed(1)
+    alone = batches(make_ctx(), workload(loader=load), LoaderSettings(workers=0))
+    expected = [alone()[0].tolist() for _ in range(6)]
+    alone.close()
+    given = batches(make_ctx(), workload(loader=load), settings)
+    assert [given()[0].tolist() for _ in range(5)] == expected[:5]
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    assert given()[0].tolist() == expected[5]
+    given.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_persistent_workers_of_the_users_own_loader_end_too(make_ctx: Any) -> None:
+    own: DataLoader[Any] = DataLoader(TensorDataset(*eight()), batch_size=4, num_workers=1, persistent_workers=True)
+    given = batches(make_ctx(), workload(loader=lambda _rank, _size: own))
+    for _ in range(3):
+        given()
+    (worker,) = multiprocessing.active_children()
+    given.close()
+    assert not worker.is_alive()
+
+
+def test_what_was_picked_is_told(make_ctx: Any) -> None:
+    given = batches(make_ctx(), workload(loader=load), LoaderSettings(auto=True))
+    assert given.picked is not None
+    settings, why = given.picked
+    assert settings == LoaderSettings(workers=0, pin_memory=False)
+    assert why.startswith("data loading, picked by loader=auto: workers=0,pin_memory=false (")
+    again = batches(make_ctx(), workload(loader=load), settings)
+    assert again.picked is None
+
+
+class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor(float(index)), torch.tensor(float(index * index))
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_sampler_is_told_the_epoch_wherever_it_is(make_ctx: Any, *, wrapped: bool) -> None:
+    def loader(rank: int, world_size: int) -> Iterable[Any]:
+        sampler: Any = DistributedSampler(Squares(), world_size, rank)
+        if wrapped:
+            return DataLoader(Squares(), batch_sampler=BatchSampler(sampler, 3, drop_last=False))
+        return DataLoader(Squares(), batch_size=3, sampler=sampler)
+
+    given = batches(make_ctx(1, 2), workload(loader=loader), LoaderSettings(workers=1, persistent_workers=True))
+    seen = [given()[0].tolist() for _ in range(4)]
+    given.close()
+    sampler: Any = DistributedSampler(Squares(), 2, 1)
+    for epoch, drawn in enumerate((seen[0] + seen[1], seen[2] + seen[3])):
+        sampler.set_epoch(epoch)
+        assert drawn == [float(index) for index in sampler]
+
+
+def test_the_picked_settings_are_put_in_place(make_ctx: Any) -> None:
+    loader, picked = with_settings(
+        make_ctx(), DataLoader(TensorDataset(*eight())), LoaderSettings(auto=True, sampler="rank"), "load"
+    )
+    assert picked is not None
+    assert str(picked[0]) == "workers=0,pin_memory=false,sampler=rank"
+    assert isinstance(loader.sampler, DistributedSampler)
+    loader, picked = with_settings(make_ctx(), DataLoader(TensorDataset(*eight())), LoaderSettings(workers=2), "load")
+    assert (loader.num_workers, picked) == (2, None)
+
+
+def test_in_strong_mode_every_rank_reads_all_data(make_ctx: Any) -> None:
+    loader, _ = with_settings(
+        make_ctx(1, 2, "strong"), DataLoader(TensorDataset(*eight())), LoaderSettings(sampler="rank"), "load"
+    )
+    assert isinstance(loader.sampler, DistributedSampler)
+    assert (loader.sampler.rank, loader.sampler.num_replicas) == (0, 1)
+    loader, _ = with_settings(
+        make_ctx(1, 2), DataLoader(TensorDataset(*eight())), LoaderSettings(sampler="rank"), "load"
+    )
+    assert isinstance(loader.sampler, DistributedSampler)
+    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)

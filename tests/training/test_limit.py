@@ -1,0 +1,129 @@
+"""Ranks with a limit of memory: what does not fit fails early, and the largest batch that fits is found."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ddpperf.batch_size import search
+from pytest_ddpperf.errors import RankFailed, WorkloadError
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training.limit import limited, probe_launch
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.workload import Workload
+
+MIB = 2**20
+ONE_STEP = Plan(warmup=0, steps=1)  # all steps of this workload take the same memory
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+class Wide(nn.Module):
+    """Makes 8 MiB of each sample, several times over: on the way back, four of them are there at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        wide = inputs.repeat(1, 2 * MIB)
+        return (wide * self.weight).tanh()
+
+
+def wide_workload(size: int) -> Workload:
+    return Workload(
+        model=Wide,
+        batch=lambda: (torch.ones(size, 1), torch.zeros(size)),
+        loss=lambda outputs, _targets: outputs.mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        samples_per_step=size,
+    )
+
+
+def test_the_largest_batch_within_a_limit_is_found_on_ranks(launcher: Launcher) -> None:
+    """32 MiB a sample: 2 take 64 MiB, 3 take 96; the limit lies half a sample from either."""
+    limit = 80 * MIB
+
+    def probe(size: int) -> Sequence[RankLaunch]:
+        job = LaunchJob(wide_workload(size), resolve("ddp"), Settings(), ONE_STEP)
+        return launcher.run(probe_launch, job, limit, world_size=2, backend="gloo", device="cpu").values
+
+    found = search(probe, start=2, memory_limit=limit)
+    assert found.size == 2
+    assert found.peak is not None
+    assert 60 * MIB < found.peak < limit
+    assert [(trial.size, trial.fits) for trial in found.tried] == [(2, True), (4, False), (3, False)]
+
+
+def test_a_rank_fails_before_it_fills_the_machine(launcher: Launcher) -> None:
+    """4000 samples would take 128 GiB; the first 32 GiB of them are refused."""
+    job = LaunchJob(wide_workload(4000), resolve("single"), Settings(), ONE_STEP)
+    with pytest.raises(
+        RankFailed, match=r"^rank 0 of 1 ran out of memory: MemoryError: .*DefaultCPUAllocator"
+    ) as failed:
+        launcher.run(probe_launch, job, 64 * MIB, world_size=1, backend="gloo", device="cpu")
+    assert failed.value.out_of_memory
+
+
+def test_the_limit_holds_within_the_context_only() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(MemoryError, match="can't allocate memory"), limited(CPU, 64 * MIB):
+        torch.empty(2**32, dtype=torch.uint8)
+    with pytest.raises(MemoryError), limited(CPU, 64 * MIB):
+        bytearray(2**32)
+    with limited(CPU, 64 * MIB):
+        torch.ones(8 * MIB)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_without_a_limit_nothing_is_held_back() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with limited(CPU, None):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_limit_that_is_there_already_is_kept() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with limited(CPU, 64 * MIB):
+        inner = resource.getrlimit(resource.RLIMIT_DATA)
+        with limited(CPU, 2**40):
+            assert resource.getrlimit(resource.RLIMIT_DATA) == inner
+        assert resource.getrlimit(resource.RLIMIT_DATA) == inner
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize("text", ["could not create a primitive", "std::bad_alloc", "CUDA out of memory. Tried to ..."])
+def test_want_of_memory_in_a_librarys_words_is_a_memory_error(text: str) -> None:
+    with pytest.raises(MemoryError, match=text.partition(" ")[0]), limited(CPU, None):
+        raise RuntimeError(text + "\nmore")
+
+
+def test_other_errors_pass() -> None:
+    for error in (
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        WorkloadError("the step is out of memory"),
+    ):
+        with pytest.raises(type(error)) as raised, limited(CPU, 64 * MIB):
+            raise error
+        assert raised.value is error
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_caching_allocator_is_limited() -> None:
+    device = torch.device("cuda", 0)
+    with pytest.raises(MemoryError, match="out of memory"), limited(device, 256 * MIB):
+        torch.empty(512 * MIB, dtype=torch.uint8, device=device)
+    assert torch.empty(512 * MIB, dtype=torch.uint8, device=device).numel() == 512 * MIB

@@ -1,0 +1,191 @@
+"""One optimizer step: accumulation, clipping, warm-up of the learning rate, overflow. Worked by hand on one weight."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import Strategy
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.training.trainer import Trainer
+from pytest_ddpperf.training.workload import Workload
+
+EVENTS: list[str] = []
+
+
+class Weight(nn.Module):
+    """One weight, 1 at the start: its gradient under the loss ``weight * mean(inputs)`` is the mean of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.weight * inputs
+
+
+def mean(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+    return outputs.mean()
+
+
+def descent(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
+LINE = Workload(
+    model=Weight,
+    batch=lambda: (torch.ones(1), torch.ones(1)),
+    loss=mean,
+    optimizer=descent,
+    samples_per_step=1,
+)
+
+
+def recording(module: nn.Module, _ctx: Any) -> Parallel:
+    """A strategy that writes down when it was asked for what."""
+
+    @contextlib.contextmanager
+    def no_sync() -> Iterator[None]:
+        EVENTS.append("no_sync(")
+        yield
+        EVENTS.append(")")
+
+    module.register_forward_hook(lambda *_: EVENTS.append("forward"))
+    return Parallel(module, synchronise=lambda: EVENTS.append("synchronise"), no_sync=no_sync)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    EVENTS.clear()
+
+
+def inputs(*values: float) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of one number each, one after another."""
+    left = iter(values)
+    return lambda: (torch.tensor([next(left)]), torch.zeros(1))
+
+
+def trainer(make_ctx: Any, strategy: Strategy | None = None, *, warmup: int = 0, **settings: Any) -> Trainer:
+    return Trainer(make_ctx(), LINE, strategy or Strategy("single"), Settings(**settings), warmup=warmup)
+
+
+def weight(one: Trainer) -> float:
+    (parameter,) = one.parallel.module.parameters()
+    return parameter.item()
+
+
+def gradient(one: Trainer) -> float:
+    (parameter,) = one.parallel.module.parameters()
+    assert parameter.grad is not None
+    return float(parameter.grad)
+
+
+def test_a_step_is_the_mean_over_its_micro_batches(make_ctx: Any) -> None:
+    """Gradients 1, 2, 3 and 6: their mean is 3, so is the loss at weight 1; the weight goes to 1 - 0.5 * 3."""
+    one = trainer(make_ctx, accumulation_steps=4)
+    assert float(one.backward(inputs(1, 2, 3, 6))) == 3
+    assert gradient(one) == 3
+    one.update()
+    assert weight(one) == -0.5
+
+
+def test_gradients_do_not_pile_up_from_step_to_step(make_ctx: Any) -> None:
+    one = trainer(make_ctx)
+    for _ in range(2):
+        one.backward(inputs(2))
+        assert gradient(one) == 2
+
+
+def test_only_the_last_micro_batch_synchronises(make_ctx: Any) -> None:
+    trainer(make_ctx, Strategy(recording), accumulation_steps=3).backward(inputs(1, 1, 1))
+    assert " ".join(EVENTS) == "no_sync( forward ) no_sync( forward ) forward synchronise"
+
+
+def test_without_no_sync_every_micro_batch_synchronises(make_ctx: Any) -> None:
+    trainer(make_ctx, Strategy(recording), accumulation_steps=3, no_sync=False).backward(inputs(1, 1, 1))
+    assert " ".join(EVENTS) == "forward synchronise forward synchronise forward synchronise"
+
+
+def test_a_gradient_is_clipped_to_the_norm(make_ctx: Any) -> None:
+    """A gradient of 8 clipped to 2: the weight goes from 1 to 1 - 0.5 * 2."""
+    one = trainer(make_ctx, clip_grad_norm=2.0)
+    one.backward(inputs(8))
+    one.update()
+    assert weight(one) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("clip_steps", "warmup"), [(1, 0), ("warmup", 1)])
+def test_clipping_may_end_after_the_first_steps(make_ctx: Any, clip_steps: Any, warmup: int) -> None:
+    """Clipped to 2, then as it is: 1 - 0.5 * 2 - 0.5 * 8."""
+    one = trainer(make_ctx, warmup=warmup, clip_grad_norm=2.0, clip_steps=clip_steps)
+    for _ in range(2):
+        one.backward(inputs(8))
+        one.update()
+    assert weight(one) == pytest.approx(-4)
+
+
+def test_a_strategy_clips_in_its_own_way(make_ctx: Any) -> None:
+    """Under sharding the norm is that of all shards."""
+    norms: list[float] = []
+
+    def clip(norm: float) -> torch.Tensor:
+        norms.append(norm)
+        return torch.tensor(0.0)
+
+    def sharded(module: nn.Module, _ctx: Any) -> Parallel:
+        return Parallel(module, clip_grad_norm=clip)
+
+    one = trainer(make_ctx, Strategy(sharded), clip_grad_norm=2.0)
+    one.backward(inputs(8))
+    one.update()
+    assert norms == [2.0]
+
+
+@pytest.mark.parametrize(("lr_warmup_steps", "warmup"), [(4, 0), ("warmup", 4)])
+def test_the_learning_rate_rises_linearly(make_ctx: Any, lr_warmup_steps: Any, warmup: int) -> None:
+    """Of 0.5 a quarter, two, three, all, and then all: in steps of 0.125."""
+    one = trainer(make_ctx, warmup=warmup, lr_warmup_steps=lr_warmup_steps)
+    rates = []
+    for _ in range(5):
+        rates.append(one.optimizer.param_groups[0]["lr"])
+        one.backward(inputs(1))
+        one.update()
+    assert rates == [0.125, 0.25, 0.375, 0.5, 0.5]
+
+
+def test_an_overflow_in_fp16_updates_nothing_and_is_counted(make_ctx: Any) -> None:
+    """The scale begins at 65536: a gradient of 1e35 times that is infinite in fp32, one of 1 is not."""
+    one = trainer(make_ctx, precision="fp16")
+    for value in (1.0, 1e35, 1.0):
+        one.backward(inputs(value))
+        one.update()
+    assert one.skipped_steps == [1]
+    assert weight(one) == pytest.approx(1 - 0.5 * 2)
+
+
+def test_gradients_are_given_unscaled(make_ctx: Any) -> None:
+    one = trainer(make_ctx, precision="fp16")
+    one.backward(inputs(3))
+    assert gradient(one) == 3
+
+
+def test_checkpointing_recomputes_the_whole_model_where_nothing_repeats(make_ctx: Any) -> None:
+    one = trainer(make_ctx, Strategy(recording), activation_checkpointing=True)
+    one.parallel.module.register_forward_pre_hook(lambda *_: EVENTS.append("called"))
+    forward = one.parallel.module.forward
+    one.backward(inputs(2))
+    assert gradient(one) == 2
+    assert getattr(forward, "func", None) is torch.utils.checkpoint.checkpoint
+
+
+def test_a_compiled_model_trains_the_same(make_ctx: Any) -> None:
+    one = trainer(make_ctx, compile="model", compile_backend="eager")
+    one.backward(inputs(2))
+    one.update()
+    assert weight(one) == 0
