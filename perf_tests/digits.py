@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf import Workload
 
-VALIDATION = 360  # pictures that no step is trained on
-
 
 def digits(batch_size: int) -> Workload:
     """The workload: a small convolutional network, trained on one rank's share of the pictures."""
@@ -47,9 +45,9 @@ def pictures_and_labels() -> tuple[Tensor, Tensor]:
     return scaled, torch.tensor(labels)
 
 
-def digits_loader(batch_size: int, rank: int, world_size: int) -> DataLoader[tuple[Tensor, ...]]:
-    """One rank's share of the pictures for training, shuffled, in batches."""
+def digits_loader(batch_size: int, rank: int, world_size: int, held_out: int = 0) -> DataLoader[tuple[Tensor, ...]]:
+    """One rank's share of the pictures, but for the first few that are held out, shuffled, in batches."""
     pictures, labels = pictures_and_labels()
-    dataset = TensorDataset(pictures[VALIDATION:], labels[VALIDATION:])
+    dataset = TensorDataset(pictures[held_out:], labels[held_out:])
     sampler = DistributedSampler[tuple[Tensor, ...]](dataset, world_size, rank, shuffle=True, drop_last=True)
     return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)

@@ -12,12 +12,13 @@ import torch
 
 from pytest_ddpperf import Ddpperf, RankContext, RankGroup
 
-from .digits import VALIDATION, digits, digits_loader, pictures_and_labels
+from .digits import digits, digits_loader, pictures_and_labels
 
 pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
 
 BATCH = 64
 EPOCHS = 3
+VALIDATION = 360  # pictures that no step is trained on
 
 
 def test_digits(ddpperf: Ddpperf) -> None:
@@ -49,7 +50,7 @@ def accuracy_curve(ctx: RankContext, strategy: str, shares: list[int]) -> list[f
 
     ranks = ctx.world_size * len(shares)
     trainer = Trainer(ctx, digits(BATCH), resolve(strategy), Settings(accumulation_steps=len(shares)))
-    loaders = [digits_loader(BATCH, share, ranks) for share in shares]
+    loaders = [digits_loader(BATCH, share, ranks, held_out=VALIDATION) for share in shares]
     pictures, labels = (part[:VALIDATION].to(ctx.device) for part in pictures_and_labels())
     curve = []
     for epoch in range(EPOCHS):

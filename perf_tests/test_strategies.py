@@ -21,6 +21,7 @@ STRATEGIES = ["naive", "flat", "overlap", "overlap_coalesced", "bucketed", "ddp"
 OPTIONS = [
     "overlap_coalesced[coalesce_mb=0.1]",
     "bucketed[bucket_cap_mb=0.5]",
+    "ddp[bucket_cap_mb=0.5]",
     "ddp[static_graph=true]",
     "ddp[gradient_as_bucket_view=true]",
     "ddp[find_unused_parameters=true]",
@@ -30,11 +31,15 @@ OPTIONS = [
     "ddp[comm_hook=powersgd]",
     "ddp[comm_hook=post_local_sgd]",
     "zero1[gradient_as_bucket_view=true]",
+    "zero1[parameters_as_bucket_view=true]",
     "fsdp1[sharding=SHARD_GRAD_OP]",
     "fsdp1[sharding=NO_SHARD]",
     "fsdp1[use_orig_params=false]",
+    "fsdp1[param_dtype=bf16,reduce_dtype=fp32]",
+    "fsdp1[sharding=HYBRID_SHARD,replicas=2]",
     "fsdp2[reshard_after_forward=false]",
     "fsdp2[param_dtype=bf16,reduce_dtype=fp32]",
+    "fsdp2[replicas=2]",
 ]
 
 
@@ -47,5 +52,7 @@ def test_strategies(ddpperf: Ddpperf) -> None:
 @pytest.mark.ddpperf(launches=4, max_time=20)
 @pytest.mark.parametrize("strategy", OPTIONS)
 def test_options(ddpperf: Ddpperf, strategy: str) -> None:
+    if "HYBRID_SHARD" in strategy and max(ddpperf.world_sizes) < 4:
+        pytest.skip("two copies of two ranks each need four ranks")
     plain = strategy.partition("[")[0]
     ddpperf.compare(language_model(SMALL, BATCH), strategies=[plain, strategy])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf, RankGroup
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.records import Measurement, ScalingCurve, SideBySide
+    from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
 
@@ -17,6 +18,7 @@ __all__ = [
     "BatchSize",
     "Ddpperf",
     "Measurement",
+    "Parallel",
     "RankContext",
     "RankGroup",
     "ScalingCurve",
@@ -29,6 +31,7 @@ _HOMES = {
     "BatchSize": "batch_size",
     "Ddpperf": "fixture",
     "Measurement": "records",
+    "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
     "RankGroup": "fixture",
     "ScalingCurve": "records",

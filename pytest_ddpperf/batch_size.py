@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state
 _PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machine: on CPU, on CUDA
 _BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
 _POWERS = "KMGT"
+_IDLE_DOUBLINGS = 10
+_GROWTH = 1.1  # a thousand times the batch takes more than a tenth more memory, unless it is not used
 
 
 class Trial(NamedTuple):
@@ -115,6 +117,7 @@ def search(
     reasons: dict[int, str] = {}
 
     def fits(size: int) -> bool:
+        _require_growth(trials, size)
         try:
             trials[size] = _judged(size, probe(size), memory_limit)
         except RankFailed as failed:
@@ -128,6 +131,24 @@ def search(
     if found.size is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
     return BatchSize(found.size, trials[found.size].peak, tuple(trials.values()))
+
+
+def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
+    """Refuse to go on where memory does not depend on the size: the search would never end.
+
+    Raises:
+        WorkloadError: ten doublings have changed nothing.
+    """
+    earlier = trials.get(size // 2**_IDLE_DOUBLINGS)
+    latest = trials.get(size // 2)
+    if earlier is None or latest is None or earlier.peak is None or latest.peak is None:
+        return
+    if latest.peak <= earlier.peak * _GROWTH:
+        raise WorkloadError(
+            f"batch size {latest.size} takes no more memory than {earlier.size} "
+            f"({format_value(latest.peak, 'B')}): does the workload use the number that it is given? "
+            "If memory is not what binds, give the largest size of interest as limit=..."
+        )
 
 
 def _judged(size: int, ranks: Sequence[RankLaunch], memory_limit: int | None) -> Trial:

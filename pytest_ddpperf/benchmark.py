@@ -8,11 +8,12 @@ from typing import TypeAlias, TypeVar
 
 import pytest
 
+from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankSkipped, Regression, SettingError
 from pytest_ddpperf.judge import Judge, Relate, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, measure
+from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, counted_only, measure
 from pytest_ddpperf.records import Found, Measurement, Plan, RankLaunch, Result, Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
@@ -20,6 +21,7 @@ from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import modules_of
 from pytest_ddpperf.training.correctness import Discrepancy, Verification, VerifyJob, discrepancy_text, verify_launch
+from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.units import format_count
@@ -30,6 +32,9 @@ JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], float, float], Next]"
 
 class Benchmarks:
     """Runs the benchmarks of one test.
+
+    Attributes:
+        last: the measurement that was made last.
 
     Args:
         session: launches, finds baselines, keeps results.
@@ -42,6 +47,7 @@ class Benchmarks:
         self._test = test
         self._sections = sections
         self._names: set[tuple[str, int]] = set()
+        self.last: Measurement | None = None
 
     def _require_names(self, variants: Sequence[Variant]) -> None:
         """Refuse what results and baselines of this test could not tell apart."""
@@ -68,7 +74,7 @@ class Benchmarks:
             found = [self._find(v) for v in variants]
             variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
             judge = Judge(self._test, settings, found, relate)
-            self.measured(settings, variants, judge)
+            self.measured(settings, self.counted(settings, variants), judge)
         except IncorrectTraining as error:
             self._skip_unless_failing(settings, error)
             raise
@@ -87,14 +93,21 @@ class Benchmarks:
     def measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:
         """Measures the variants side by side until the judge is content."""
         __tracebackhide__ = True
+        if settings.counted_only:
+            measurements = tuple(map(counted_only, variants))
+            judge(measurements, 0.0, 0.0)
+            self.last = measurements[-1]
+            return measurements
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
         observer = Observer(judge, lambda progress: self._show(variants, progress))
         try:
-            return measure(variants, budget, self._runner(settings), observer)
+            measurements = measure(variants, budget, self._runner(settings), observer)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         finally:
             self._session.line.clear()
+        self.last = measurements[-1]
+        return measurements
 
     def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report that may use so many bytes each; None for what the device has.
@@ -119,8 +132,11 @@ class Benchmarks:
                 if found.discrepancy is not None:
                     wrong.append(IncorrectTraining(_incorrect(variant, found.discrepancy)))
                     self._list_broken([variant], wrong[-1])
-                note = f"not held against a single process: {found.unverified}"
-                verified.append(replace(variant, findings=(note,)) if found.unverified else variant)
+                notes = [
+                    *([f"not held against a single process: {found.unverified}"] if found.unverified else []),
+                    *([f"against a single process: {found.leniency}"] if found.leniency else []),
+                ]
+                verified.append(replace(variant, findings=(*variant.findings, *notes)))
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         finally:
@@ -128,6 +144,24 @@ class Benchmarks:
         if wrong:
             raise IncorrectTraining("\n".join(map(str, wrong)))
         return verified
+
+    def counted(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with what one of their steps does, counted in a launch of their own, where that is wanted."""
+        __tracebackhide__ = True
+        if not (settings.counted or settings.counted_only):
+            return list(variants)
+        try:
+            return [replace(variant, counts=self._counts(settings, variant)) for variant in variants]
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
+        finally:
+            self._session.line.clear()
+
+    def _counts(self, settings: Settings, variant: Variant) -> Counts:
+        __tracebackhide__ = True
+        self._session.line.show(f"{self._test} {variant.name}: counting")
+        job = self._job(settings, variant, Plan(settings.warmup, 1))
+        return merged(self._launch(settings, variant, count_launch, job).values)
 
     def _verification(self, settings: Settings, variant: Variant) -> Verification:
         __tracebackhide__ = True
@@ -140,15 +174,16 @@ class Benchmarks:
     def _runner(self, settings: Settings) -> Run:
         """Launches a variant; keeps what its ranks printed in its first launch for the test's report.
 
-        What the first launch of a variant picked holds for all later ones: they are to be samples of one benchmark.
+        What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
         """
         seen: set[str] = set()
-        picked: dict[str, tuple[str, str]] = {}
+        picked: dict[int, tuple[str, str]] = {}
 
         def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
             __tracebackhide__ = True
             label = f"{variant.name} w{variant.environment.world_size}"
-            loader = loader_settings(picked[label][0]) if label in picked else settings.loader
+            size = variant.environment.world_size
+            loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
             result = self._launch(settings, variant, run_launch, job)
             if label not in seen:
@@ -156,8 +191,8 @@ class Benchmarks:
                 self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
             first, *others = result.values
             if first.picked is not None:
-                picked[label] = first.picked
-            return (replace(first, picked=picked.get(label)), *others), result.seconds
+                picked[size] = first.picked
+            return (replace(first, picked=picked.get(size)), *others), result.seconds
 
         return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT
 from pytest_ddpperf.records import (
@@ -52,7 +53,12 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
         alpha: two-sided significance level of this look.
     """
     rules = Rules(tolerance, alpha)
-    comparisons = tuple(compare_metric(series, measurement, found, rules) for series in measurement.series)
+    comparisons = tuple(
+        compare_counted(series, measurement, found)
+        if series.scale == "exact"
+        else compare_metric(series, measurement, found, rules)
+        for series in measurement.series
+    )
     lost = lost_metrics(measurement, found)
     least = Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED
     return Result(
@@ -60,11 +66,17 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
         measurement=measurement,
         comparisons=comparisons,
         verdict=max(worst(comparisons, found), least, key=lambda verdict: verdict.severity),
-        baseline=found.record,
+        baseline=_shown(measurement, found),
         origin=found.origin,
-        findings=(*measurement.findings, *findings_of(measurement), *lost),
+        findings=(*measurement.findings, *findings_of(measurement), *lost, *fewer_counts(comparisons)),
         differs=found.differs,
     )
+
+
+def _shown(measurement: Measurement, found: Found) -> BaselineRecord | None:
+    """The record that a result is told beside: where nothing was timed, one of another machine is as good."""
+    own = found.record is not None and not found.differs
+    return found.record if own or measurement.launches or found.counted is None else found.counted
 
 
 def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
@@ -72,10 +84,22 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
     if found.record is None or found.differs:
         return ()
     there = {series.metric for series in measurement.series}
+    looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
     return tuple(
         f"the baseline has {series.metric}, this run does not: it is gated no more; --ddpperf-save accepts that"
         for series in found.record.series
-        if series.gated and series.metric not in there
+        if series.gated and series.metric not in there and (series.scale == "exact") in looked_at
+    )
+
+
+def fewer_counts(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """A sentence for each count that fell: no noise explains it, so the baseline no longer guards what was won."""
+    return tuple(
+        f"{one.series.metric} is {now} per step, {then} in the baseline: "
+        "the baseline is stale, --ddpperf-save renews it"
+        for one in comparisons
+        if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
+        for then, now in [quantity_texts(one.series.metric, [one.baseline, one.series.value])]
     )
 
 
@@ -114,6 +138,38 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
         gated=series.gated,
         note=note if obstacle is None else obstacle,
+    )
+
+
+def compare_counted(series: Series, measurement: Measurement, found: Found) -> Comparison:
+    """The judgement on a count: equal, more (regressed) or less (improved), whatever machine it was counted on."""
+    base, now = found.counted, measurement.counts
+    then = None if base is None else base.counts
+    rules = Rules(0.0, 0.0)
+    if then is None or now is None:
+        return _unjudged(series, rules, Verdict.NEW, "" if found.record is None else "the baseline has no counts")
+    if series.metric not in then.totals:
+        return _unjudged(series, rules, Verdict.NEW, "the baseline does not have this metric")
+    value = then.totals[series.metric]
+    verdict, note = Verdict.UNCHANGED, ""
+    if series.value != value:
+        verdict = Verdict.REGRESSED if series.value > value else Verdict.IMPROVED
+        note = "; ".join(difference_text(series.metric, then, now))
+    if found.counted_differs:
+        verdict, note = Verdict.INCOMPATIBLE, f"the baseline is not comparable: {', '.join(found.counted_differs)}"
+    unstable = now.unstable.get(series.metric) or then.unstable.get(series.metric)
+    if unstable:
+        note = f"not the same in every step, so not compared exactly: {unstable}"
+    return Comparison(
+        series=series,
+        baseline=value,
+        change=series.value - value,
+        change_interval=None,
+        tolerance=0.0,
+        mde=0.0,
+        verdict=verdict,
+        gated=series.gated and not unstable,
+        note=note,
     )
 
 

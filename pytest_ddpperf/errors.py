@@ -63,6 +63,14 @@ class RankSkipped(DdpperfError):
     """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
 
 
+class UnexpectedCount(DdpperfError):
+    """A step does not do as often what ``ddpperf.expect`` said; the message names each count and what it is made of."""
+
+
+class NotTimed(DdpperfError):
+    """A test asks for a time in a run that only counts; the plugin turns it into a skip of the rest of the test."""
+
+
 class BaselineError(DdpperfError):
     """A baseline cannot be read or written; the message names the file, the field and the cure."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -10,7 +12,8 @@ import pytest
 
 from pytest_ddpperf.batch_size import PLAN, BatchSize, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
-from pytest_ddpperf.errors import RankSkipped, SettingError
+from pytest_ddpperf.counts import unexpected
+from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.measure import CUSTOM, Next, Variant
@@ -18,7 +21,7 @@ from pytest_ddpperf.records import Measurement, Mode, RankLaunch, ScalingCurve, 
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies import Strategy, require_world_size, resolve, row_of
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.workload import Workload, located
 
 T = TypeVar("T")
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
@@ -74,6 +77,11 @@ class Ddpperf:
         self._settings = settings
         self._benchmarks = Benchmarks(session, test, sections)
 
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """The numbers of ranks that the settings ask for, ascending."""
+        return self._session.world_sizes(self._settings)
+
     def check(
         self,
         subject: Subject,
@@ -127,7 +135,8 @@ class Ddpperf:
         counts = (samples_per_step, tokens_per_step)
         size = self._size(settings, strategy, knobs)
         variant = self._variant(subject, settings, size, knobs, strategy=strategy, name=name, counts=counts)
-        return self._benchmarks.measured(settings, [variant], lambda *_: Next("stop"))[0]
+        variants = self._benchmarks.counted(settings, [variant])
+        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"))[0]
 
     def scaling(
         self,
@@ -191,6 +200,7 @@ class Ddpperf:
         *,
         strategies: Iterable[str | Strategy | Callable[..., Any]],
         over: str | Strategy | Callable[..., Any] | None = None,
+        name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
         **knobs: Any,
@@ -201,6 +211,7 @@ class Ddpperf:
             subject: a Workload.
             strategies: as ``check`` takes them, two or more.
             over: the one that speedup is held against (default: the first).
+            name: tells the comparisons of one test apart: it comes before the names of the strategies.
             samples_per_step: as of ``check``.
             tokens_per_step: as of ``check``.
             knobs: as of ``check``; ``max_time`` is for all strategies together.
@@ -213,21 +224,60 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        settings = self._overlaid(knobs, "compare")
+        settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS[1:]))
+        if isinstance(strategies, (str, Strategy)) or not isinstance(subject, Workload):
+            raise SettingError(
+                "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
+            )
         chosen = [resolve(strategy) for strategy in strategies]
-        base = resolve(chosen[0] if over is None and chosen else over or "")
-        if len(chosen) < 2 or base not in chosen:  # noqa: PLR2004
+        base = resolve(over) if over is not None else next(iter(chosen), None)
+        if len(set(chosen)) < max(2, len(chosen)) or base not in chosen:
             raise SettingError(
                 f"ddpperf.compare(strategies={[str(one) for one in chosen]}, over={str(base)!r}): expected two or more "
-                "strategies, and over to be one of them"
+                "strategies, each once, and over to be one of them"
             )
         size = max(self._session.world_sizes(settings))
         counts = (samples_per_step, tokens_per_step)
         variants = [
             self._variant(subject, settings, size, knobs, strategy=one, name=None, counts=counts) for one in chosen
         ]
-        name = variants[chosen.index(base)].name
-        return SideBySide(name, self._benchmarks.judged(settings, variants, partial(with_speedup, over=name)))
+        if name is not None:
+            variants = [replace(variant, name=f"{name} {variant.name}") for variant in variants]
+        relate = partial(with_speedup, over=variants[chosen.index(base)].name)
+        measured = self._benchmarks.judged(settings, variants, relate)
+        return SideBySide(str(base), measured, lambda strategy: str(resolve(strategy)))
+
+    def expect(
+        self,
+        measurement: Measurement | None = None,
+        *,
+        collectives: Mapping[str, int] | None = None,
+        **totals: float,
+    ) -> None:
+        """Fails the test unless a step does exactly this often what is named; all counts are per optimizer step.
+
+        Args:
+            measurement: whose counts (default: the last one of this test).
+            collectives: calls by collective, ``{"all_reduce": 3}``; there may be no others.
+            totals: any other count: ``flops=...``, ``optimizer_steps=1``, ``synchronisations=0``.
+
+        Raises:
+            UnexpectedCount: something was counted differently.
+            SettingError: there is no such count, or nothing was counted.
+        """
+        __tracebackhide__ = True
+        measured = measurement or self._benchmarks.last
+        if measured is None or measured.counts is None:
+            raise SettingError(
+                "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
+            )
+        for metric in totals:
+            if metric not in measured.counts.totals:
+                known = ", ".join(measured.counts.totals)
+                raise SettingError(f"ddpperf.expect({metric}=...): there is no such count; there are {known}")
+        lines = unexpected(measured.counts, collectives, totals)
+        if lines:
+            raise UnexpectedCount("\n".join([*lines, f"  benchmark {measured.name}, {measured.world_size} ranks"]))
 
     def find_batch_size(
         self,
@@ -260,7 +310,10 @@ class Ddpperf:
             RankFailed: a rank failed for another reason than memory.
         """
         __tracebackhide__ = True
-        settings = self._overlaid(knobs, "find_batch_size")
+        settings = self._overlaid(knobs, "find_batch_size", ("strategy", "start", "limit", "memory_limit"))
+        if not callable(workload_of):
+            kind = type(workload_of).__name__
+            raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
         size = self._size(settings, strategy, knobs)
         most = required_limit(memory_limit, self._session.environment(settings, size).device)
 
@@ -268,6 +321,9 @@ class Ddpperf:
             __tracebackhide__ = True
             counts = (None, None)
             workload = workload_of(batch_size)
+            if not isinstance(workload, Workload):
+                kind = type(workload).__name__
+                raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
             variant = self._variant(workload, settings, size, knobs, strategy=strategy, name=None, counts=counts)
             return self._benchmarks.probe(settings, variant, PLAN, most)
 
@@ -276,8 +332,11 @@ class Ddpperf:
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
 
-    def _overlaid(self, knobs: dict[str, Any], verb: str) -> Settings:
-        return overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=OWN_WORDS)
+    def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
+        settings = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
+        if settings.clip_steps is not None and settings.clip_grad_norm is None:
+            raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+        return settings
 
     def _size(self, settings: Settings, strategy: GivenStrategy, knobs: dict[str, Any]) -> int:
         """The largest number of ranks asked for; one for a strategy of one rank, unless the call itself says more."""
@@ -304,18 +363,41 @@ class Ddpperf:
         counts: tuple[float | None, float | None],
         mode: Mode | None = None,
     ) -> Variant:
+        for word, count in zip(("samples_per_step", "tokens_per_step"), counts, strict=True):
+            _require_count(word, count)
         resolved = _strategy(subject, strategy, world_size, knobs)
-        recipe = {} if resolved is None else settings.recipe
+        recipe, findings = _recipe(subject, settings, knobs)
         return Variant(
-            name=name or training_text(CUSTOM if resolved is None else str(resolved), recipe),
+            name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
             subject=subject,
             strategy=resolved,
             recipe=recipe,
+            findings=findings,
             mode=mode,
             environment=self._session.environment(settings, world_size),
             samples_per_step=counts[0],
             tokens_per_step=counts[1],
         )
+
+
+def _require_count(word: str, count: object) -> None:
+    is_count = isinstance(count, (int, float)) and not isinstance(count, bool) and 0 < count < math.inf
+    if count is not None and not is_count:
+        raise SettingError(f"{word}={count!r}: expected a number above 0")
+
+
+def _recipe(
+    subject: Subject, settings: Settings, knobs: Mapping[str, object]
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
+    recipe = dict(settings.recipe)
+    if not isinstance(subject, Workload):
+        meant = ", ".join(f"{name}={value}" for name, value in recipe.items())
+        return {}, (f"{meant} is for a Workload: this step sees to that itself",) if recipe else ()
+    if subject.batch is not None and "loader" in recipe and "loader" not in knobs:
+        left_out = recipe.pop("loader")
+        return recipe, (f"loader={left_out} has no meaning here: this workload has one batch for all steps",)
+    return recipe, ()
 
 
 def _strategy(

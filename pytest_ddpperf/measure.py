@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies import Strategy
@@ -31,6 +33,7 @@ class Variant:
         strategy: the strategy of a Workload; None where the subject brings its own.
         recipe: the settings that change what a step does, in words.
         findings: what is already known of it that a reader of its numbers needs.
+        counts: what one of its steps does; None where nothing was counted.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
     """
 
@@ -41,6 +44,7 @@ class Variant:
     environment: Environment
     recipe: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
+    counts: Counts | None = None
     steps: int | None = None
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
@@ -170,13 +174,18 @@ def _launch(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launc
     Raises:
         WorkloadError: they left out different ones, so that their times cannot be put side by side.
     """
-    if len({len(rank.step_times) for rank in ranks}) > 1:
-        counts = ", ".join(f"rank {rank.rank}: {rank.skipped_steps}" for rank in ranks)
+    if len({rank.skipped_steps for rank in ranks}) > 1:
+        counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
             f"the ranks left out different steps after fp16 overflows ({counts}): gradients must be synchronised "
             "before the scaler looks at them, so that all ranks skip together"
         )
     return Launch(round=number, ranks=ranks, seconds=seconds)
+
+
+def counted_only(variant: Variant) -> Measurement:
+    """A variant that was counted, and not launched to be timed."""
+    return _measurement(variant, Plan(0, 0), [], [])
 
 
 def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings: list[str]) -> Measurement:
@@ -187,7 +196,9 @@ def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings:
         plan=plan,
         environment=variant.environment,
         recipe=variant.recipe,
+        counts=variant.counts,
         launches=tuple(launches),
         findings=(*variant.findings, *findings),
     )
-    return replace(measured, series=series_of(measured))
+    counted = () if variant.counts is None else counted_series(variant.counts)
+    return replace(measured, series=(*series_of(measured), *counted))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import BaselineError, DdpperfError, SettingError
+from pytest_ddpperf.errors import BaselineError, DdpperfError, NotTimed, SettingError
 from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
     try:
         config.stash[SETTINGS] = settings = _settings(config)
+        if settings.baseline not in {None, settings.save}:
+            from pytest_ddpperf.session import require_set
+
+            require_set(settings, config.rootpath, str(settings.baseline))
         if settings.save is not None:
             from pytest_ddpperf.session import open_store
 
@@ -135,6 +139,15 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """End a test at the first time that it asks for in a run that only counts: what was counted has been judged."""
+    try:
+        yield
+    except NotTimed as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -148,7 +161,7 @@ def pytest_runtest_makereport(
     if call.when == "call":
         printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])
         report.sections.extend(printed)
-    item.stash[FAILED] = item.stash.get(FAILED, False) or not report.passed
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if call.when == "teardown" and SESSION in item.config.stash:
         _store(item, report)
     return report

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.errors import NotTimed
+from pytest_ddpperf.phases import PhaseTimes
 from pytest_ddpperf.verdict import Verdict as Verdict  # noqa: PLC0414 - the nouns are imported from here
 
 Better = Literal["lower", "higher"]
-Family = Literal["absolute", "relative"]
-Scale = Literal["ratio", "difference"]
+Family = Literal["absolute", "relative", "counted"]
+Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
 
 
@@ -64,13 +67,14 @@ class RankLaunch:
     """What one rank reports of one launch.
 
     Attributes:
-        step_times: seconds of each timed step on this rank, in order, without those that updated nothing.
-        skipped_steps: how many timed steps updated nothing, because fp16 gradients overflowed.
-        data_waits: seconds that steps after the timed ones waited for their data; empty where nothing is loaded.
+        step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
+            strategy does something every n steps only, the mean of each n.
+        skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
         picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
         memory: bytes by kind: ``peak_resident`` on CPU (peak resident memory above the level before the model was
             built), ``peak_allocated`` and ``peak_reserved`` on CUDA.
         loss: the last timed step's loss on this rank; None where the step returns none.
+        phases: where the time of steps after the timed ones went; None where they were not taken apart.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
     """
 
@@ -80,9 +84,9 @@ class RankLaunch:
     loss: float | None
     samples_per_step: float | None
     tokens_per_step: float | None
-    skipped_steps: int = 0
-    data_waits: tuple[float, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
     picked: tuple[str, str] | None = None
+    phases: PhaseTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Measurement:
         findings: remarks that a reader of the numbers needs, a sentence each.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
+        counts: what one of its steps does, counted on all ranks; None where nothing was counted.
         over: the name of the variant, measured side by side, that its speedup is held against; None for none.
     """
 
@@ -134,6 +139,7 @@ class Measurement:
     series: tuple[Series, ...] = ()
     recipe: Mapping[str, str] = field(default_factory=dict)
     over: str | None = None
+    counts: Counts | None = None
 
     @property
     def effective_batch_size(self) -> float | None:
@@ -157,8 +163,11 @@ class Measurement:
 
         Raises:
             KeyError: it has no such metric; the message names those it has.
+            NotTimed: this run only counts.
         """
         by_name = {series.metric: series for series in self.series}
+        if metric not in by_name and not self.launches and self.counts is not None:
+            raise NotTimed(f"{metric} was not measured: --ddpperf-counted-only only counts")
         if metric not in by_name:
             raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")
         return by_name[metric]
@@ -170,7 +179,8 @@ class Series:
 
     Attributes:
         better: the direction of an improvement.
-        scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction.
+        scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction,
+            ``exact`` for what has no noise and must be equal.
         gated: whether its verdict counts for the result's.
         slack: the smallest tolerance that makes sense for this metric, as a fraction (or absolute, for differences).
         value: the typical value over launches, in ``unit``.
@@ -230,27 +240,31 @@ class SideBySide:
     """Several ways to do the same work, measured in alternating launches.
 
     Attributes:
-        over: the name of the one that the others are held against.
+        over: the strategy that the others are held against, in words.
         measurements: in the order given.
+        canonical: gives the words in which a strategy is kept, however it is written.
     """
 
     over: str
     measurements: tuple[Measurement, ...]
+    canonical: Callable[[Any], str] = str
 
-    def __getitem__(self, name: str) -> Measurement:
-        """The measurement of one of them.
+    def __getitem__(self, strategy: Any) -> Measurement:
+        """The measurement of one of them, by its strategy, written in any way that ``compare`` takes.
 
         Raises:
-            KeyError: there is none of that name; the message names those there are.
+            KeyError: that was not measured; the message names what was.
         """
+        name = self.canonical(strategy)
         for measurement in self.measurements:
-            if measurement.name == name:
+            if measurement.strategy == name:
                 return measurement
-        raise KeyError(f"nothing was measured as {name!r}; there are {[one.name for one in self.measurements]}")
+        raise KeyError(f"strategy {name!r} was not measured; there are {[one.strategy for one in self.measurements]}")
 
-    def speedup(self, name: str) -> float:
+    def speedup(self, strategy: Any) -> float:
         """How many times the work per second of ``over``."""
-        return 1.0 if name == self.over else self[name]["speedup"].value
+        one = self[strategy]
+        return 1.0 if one.strategy == self.over else one["speedup"].value
 
 
 @dataclass(frozen=True)
@@ -267,6 +281,7 @@ class BaselineRecord:
     date: str  # ISO 8601, day
     steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
     recipe: Mapping[str, str] = field(default_factory=dict)
+    counts: Counts | None = None
 
 
 @dataclass(frozen=True)
@@ -276,11 +291,16 @@ class Found:
     ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the facts of environment and training
     in which the nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not
     comparable.
+
+    Counts need less to be comparable: ``counted`` is the record to hold them against, of any machine, and
+    ``counted_differs`` what stands against that.
     """
 
     record: BaselineRecord | None
     origin: str  # the environment key, or the reason in words
     differs: tuple[str, ...] = ()
+    counted: BaselineRecord | None = None
+    counted_differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_ddpperf.baselines.checkout import commit
-from pytest_ddpperf.baselines.fingerprint import environment, training_differences
+from pytest_ddpperf.baselines.fingerprint import environment, environment_key, training_differences
 from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
@@ -29,6 +30,20 @@ PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step", "py
 def open_store(settings: Settings, root: Path, name: str) -> Store:
     """The set of baselines ``name`` of the project at ``root``."""
     return Store(root / settings.baseline_dir, name)
+
+
+def require_set(settings: Settings, root: Path, name: str) -> None:
+    """Make sure that a set of baselines exists: a misspelt one would let everything pass as new.
+
+    Raises:
+        SettingError: there is no such set; those there are are named.
+    """
+    folder = root / settings.baseline_dir
+    if name == DEFAULT_SET or open_store(settings, root, name).folder.is_dir():
+        return
+    known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
+    there = f"there are {', '.join(known)}" if known else "there are no named sets"
+    raise SettingError(f"--ddpperf-baseline={name}: no such set in {folder}; {there}")
 
 
 class Session:
@@ -90,9 +105,15 @@ class Session:
     def find(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Found:
         """The baseline of a benchmark, or why there is none."""
         found = self._store.find(test, name, env)
-        if found.record is None:
-            return found
-        return replace(found, differs=(*found.differs, *training_differences(found.record, strategy, recipe)))
+
+        def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
+            return differs if record is None else (*differs, *training_differences(record, strategy, recipe))
+
+        return replace(
+            found,
+            differs=with_training(found.record, found.differs),
+            counted_differs=with_training(found.counted, found.counted_differs),
+        )
 
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""
@@ -158,7 +179,12 @@ class Session:
 
 
 def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
-    measured = result.measurement
+    measured, old = result.measurement, result.baseline
+    same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
+    if not measured.launches and old is not None and same and not result.differs:
+        # Only counted: what was timed before stays as it is.
+        timed = tuple(series for series in old.series if series.scale != "exact")
+        return replace(old, series=(*timed, *measured.series), counts=measured.counts)
     return BaselineRecord(
         name=measured.name,
         strategy=measured.strategy,
@@ -170,4 +196,5 @@ def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
         date=date,
         steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
         recipe=measured.recipe,
+        counts=measured.counts,
     )

@@ -140,6 +140,18 @@ class Settings:
         text="compare gradients and parameters with a single process, in a pass of its own, before measuring",
         metavar="true|false",
     )
+    counted: bool = _knob(
+        default=True,
+        parse=switch,
+        text="count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own; gated exactly",
+        metavar="true|false",
+    )
+    counted_only: bool = _knob(
+        default=False,
+        parse=switch,
+        text="only count: no times, no memory of the process; seconds for a benchmark, on any machine",
+        flag=True,
+    )
     precision: str = _knob(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
@@ -239,6 +251,12 @@ class Settings:
         """The settings that make another benchmark of a step, where they are not the defaults, as words."""
         default = Settings()
         said = {name: getattr(self, name) for name, knob in KNOBS.items() if knob.training}
+        if self.accumulation_steps == 1:
+            said.pop("no_sync")  # there is nothing to leave out
+        if self.compile == "no":
+            said.pop("compile_backend")
+        if not self.lr_warmup_steps:
+            said.pop("lr_warmup_steps")
         return {name: written(value) for name, value in said.items() if value != getattr(default, name)}
 
     @property

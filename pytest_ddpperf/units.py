@@ -51,9 +51,9 @@ def scale(values: Iterable[float], unit: str) -> Scale:
     if unit == "B":
         factor, name = _largest(_BYTES, typical, smallest=False)
         return Scale(factor, name, exact=name == "B")
-    if unit.endswith("/s") and typical >= _PLAIN_RATE_LIMIT:
+    if unit == "FLOP" or (unit.endswith("/s") and typical >= _PLAIN_RATE_LIMIT):
         factor, prefix = _largest(_RATES, typical, smallest=False)
-        return Scale(factor, f"{prefix} {unit}".lstrip())
+        return Scale(factor, f"{prefix}{'' if unit == 'FLOP' else ' '}{unit}".lstrip())
     return Scale(1.0, unit)
 
 

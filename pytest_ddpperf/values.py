@@ -86,7 +86,9 @@ def identifier(value: object) -> str:
 
 def written(value: object) -> str:
     """A value as it would be given on the command line."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def seconds(value: object) -> float:

@@ -88,18 +88,18 @@ def test_wrong_and_not_to_fail(ddpperf):
     run.assert_outcomes(passed=2, failed=2, skipped=1)
     run.stdout.fnmatch_lines(
         [
-            "broken: gradients differ from a single process: *.weight on rank * at step 1, relative error *",
-            "  benchmark forgetful, 2 ranks, gloo",
+            "broken: gradients differ from a single process: * on rank * at step 1, relative error *",
+            "  benchmark forgetful(), 2 ranks, gloo",
             "  at test_suite.py:* in test_wrong",
         ]
     )
     verdicts = {(result["test"].partition("::")[2], result["strategy"]): result["verdict"] for result in results}
     assert verdicts == {
-        ("test_right", "averaged"): "new",
-        ("test_wrong", "forgetful"): "broken",
-        ("test_wrong_among_others", "forgetful"): "broken",
-        ("test_wrong_and_not_looked_at", "forgetful"): "new",
-        ("test_wrong_and_not_to_fail", "forgetful"): "broken",
+        ("test_right", "averaged()"): "new",
+        ("test_wrong", "forgetful()"): "broken",
+        ("test_wrong_among_others", "forgetful()"): "broken",
+        ("test_wrong_and_not_looked_at", "forgetful()"): "new",
+        ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
     }
 
 
@@ -117,7 +117,7 @@ def test_compare(ddpperf):
     compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
     assert compared.speedup("naive") == 1
     assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
-    with pytest.raises(KeyError, match="nothing was measured as 'flat'"):
+    with pytest.raises(KeyError, match="strategy 'flat' was not measured"):
         compared["flat"]
 
 
@@ -169,12 +169,62 @@ def test_batch_size(ddpperf):
 
 
 def test_a_baseline_of_another_training_is_not_compared_with(pytester: pytest.Pytester) -> None:
+    """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
     test = """
 def test_it(ddpperf):
-    ddpperf.check(workload, strategy="naive", name="mine")
+    ddpperf.check(workload, strategy="{}", name="mine")
 """
-    run_suite(pytester, test, "--ddpperf-save")
-    run, (result,) = run_suite(pytester, test, "--ddpperf-precision=bf16", "--ddpperf-require-baseline")
+    run_suite(pytester, test.format("naive"), "--ddpperf-save")
+    run, (result,) = run_suite(pytester, test.format("flat"), "--ddpperf-require-baseline")
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: precision default -> bf16"])
+    run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
     assert result["verdict"] == "incompatible"
+    run, (result,) = run_suite(pytester, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
+
+
+def test_counts_are_gated_exactly_and_without_a_clock(pytester: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, strategy="{}", accumulation_steps=2)
+    assert measured.counts.totals["optimizer_steps"] == 1
+    ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
+"""
+    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    run, (result,) = run_suite(pytester, test.format("flat", 1), "--ddpperf-save", *counted)
+    run.assert_outcomes(passed=1)
+    run, (result,) = run_suite(pytester, test.format("flat", 1), *counted)
+    run.assert_outcomes(passed=1)
+    assert (result["verdict"], result["launches"]) == ("unchanged", 0)
+    assert result["metrics"]["collective_calls"]["family"] == "counted"
+
+    run, (result,) = run_suite(pytester, test.format("flat", 2), *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 2 all_reduce calls per step, counted 1"])
+
+    run, (result,) = run_suite(pytester, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
+    run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged
+    run, (result,) = run_suite(pytester, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
+    run.assert_outcomes(failed=1)
+    assert result["verdict"] == "regressed"
+    run.stdout.fnmatch_lines(
+        ["collective_calls regressed: 1 -> 2 per step, counted", "*all_reduce 1 -> 2 calls per step (+1), bytes *"]
+    )
+
+
+SAVED_AND_CHANGED = """
+def test_own(ddpperf):
+    def build(ctx):
+        weight = torch.ones(4, requires_grad=True)
+
+        def step():
+            weight.grad = None
+            weight.sum().backward()
+            dist.all_reduce(weight.grad)
+            {}
+
+        return step
+
+    measured = ddpperf.check(build)
+    assert measured["step_time"].value > 0
+"""

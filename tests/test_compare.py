@@ -13,7 +13,9 @@ from pytest_ddpperf.compare import (
     spread_between_runs,
     tolerance_of,
 )
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
+from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import (
     BaselineRecord,
     Comparison,
@@ -276,3 +278,45 @@ def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
         base = found(series("peak_resident", [baseline * 2.0**20] * 4))
         result = judged(measured(series("peak_resident", [(baseline + more) * 2.0**20] * 4)), base)
         assert result.verdict is expected
+
+
+def counts(**totals: float) -> Counts:
+    return Counts(totals, {metric: {"part": value} for metric, value in totals.items()}, {})
+
+
+def counted(now: Counts, then: Counts | None, *differs: str) -> Result:
+    """The judgement on counts alone, held against a baseline of another machine."""
+    base = None if then is None else replace(stored(), counts=then)
+    measurement = replace(measured(), counts=now, series=counted_series(now), launches=())
+    return judged(measurement, Found(None, "no baseline", (), base, differs))
+
+
+@pytest.mark.parametrize(
+    ("calls", "verdict"), [(2.0, Verdict.UNCHANGED), (3.0, Verdict.REGRESSED), (1.0, Verdict.IMPROVED)]
+)
+def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, verdict: Verdict) -> None:
+    result = counted(counts(collective_calls=calls, flops=10.0), counts(collective_calls=2.0, flops=10.0))
+    assert result["collective_calls"].verdict is verdict
+    assert result["flops"].verdict is Verdict.UNCHANGED
+    assert result.verdict is (verdict if verdict is not Verdict.IMPROVED else Verdict.UNCHANGED)
+    stale = "collective_calls is 1 per step, 2 in the baseline: the baseline is stale, --ddpperf-save renews it"
+    assert (stale in result.findings) == (verdict is Verdict.IMPROVED)
+    if verdict is Verdict.REGRESSED:
+        assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1), bytes unchanged"
+
+
+def test_counts_of_another_torch_are_not_comparable() -> None:
+    result = counted(counts(flops=11.0), counts(flops=10.0), "torch 2.11 -> 2.13")
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert result["flops"].note == "the baseline is not comparable: torch 2.11 -> 2.13"
+
+
+def test_counts_without_a_baseline_are_new() -> None:
+    assert counted(counts(flops=11.0), None).verdict is Verdict.NEW
+
+
+def test_a_count_that_is_not_the_same_in_every_step_is_not_gated() -> None:
+    now = replace(counts(operators=11.0, flops=10.0), unstable={"operators": "add 3, then 4"})
+    result = counted(now, counts(operators=10.0, flops=10.0))
+    assert result.verdict is Verdict.UNCHANGED
+    assert result["operators"].note == "not the same in every step, so not compared exactly: add 3, then 4"

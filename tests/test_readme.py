@@ -21,11 +21,13 @@ def example(name: str) -> str:
 
 
 def test_the_examples_run(pytester: pytest.Pytester) -> None:
-    code = "\n\n".join(map(example, ("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size")))
+    code = "\n\n".join(
+        map(example, ("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect"))
+    )
     pytester.makepyfile(test_readme=code)
     options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
     run = pytester.runpytest_subprocess(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
-    run.assert_outcomes(passed=7)
+    run.assert_outcomes(passed=8)
 
 
 def test_the_table_of_settings_is_the_table_in_the_code() -> None:

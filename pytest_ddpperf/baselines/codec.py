@@ -15,12 +15,14 @@ from typing import Any, cast, get_args
 
 from pytest_ddpperf.baselines.fields import Field, parse
 from pytest_ddpperf.baselines.jsonfile import render, rounded
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records import BaselineRecord, Better, Environment, Family, Interval, Mode, Plan, Scale, Series
 
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
+_OPTIONAL = ("recipe", "counts")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,18 @@ def environment_data(environment: Environment) -> dict[str, Any]:
     return {**_shallow(environment), "recorded": dict(environment.recorded)}
 
 
+def counts_data(counts: Counts | None) -> dict[str, Any] | None:
+    """Counts as JSON data; null for none. Numbers keep all their digits: they are compared exactly."""
+    if counts is None:
+        return None
+    return {
+        "totals": dict(counts.totals),
+        "details": {metric: dict(sorted(parts.items())) for metric, parts in counts.details.items() if parts},
+        "unstable": dict(counts.unstable),
+        "by_rank": {metric: list(ranks) for metric, ranks in counts.by_rank.items()},
+    }
+
+
 def interval_data(interval: Interval | None) -> dict[str, float] | None:
     """An interval as JSON data; null for none."""
     if interval is None:
@@ -83,11 +97,13 @@ def interval_data(interval: Interval | None) -> dict[str, float] | None:
 
 def _record_data(record: BaselineRecord) -> dict[str, Any]:
     statistics = record.steps[0] if record.steps else ()
-    # Left out where there is none, so that files written before there were recipes stay as they are.
+    # Left out where there are none, so that files written before they were known stay as they are.
     recipe = {"recipe": dict(record.recipe)} if record.recipe else {}
+    counts = {"counts": counts_data(record.counts)} if record.counts is not None else {}
     return {
-        **{name: value for name, value in _shallow(record).items() if name != "recipe"},
+        **{name: value for name, value in _shallow(record).items() if name not in _OPTIONAL},
         **recipe,
+        **counts,
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
         "series": [_series_data(series) for series in record.series],
@@ -100,8 +116,8 @@ def _series_data(series: Series) -> dict[str, Any]:
     return {
         **_shallow(series),
         "slack": rounded(series.slack),
-        "samples": [rounded(sample) for sample in series.samples],
-        "value": rounded(series.value),
+        "samples": [sample if series.scale == "exact" else rounded(sample) for sample in series.samples],
+        "value": series.value if series.scale == "exact" else rounded(series.value),
         "interval": interval_data(series.interval),
     }
 
@@ -146,7 +162,7 @@ def _require_schema(top: Field) -> None:
 
 def _record(field: Field) -> BaselineRecord:
     names = tuple(f.name for f in dataclasses.fields(BaselineRecord))
-    fields = field.fields(*names, optional=("recipe",))
+    fields = field.fields(*names, optional=_OPTIONAL)
     return BaselineRecord(
         name=fields["name"].text(),
         strategy=fields["strategy"].text(),
@@ -158,12 +174,28 @@ def _record(field: Field) -> BaselineRecord:
         date=_date(fields["date"]),
         steps=_steps(fields["steps"]),
         recipe={name: word.text() for name, word in fields["recipe"].mapping().items()} if "recipe" in fields else {},
+        counts=_counts(fields["counts"]) if "counts" in fields else None,
+    )
+
+
+def _counts(field: Field) -> Counts:
+    fields = field.fields("totals", "details", "unstable", "by_rank")
+    return Counts(
+        totals={name: item.number() for name, item in fields["totals"].mapping().items()},
+        details={
+            name: {part: item.number() for part, item in parts.mapping().items()}
+            for name, parts in fields["details"].mapping().items()
+        },
+        unstable={name: item.text() for name, item in fields["unstable"].mapping().items()},
+        by_rank={
+            name: tuple(item.number() for item in ranks.items()) for name, ranks in fields["by_rank"].mapping().items()
+        },
     )
 
 
 def _plan(field: Field) -> Plan:
     fields = field.fields("warmup", "steps")
-    return Plan(warmup=fields["warmup"].whole(), steps=fields["steps"].whole(least=1))
+    return Plan(warmup=fields["warmup"].whole(), steps=fields["steps"].whole())
 
 
 def _date(field: Field) -> str:

@@ -106,6 +106,15 @@ def differences(a: Environment, b: Environment) -> tuple[str, ...]:
     )
 
 
+def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
+    """Those of the facts that differ which counts depend on: the machine is not among them."""
+    return tuple(
+        f"{_LABELS[name]} {_shown(a, name)} -> {_shown(b, name)}"
+        for name in ("device", "backend", "world_size", "torch")
+        if getattr(a, name) != getattr(b, name)
+    )
+
+
 def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[str, str]) -> tuple[str, ...]:
     """What a benchmark trains otherwise than its baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.baselines.fields import CURE
-from pytest_ddpperf.baselines.fingerprint import differences, environment_key
+from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key
 from pytest_ddpperf.baselines.jsonfile import replace_file
 from pytest_ddpperf.baselines.naming import module_folder, test_file
 from pytest_ddpperf.errors import BaselineError
@@ -44,15 +44,16 @@ class Store:
 
         Returns:
             The record of the same environment; else the nearest one of another environment (fewest differing facts,
-            then the first key), with the facts that differ; else no record and the reason.
+            then the first key), with the facts that differ; else no record and the reason. And the record to hold
+            counts against: that of the same environment if it has any, else of the machine that is nearest.
 
         Raises:
             BaselineError: a file that might hold the record is broken.
         """
         own = environment_key(environment)
-        for record in self._records(test, own):
-            if record.name == name:
-                return Found(record, own)
+        mine = next((record for record in self._records(test, own) if record.name == name), None)
+        if mine is not None and mine.counts is not None:
+            return Found(mine, own, counted=mine)
         others = [
             (differences(record.environment, environment), key, record)
             for key in self._keys()
@@ -60,10 +61,21 @@ class Store:
             for record in self._records(test, key)
             if record.name == name
         ]
+        counted = min(
+            (
+                (counted_differences(record.environment, environment), len(differs), key, record)
+                for differs, key, record in others
+                if record.counts is not None
+            ),
+            key=lambda other: (len(other[0]), *other[1:3]),
+            default=((), 0, "", None),
+        )
+        if mine is not None:
+            return Found(mine, own, counted=counted[3], counted_differs=counted[0])
         if not others:
             return Found(None, f"no baseline for {name} of {test} in {self.folder}")
         differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
-        return Found(record, key, differs)
+        return Found(record, key, differs, counted[3], counted[0])
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
         """All records of a test, of all environments.

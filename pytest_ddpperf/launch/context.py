@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.instruments.phases.section import Section
+
 if TYPE_CHECKING:
     import torch
 
@@ -33,3 +35,12 @@ class RankContext:
     device: torch.device
     backend: str
     mode: Mode | None
+
+    def phase(self, name: str) -> Section:
+        """A context for a part of the step, which is then shown under that name, with its time and memory.
+
+        Sections may be nested, and entered many times in a step. One with the name of a phase (``data_wait``,
+        ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) says where that phase is, for code in which it is
+        not recognised. In timed steps it does nothing and costs nothing that could be measured.
+        """
+        return Section(name)

@@ -52,7 +52,7 @@ def effective_batch(measurement: Measurement) -> str | None:
 def skipped_steps(measurement: Measurement) -> str | None:
     """A sentence where timed steps updated nothing; else None."""
     ranks = [launch.ranks[0] for launch in measurement.launches]
-    skipped = sum(rank.skipped_steps for rank in ranks)
+    skipped = sum(len(rank.skipped_steps) for rank in ranks)
     if not skipped:
         return None
     steps = skipped + sum(len(rank.step_times) for rank in ranks)

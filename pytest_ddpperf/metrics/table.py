@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pytest_ddpperf.metrics.phases import phase_seconds
+from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import quantile, typical
@@ -112,14 +114,6 @@ def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
     return samples
 
 
-def data_wait(measurement: Measurement) -> Samples | None:
-    """Seconds that a step of the rank that waited longest was blocked on its data."""
-    waits = [[rank.data_waits for rank in launch.ranks] for launch in measurement.launches]
-    if not all(all(ranks) for ranks in waits):
-        return None
-    return tuple(max(quantile(rank, 0.5) for rank in ranks) for ranks in waits)
-
-
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
     totals = [_total(rank.loss for rank in launch.ranks) for launch in measurement.launches]
@@ -159,8 +153,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
     Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
     Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
-    # Part of the step time, which is gated; in a step that waits for nothing it is microseconds and may double.
-    Metric("data_wait", "s", "lower", "absolute", "difference", data_wait, gated=False),
+    # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
+    *(
+        Metric(f"phase_{phase}", "s", "lower", "absolute", "difference", phase_seconds(phase), gated=False)
+        for phase in PHASES
+    ),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.
     Metric(FINAL_LOSS, "1", "lower", "absolute", "difference", final_loss, slack=0.03),
 )

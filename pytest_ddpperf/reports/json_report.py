@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.codec import environment_data
+from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.errors import SettingError
@@ -93,6 +93,7 @@ def _result_data(result: Result) -> dict[str, Any]:
             "commit": baseline.commit,
         },
         "origin": result.origin,
+        "counts": counts_data(measured.counts),
         "findings": list(findings(result)),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.records import Comparison, Environment, Result
 from pytest_ddpperf.units import (
     format_change,
@@ -49,6 +50,9 @@ def confidence_text(confidence: float) -> str:
 def values_text(comparison: Comparison) -> str:
     """Old and new value in one unit: ``41.8 ms -> 47.3 ms``; the new one alone where there is no old one."""
     series = comparison.series
+    if series.scale == "exact":
+        known = [series.value] if comparison.baseline is None else [comparison.baseline, series.value]
+        return " -> ".join(quantity_texts(series.metric, known))
     if comparison.baseline is None:
         return format_value(series.value, series.unit)
     return " -> ".join(format_values((comparison.baseline, series.value), series.unit))
@@ -78,6 +82,8 @@ def size_text(size: float, comparison: Comparison) -> str:
 def comparison_text(comparison: Comparison) -> str:
     """One judged metric in one line, up to what this run could have seen."""
     parts = [values_text(comparison)]
+    if comparison.series.scale == "exact":
+        return f"{comparison.series.metric} {comparison.verdict.value}: {parts[0]} per step, counted"
     if comparison.change is not None:
         parts += [change_text(comparison), f"tolerance {size_text(comparison.tolerance, comparison)}"]
     if comparison.mde is not None:

@@ -60,8 +60,7 @@ def summary_table(results: Sequence[Result], *, accepting: bool = False) -> Tabl
         _Column("variant", _variant),
         _Column("ranks", lambda result: str(result.measurement.world_size)),
         *_metric_columns(results),
-        _Column("change\n%", _change),
-        _Column("MDE\n%", _mde),
+        *([_Column("change\n%", _change), _Column("MDE\n%", _mde)] if _filled(results, "step_time") else []),
         _Column("verdict", lambda result: _verdict(result, accepting=accepting)),
     ]
     return Table(
@@ -82,8 +81,15 @@ def _metric_columns(results: Sequence[Result]) -> list[_Column]:
         ("eff.", "scaling_efficiency", _value),
         *((("speedup", "speedup", _with_interval),) if any(result.measurement.over for result in results) else ()),
     )
+    counts = (
+        ("calls", "collective_calls", _value),
+        ("sent", "collective_send_bytes", _value),
+        ("FLOPs", "flops", _value),
+        ("peak", "peak_tensor_bytes", _value),
+    )
+    chosen = wanted if _filled(results, "step_time") else counts
     return [
-        _metric_column(header, metric, cell, results) for header, metric, cell in wanted if _filled(results, metric)
+        _metric_column(header, metric, cell, results) for header, metric, cell in chosen if _filled(results, metric)
     ]
 
 
@@ -119,7 +125,8 @@ def _with_interval(comparison: Comparison, common: Scale) -> str:
 
 def _variant(result: Result) -> str:
     """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
-    return " ".join(dict.fromkeys((result.name, result.measurement.training)))
+    strategy = result.measurement.strategy
+    return result.name if strategy in result.name else f"{result.name} {strategy}"
 
 
 def _change(result: Result) -> str:

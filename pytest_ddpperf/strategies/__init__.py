@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES, require_world_size, resolve, row_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ddpperf.strategies.parallel import Parallel, RankView
+    from pytest_ddpperf.strategies.parallel import RankView
 
 __all__ = ["ALIASES", "STRATEGIES", "Strategy", "modules_of", "parallelise", "require_world_size", "resolve", "row_of"]
 
@@ -41,5 +43,8 @@ def parallelise(
     row = row_of(resolved)
     function = resolved.function or import_module(row.module).parallelise
     by_block = {"blocks": tuple(blocks)} if row.by_block else {}
-    parallel: Parallel = function(module, ctx, **by_block, **resolved.options)
+    parallel = function(module, ctx, **by_block, **resolved.options)
+    if not isinstance(parallel, Parallel):
+        kind = "None" if parallel is None else f"a {type(parallel).__name__}"
+        raise SettingError(f"strategy {resolved} gave {kind}: give back a pytest_ddpperf.Parallel(module, synchronise)")
     return parallel

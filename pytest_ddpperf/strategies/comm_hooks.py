@@ -28,6 +28,8 @@ class CommHook:
 
     precision: Precision = "fp32"
     lossy: bool = False
+    exact_steps: int = 0
+    period: int = 1
     make_optimizer: MakeOptimizer | None = None
     make_scaler: Callable[[], torch.amp.GradScaler] | None = None
 
@@ -69,7 +71,7 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> CommHook:
     """Gradients as products of two thin matrices; what is lost is added to the next step's.
 
-    An fp16 overflow would stay in that memory for good: with precision fp16 start after the scale has settled.
+    An fp16 overflow would stay in that memory for good, so precision fp16 is refused with it.
     """
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
@@ -78,7 +80,7 @@ def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start
         )
     state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
     wrapped.register_comm_hook(state, powerSGD_hook)
-    return CommHook(lossy=True)
+    return CommHook(lossy=True, exact_steps=start)
 
 
 def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> CommHook:
@@ -108,7 +110,9 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
 
     wrapped.register_comm_hook(state, hook)
     return CommHook(
+        period=period,
         lossy=True,
+        exact_steps=start,
         make_optimizer=make_optimizer,
         # Ranks have gradients of their own: if one alone left a step out, the others would wait for it to average.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.strategies.comm_hooks import CommHook, register
 from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
@@ -60,6 +61,8 @@ def parallelise(
     Raises:
         SettingError: the hook does not work on this machine.
     """
+    if comm_hook == "powersgd" and ctx.backend == "gloo":
+        bucket_cap_mb = _one_bucket(module, bucket_cap_mb)
     wrapped = wrap(
         module,
         ctx,
@@ -79,6 +82,24 @@ def parallelise(
         local_sgd_period=local_sgd_period,
     )
     return over(wrapped, hook)
+
+
+def _one_bucket(module: nn.Module, given: float | None) -> float:
+    """A cap that puts all gradients into one bucket.
+
+    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first has arrived: with several buckets
+    the ranks would send them in different orders, and hang or add up what does not belong together.
+
+    Raises:
+        SettingError: a cap was given that leaves several buckets.
+    """
+    needed = max(1.0, 2 * sum(parameter.nbytes for parameter in module.parameters()) / 2**20)
+    if given is not None and given < needed:
+        raise SettingError(
+            f"bucket_cap_mb={given:g} with comm_hook=powersgd on gloo: there PowerSGD works with a single bucket only; "
+            f"leave bucket_cap_mb out, or give at least {needed:.0f}"
+        )
+    return needed if given is None else given
 
 
 def wrap(
@@ -108,6 +129,9 @@ def over(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
         parameters=partial(parameters_of, module),
         precision=hook.precision,
         lossy=hook.lossy,
+        # A static graph synchronises the first micro-batch of all too, which a hook counts.
+        exact_steps=max(0, hook.exact_steps - wrapped.static_graph),
+        period=hook.period,
     )
 
 

@@ -50,6 +50,9 @@ class RankView(Protocol):
     def mode(self) -> Mode | None:
         """How a point of a scaling curve is measured; None for a plain benchmark."""
 
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """A context for a part of the step, to be shown under a name of its own."""
+
 
 def _nothing() -> None:
     """Nothing is left to be done."""
@@ -74,7 +77,10 @@ class Parallel:
             module is sharded, so called on all ranks. None values for parameters without a gradient.
         parameters: the whole parameters likewise.
         precision: the narrowest type that gradients are computed or sent in, beside the precision of the benchmark.
+        period: after how many steps what it does repeats, where not every step does the same.
         lossy: whether its gradients are not those of a single process, by design: it is then held to convergence.
+        exact_steps: how many of the first steps a lossy strategy averages gradients as all others do. Where several
+            micro-batches of a step are synchronised, each counts as a step.
     """
 
     module: nn.Module
@@ -87,3 +93,5 @@ class Parallel:
     parameters: Callable[[], dict[str, torch.Tensor]] | None = None
     precision: Precision = "fp32"
     lossy: bool = False
+    exact_steps: int = 0
+    period: int = 1

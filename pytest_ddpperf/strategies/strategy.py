@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ class Strategy:
     """A way to train over several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, in words ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
-        name: the row of the table, or that of the function.
+        name: the row of the table; for a function its name and what a partial gives it, as in ``mine(cap=1)``.
         options: those given, by torch's own names, sorted; what is left out is torch's default.
         function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is in no table; None for one that is.
     """
@@ -32,7 +33,7 @@ class Strategy:
 
     def __init__(self, name: str | Callable[..., Any], /, **options: Option) -> None:
         function = None if isinstance(name, str) else name
-        called = name if isinstance(name, str) else str(getattr(name, "__name__", type(name).__name__))
+        called = name if isinstance(name, str) else _called(name)
         object.__setattr__(self, "name", called)
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(options.items()))))
         object.__setattr__(self, "function", function)
@@ -68,6 +69,22 @@ def parse(text: str) -> Strategy:
             raise SettingError(f"strategy {text!r}: option {name} is given twice")
         options[name] = value
     return Strategy(match["name"], **options)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    """A function in words that no strategy of the table has: ``mine()``, or ``mine(cap=1)`` for a partial.
+
+    Raises:
+        SettingError: it has no name of its own, so that two of them could not be told apart.
+    """
+    said = ""
+    if isinstance(function, partial):
+        words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        said, function = ",".join(words), function.func
+    name = getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
+    if name == "<lambda>":
+        raise SettingError("a strategy of your own has to have a name: give a function made with def")
+    return f"{name}({said})"
 
 
 def _again(name: str | Callable[..., Any], options: dict[str, Option]) -> Strategy:

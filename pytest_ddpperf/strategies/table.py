@@ -160,6 +160,10 @@ def resolve(given: str | Strategy | Callable[..., Any]) -> Strategy:
         SettingError: there is no such strategy or option (the right ones are named), a value does not fit, or options
             do not go together.
     """
+    if not isinstance(given, (str, Strategy)) and not callable(given):
+        raise SettingError(
+            f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"
+        )
     strategy = given if isinstance(given, Strategy) else parse(given) if isinstance(given, str) else Strategy(given)
     if strategy.function is not None:
         return strategy
@@ -203,5 +207,5 @@ def _options_of(row: StrategyRow, said: str) -> str:
 
 
 def _closest(word: str, known: Iterable[str]) -> str:
-    closest = difflib.get_close_matches(word, list(known), n=1)
+    closest = difflib.get_close_matches(word.lower(), list(known), n=1)
     return f"did you mean {closest[0]!r}? " if closest else ""

@@ -22,7 +22,13 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
     """
     if chosen is None:
         return repeated(module)
-    blocks = tuple(chosen(module))
+    given: Any = chosen(module)
+    if not isinstance(given, Iterable):
+        raise WorkloadError(
+            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: give back a list of modules of the "
+            "model, such as model.layers"
+        )
+    blocks = tuple(given)
     inside = set(module.modules())
     for block in blocks:
         if not isinstance(block, nn.Module) or block not in inside:

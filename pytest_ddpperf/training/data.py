@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +27,7 @@ class Batches:
 
     Attributes:
         loads: whether there is anything to wait for: not where one batch was made for all steps.
+        burst: how many batches workers hold ready: as many steps may be fast, and the one after them slow.
         picked: what ``loader=auto`` came to and a sentence on it; None where there was nothing to be picked.
         close: ends the workers.
     """
@@ -38,39 +37,19 @@ class Batches:
         next_batch: NextBatch,
         *,
         loads: bool,
+        burst: int = 1,
         picked: tuple[LoaderSettings, str] | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._next_batch = next_batch
         self.loads = loads
+        self.burst = burst
         self.picked = picked
         self.close = close
 
     def __call__(self) -> tuple[Any, Any]:
         """The next batch."""
         return self._next_batch()
-
-    @contextmanager
-    def timed(self) -> Iterator[list[float]]:
-        """Within, the seconds that each call takes are added to the list that this gives.
-
-        They are the seconds in which the rank can do nothing else: it fetches the batch or waits for a worker to, and
-        sends it on its way to the device. Outside, nothing is measured and nothing is spent on it.
-        """
-        untimed = self._next_batch
-        waits: list[float] = []
-
-        def timed() -> tuple[Any, Any]:
-            start = time.perf_counter()
-            batch = untimed()
-            waits.append(time.perf_counter() - start)
-            return batch
-
-        self._next_batch = timed
-        try:
-            yield waits
-        finally:
-            self._next_batch = untimed
 
 
 def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None = None) -> Batches:
@@ -103,6 +82,8 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
     picked = None
     if settings is not None:
         loader, picked = with_settings(ctx, loader, settings, source)
+    if not isinstance(loader, Iterable):
+        raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
     stream = _endless(loader, source)
 
     def close() -> None:
@@ -112,7 +93,11 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
             loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
 
     return Batches(
-        lambda: _on_device(ctx, _rank_share(ctx, next(stream), source)), loads=True, picked=picked, close=close
+        lambda: _on_device(ctx, _rank_share(ctx, next(stream), source)),
+        loads=True,
+        burst=_burst(loader),
+        picked=picked,
+        close=close,
     )
 
 
@@ -134,6 +119,13 @@ def with_settings(
     picked, reason = pick(ctx, own)
     picked = replace(picked, sampler=settings.sampler)
     return rebuilt(own, picked, share, source), (picked, reason)
+
+
+def _burst(loader: object) -> int:
+    """Workers give their batches all at about the same time, and hold some ready before they wait."""
+    if not isinstance(loader, DataLoader) or not loader.num_workers:
+        return 1
+    return loader.num_workers * (loader.prefetch_factor or 1)
 
 
 def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.step import Step
     from pytest_ddpperf.training.workload import Workload
 
-DIAGNOSED_STEPS = 10
+DIAGNOSED_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     import torch.distributed as dist
 
+    from pytest_ddpperf.instruments.phases.diagnosis import diagnose
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
@@ -67,23 +67,27 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     try:
         for number in range(1, job.plan.warmup + 1):
             loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
-        clock = clock_for(ctx.device, marks=job.plan.steps + 1)
+        steps = math.ceil(job.plan.steps / step.period) * step.period
+        clock = clock_for(ctx.device, marks=steps + 1)
         graphs = compiled_graphs()
         with collector_paused():
             dist.barrier()  # all ranks begin together: the first step must not pay for the others' warm-up
-            step_times, loss = timed_block(step.run, job.plan.steps, clock)
+            step_times, loss = timed_block(step.run, steps, clock)
         _refuse_compiling(compiled_graphs() - graphs, job.plan)
-        updated = _without_skipped(step_times, step.skipped_steps, job.plan)
-        last_loss = loss_value(loss, f"after {job.plan.steps} timed steps on rank {ctx.rank}")
+        skipped = tuple(number - job.plan.warmup for number in step.skipped_steps if number >= job.plan.warmup)
+        updated = _by_period(_without_skipped(step_times, skipped), step.period)
+        last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks = memory()
-        data_waits = _data_waits(step, job.plan)
+        with collector_paused():
+            dist.barrier()
+            phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
     finally:
         step.close()
     return RankLaunch(
         rank=ctx.rank,
         step_times=updated,
-        skipped_steps=len(step_times) - len(updated),
-        data_waits=data_waits,
+        skipped_steps=skipped,
+        phases=phases,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         loss=last_loss,
@@ -107,18 +111,6 @@ def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple
     return clock.seconds(marks), loss
 
 
-def _data_waits(step: Step, plan: Plan) -> tuple[float, ...]:
-    """How long each of a few more steps waited for data: a pass of its own, for no timed step carries an instrument."""
-    if step.data is None or not step.data.loads:
-        return ()
-    steps = min(plan.steps, DIAGNOSED_STEPS)
-    with step.data.timed() as waits:
-        for _ in range(steps):
-            step.run()
-    batches = len(waits) // steps
-    return tuple(sum(waits[i : i + batches]) for i in range(0, len(waits), batches))
-
-
 def _in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
     settings, sentence = picked
     return str(settings), sentence
@@ -133,10 +125,16 @@ def _refuse_compiling(graphs: int, plan: Plan) -> None:
         )
 
 
-def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int], plan: Plan) -> tuple[float, ...]:
+def _by_period(step_times: tuple[float, ...], period: int) -> tuple[float, ...]:
+    """Each period's mean: what happens in one step of several belongs to all of them, and no quantile may hide it."""
+    whole = max(1, len(step_times) // period) * period
+    periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
+    return tuple(math.fsum(times) / len(times) for times in periods)
+
+
+def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int]) -> tuple[float, ...]:
     """The times of the steps that updated the parameters: a step that overflowed leaves the optimizer's work out."""
-    left_out = {number - plan.warmup for number in skipped}
-    kept = tuple(time for i, time in enumerate(step_times) if i not in left_out)
+    kept = tuple(time for i, time in enumerate(step_times) if i not in skipped)
     if not kept:
         raise WorkloadError(
             f"the gradients of all {len(step_times)} timed steps overflowed in fp16, so that none updated the "

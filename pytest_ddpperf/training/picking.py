@@ -95,7 +95,8 @@ def choose(
     waits = fetch.busy < 0.5  # noqa: PLR2004  less than half of the time on a core
     if not spare and not waits:
         return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} there is none to spare for it"
-    workers = min(max(spare, 1), most, math.ceil(fetch.seconds / _PACE))
+    wanted = math.ceil(fetch.seconds / _PACE)
+    workers = min(wanted, most) if waits else min(spare, most, wanted)
     settings = LoaderSettings(
         workers=workers,
         pin_memory=cuda,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.phases.seams import Seam
+from pytest_ddpperf.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
 from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, a, seed
 from pytest_ddpperf.training.workload import Workload, located
@@ -32,6 +36,9 @@ class Step:
         close: gives back what the step holds.
         skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
         data: where a workload's batches come from.
+        seams: what a diagnosed pass can watch to tell its phases apart.
+        period: after how many steps what is done repeats.
+        modules: what is trained, where that is known. ``optimizers`` likewise.
     """
 
     run: Callable[[], Any]
@@ -40,6 +47,10 @@ class Step:
     close: Callable[[], object]
     skipped_steps: Sequence[int] = ()
     data: Batches | None = None
+    modules: Sequence[nn.Module] = ()
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+    period: int = 1
+    seams: Sequence[Seam] = ()
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
@@ -63,7 +74,30 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     counts = given.otherwise(own).scaled(job.settings.accumulation_steps, ranks)
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, job.settings, job.plan.warmup)
-    return Step(run, counts.samples, counts.tokens, close=data.close, skipped_steps=trainer.skipped_steps, data=data)
+    return Step(
+        run=run,
+        samples_per_step=counts.samples,
+        tokens_per_step=counts.tokens,
+        close=data.close,
+        skipped_steps=trainer.skipped_steps,
+        data=data,
+        modules=[trainer.parallel.module],
+        optimizers=[trainer.optimizer],
+        period=math.lcm(trainer.parallel.period, data.burst),
+        seams=_seams(trainer, data, job.settings),
+    )
+
+
+def _seams(trainer: Trainer, data: Batches, settings: Settings) -> tuple[Seam, ...]:
+    """Where the phases of a workload's step begin and end. None in a compiled step: it guards on what they change."""
+    if settings.compile == "step":
+        return ()
+    return (
+        *([Seam(data, "_next_batch", DATA_WAIT)] if data.loads else []),
+        Seam(trainer, "_loss", FORWARD),
+        Seam(trainer, "_synchronise", GRADIENT_SYNC),
+        Seam(trainer, "_clip", OPTIMIZER),
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +123,7 @@ def _training_step(
     """Model, optimizer and data, built and bound into the step that trains them."""
     trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
-    data = batches(ctx, workload, settings.loader)
+    data = batches(ctx, workload, settings.loader if workload.batch is None else None)
     backward, update = trainer.backward, trainer.update
 
     def run() -> torch.Tensor:

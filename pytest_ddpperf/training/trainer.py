@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.training.blocks import blocks_of, recompute
 from pytest_ddpperf.training.precision import prepare, scaler_for
@@ -75,19 +75,29 @@ class Trainer:
         warmup: int = 0,
         module: nn.Module | None = None,
     ) -> None:
+        if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
+            raise SettingError(
+                "precision=fp16 with comm_hook=powersgd: an overflow would stay for good in what PowerSGD keeps for "
+                "the next step; use bf16, or another hook"
+            )
         self._forward_context = prepare(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
         blocks = blocks_of(model, workload.blocks)
         if settings.activation_checkpointing:
             recompute(blocks or (model,))
         self.parallel = parallelise(strategy, model, ctx, blocks)
+        if settings.compile != "no":
+            _require_backend(settings.compile_backend)
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload)
         self.skipped_steps: list[int] = []
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
-        self._scale = 0.0 if self._scaler is None else self._scaler.get_scale()
+        self._updated = False
+        if self._scaler is not None:
+            self._watch_updates()
         self._loss = workload.loss
+        self._synchronise = self.parallel.synchronise
         self._micro_steps = settings.accumulation_steps
         self._quiet = self.parallel.no_sync if settings.no_sync else None
         self._sync_each = not settings.no_sync
@@ -105,7 +115,7 @@ class Trainer:
             with self._quiet() if left and self._quiet is not None else nullcontext():
                 loss = self._micro_step(*next_batch())
             if not left or self._sync_each:
-                self.parallel.synchronise()
+                self._synchronise()
             total = loss if total is None else total + loss
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
@@ -125,12 +135,30 @@ class Trainer:
             self._schedule()
 
     def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
-        scaler.step(self.optimizer)
+        self._updated = False
+        scaler.step(self.optimizer)  # calls the optimizer's step, unless a gradient has overflowed
         scaler.update()
-        scale = scaler.get_scale()
-        if scale < self._scale:  # it falls after an overflow only
+        if not self._updated:
             self.skipped_steps.append(self._steps)
-        self._scale = scale
+
+    def _watch_updates(self) -> None:
+        """Note when the optimizer's step is called: to ask the scaler for its scale would wait for the device.
+
+        Raises:
+            SettingError: the optimizer itself leaves out what overflowed, so that nobody would know.
+        """
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            raise SettingError(
+                "precision=fp16 with a fused optimizer: it leaves out steps that overflowed without telling, so that "
+                "they would be timed as if they were whole; make it with fused=False"
+            )
+        step = self.optimizer.step
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._updated = True
+            return step(*args, **kwargs)
+
+        self.optimizer.step = noted  # type: ignore[method-assign]  # of this one optimizer
 
     def _micro_step(self, inputs: Any, targets: Any) -> torch.Tensor:
         with self._forward_context():
@@ -158,6 +186,12 @@ class Trainer:
                 f"{located(workload.optimizer)} gave {a(optimizer)}: optimizer(parameters) must give a torch optimizer"
             )
         return optimizer
+
+
+def _require_backend(name: str) -> None:
+    known = torch.compiler.list_backends(exclude_tags=())
+    if name not in known:
+        raise SettingError(f"compile_backend={name}: torch.compile knows {', '.join(known)}")
 
 
 def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None] | None:

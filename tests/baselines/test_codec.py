@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records import BaselineRecord
 
@@ -39,6 +40,14 @@ def changed(text: str, path: str, value: Any) -> str:
 def test_what_is_written_is_read(make_record: Make) -> None:
     content = BaselineFile("m.py::t[ä]", (make_record(), make_record(name="b", steps=(), series=())))
     assert decode(encode(content, FILE), FILE) == content
+
+
+def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
+    counts = Counts({"flops": 2281701377.0}, {"flops": {"head": 2281701377.0}}, {"operators": "add"}, {"flops": (1.0,)})
+    record = make_record(recipe={"precision": "bf16"}, counts=counts)
+    content = BaselineFile("m.py::t", (record,))
+    assert decode(encode(content, FILE), FILE) == content
+    assert "recipe" not in encode(BaselineFile("m.py::t", (make_record(),)), FILE)
 
 
 def test_numbers_keep_nine_digits(make_record: Make) -> None:
@@ -98,7 +107,7 @@ def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
         ("records/0/date", "yesterday", "field records[0].date: expected a day such as 2026-01-31, found yesterday"),
         ("records/0/commit", 7, "field records[0].commit: expected a text"),
         ("records/0/plan", DELETE, "field records[0].plan: is missing"),
-        ("records/0/plan/steps", 0, "field records[0].plan.steps: expected a whole number of at least 1"),
+        ("records/0/plan/steps", -1, "field records[0].plan.steps: expected a whole number of at least 0"),
         ("records/0/environment/cores", "2", "field records[0].environment.cores: expected a whole number"),
         ("records/0/environment/device", "tpu", "field records[0].environment.device: expected one of cpu, cuda"),
         ("records/0/environment/recorded/host", 1, "field records[0].environment.recorded.host: expected a text"),

@@ -8,13 +8,21 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Comparison, Interval, Plan, Result
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
+
+
+COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2.0}}, {"operators": "add"}, {})
+CALLS = Comparison(
+    counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
+)
 
 
 @pytest.fixture
@@ -36,6 +44,7 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
             verdict=Verdict.BROKEN, comparisons=(), baseline=None, measured={"launches": (), "plan": Plan(0, 0)}
         ),
         make_result(comparisons=(efficiency,), measured={"name": "weak", "mode": "weak"}),
+        make_result(comparisons=(CALLS,), measured={"counts": COUNTS}),
     ]
 
 

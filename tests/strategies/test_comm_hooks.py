@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.parallel import Parallel
 
-RANKS = 4
+if TYPE_CHECKING:
+    from tests.strategies.conftest import Placement
+
 PERIOD = 3
 
 
@@ -27,8 +29,8 @@ def launcher() -> Iterator[Launcher]:
         yield launcher
 
 
-def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = RANKS) -> tuple[Any, ...]:
-    return launcher.run(function, *args, world_size=ranks, backend="gloo", device="cpu", timeout=120).values
+def run(launcher: Launcher, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    return launcher.run(function, *args, world_size=2, backend="gloo", device="cpu", timeout=120).values
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def network() -> nn.Module:
 
 def prepared(ctx: RankContext, strategy: str) -> tuple[Parallel, torch.optim.Optimizer]:
     torch.manual_seed(ctx.rank)
-    parallel = parallelise(strategy, network(), ctx)
+    parallel = parallelise(strategy, network().to(ctx.device), ctx)
 
     def factory(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
@@ -59,7 +61,8 @@ def prepared(ctx: RankContext, strategy: str) -> tuple[Parallel, torch.optim.Opt
 def losses_on_ranks(
     ctx: RankContext, pictures: Tensor, labels: Tensor, strategies: list[str], steps: int
 ) -> list[tuple[float, dict[str, Tensor]]]:
-    """The loss over all pictures at the end, and the parameters; each rank trains on its own quarter."""
+    """The loss over all pictures at the end, and the parameters; each rank trains on its own share."""
+    pictures, labels = pictures.to(ctx.device), labels.to(ctx.device)
     results = []
     for strategy in strategies:
         parallel, optimizer = prepared(ctx, strategy)
@@ -77,9 +80,10 @@ def losses_on_ranks(
     return results
 
 
-def loss_alone(pictures: Tensor, labels: Tensor, steps: int) -> float:
+def loss_alone(device: torch.device, pictures: Tensor, labels: Tensor, steps: int) -> float:
+    pictures, labels = pictures.to(device), labels.to(device)
     torch.manual_seed(0)
-    module = network()
+    module = network().to(device)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2, momentum=0.9)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -92,7 +96,12 @@ def loss_alone(pictures: Tensor, labels: Tensor, steps: int) -> float:
 STEPS = 1 + 12 * PERIOD + 1  # after the last one parameters are averaged: step 37, of those counted from 0
 
 
-def test_every_hook_learns_the_digits(launcher: Launcher, digits: tuple[Tensor, Tensor]) -> None:
+def test_every_hook_learns_the_digits(
+    run_on: Callable[..., tuple[Any, ...]],
+    alone: Callable[..., Any],
+    digits: tuple[Tensor, Tensor],
+    placement: Placement,
+) -> None:
     """At most so many times the loss of one process, which falls from 2.3 to 0.063.
 
     PowerSGD with rank 1 and no steps before it was seen to reach 0.33, the other two lossy ones 0.067.
@@ -105,11 +114,12 @@ def test_every_hook_learns_the_digits(launcher: Launcher, digits: tuple[Tensor, 
         "ddp[comm_hook=powersgd,powersgd_rank=4,powersgd_start=10]": 1.25,
         f"ddp[comm_hook=post_local_sgd,local_sgd_start=1,local_sgd_period={PERIOD}]": 1.25,
     }
-    alone = loss_alone(*digits, STEPS)
-    results = run(launcher, losses_on_ranks, *digits, list(factors), STEPS)
+    several = placement.of(4)
+    goal = alone(several, loss_alone, *digits, STEPS)
+    results = run_on(several, losses_on_ranks, *digits, list(factors), STEPS)
     for by_rank, factor in zip(zip(*results, strict=True), factors.values(), strict=True):
         for loss, parameters in by_rank:
-            assert loss <= factor * alone
+            assert loss <= factor * goal
             assert all(torch.equal(parameters[name], value) for name, value in by_rank[0][1].items())
 
 
@@ -158,7 +168,7 @@ def test_hooks_send_what_they_say(launcher: Launcher) -> None:
             [[(full, 3610)], [(full, 3610)], [], [], [(full, 3610)]]
         ),
     }
-    for found in run(launcher, sent_in_steps, list(wanted), 5, ranks=2):
+    for found in run(launcher, sent_in_steps, list(wanted), 5):
         assert dict(zip(wanted, found, strict=True)) == wanted
 
 
@@ -184,7 +194,7 @@ def train_locally(ctx: RankContext, micro_batches: int, start: int, steps: int) 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_ranks_train_on_their_own_between_averages(launcher: Launcher, micro_batches: int) -> None:
     """Together in the steps 0 and 1, averaged after the steps 2 and 5, and on their own after 3, 4 and 6."""
-    (first, rates), (second, _) = run(launcher, train_locally, micro_batches, 2, 7, ranks=2)
+    (first, rates), (second, _) = run(launcher, train_locally, micro_batches, 2, 7)
     equal = [torch.equal(one, other) for one, other in zip(first, second, strict=True)]
     assert equal == [True, True, True, False, False, True, False]
     assert rates == [0.2 / 2**step for step in range(7)]
@@ -200,5 +210,5 @@ def on_a_machine_with_a_gpu(ctx: RankContext) -> str:
 
 def test_powersgd_on_the_cpu_of_a_machine_with_a_gpu_is_refused(launcher: Launcher) -> None:
     """Because torch's hook would synchronise the device of a tensor that is on none."""
-    for message in run(launcher, on_a_machine_with_a_gpu, ranks=2):
+    for message in run(launcher, on_a_machine_with_a_gpu):
         assert "hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda" in message

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,6 +17,11 @@ from pytest_ddpperf.launch import RankContext
 from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.parallel import Parallel
 
+if TYPE_CHECKING:
+    from tests.strategies.conftest import Placement
+
+ON_CPU = torch.device("cpu")
+Alone = Callable[..., Any]
 OnRanks = Callable[..., tuple[Any, ...]]
 
 
@@ -38,14 +43,19 @@ class Net(nn.Module):
         return hidden + self.optional(inputs) if optional else hidden
 
 
-def net(seed: int) -> Net:
+def net(seed: int, device: torch.device) -> Net:
     torch.manual_seed(seed)
-    return Net()
+    return Net().to(device)
 
 
 def share_of(rank: int, step: int, part: int = 0) -> Tensor:
     """Different for every rank, step and micro-batch; all of one size, so that the mean of means is the mean."""
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(10_000 * step + 100 * part + rank))
+
+
+def loss_of(module: nn.Module, share: Tensor, **options: bool) -> Any:
+    """Of a share of the data, wherever the module is."""
+    return module(share.to(next(module.parameters()).device), **options).square().mean()
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor]:
@@ -66,17 +76,20 @@ def accumulate(module: nn.Module, parallel: Parallel, rank: int, step: int, part
         last = part == parts - 1
         alone = local and not last and parallel.no_sync is not None
         with parallel.no_sync() if alone and parallel.no_sync is not None else nullcontext():
-            (module(share_of(rank, step, part)).square().mean() / parts).backward()
+            (loss_of(module, share_of(rank, step, part)) / parts).backward()
         if last or not local:
             parallel.synchronise()
+
+
+PARTS = (1, 2, 4)
 
 
 def accumulated_gradients(ctx: RankContext, strategy: str) -> dict[tuple[int, bool, int], Tensor]:
     """By micro-batches, whether all but the last stay local, and step: all gradients, one after the other."""
     found = {}
-    for parts in (1, 2, 4) if ctx.world_size == 2 else (1, 4):
+    for parts in PARTS:
         for local in (True, False):
-            module = net(ctx.rank)
+            module = net(ctx.rank, ctx.device)
             parallel = parallelise(strategy, module, ctx)
             for step in range(3):
                 module.zero_grad(set_to_none=step != 2)
@@ -91,21 +104,25 @@ def as_vector(module: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in used if p.grad is not None])
 
 
-@cache
-def accumulated_alone(ranks: int, parts: int, step: int) -> Tensor:
-    module = net(0)
-    for rank in range(ranks):
-        for part in range(parts):
-            (module(share_of(rank, step, part)).square().mean() / parts / ranks).backward()
-    return as_vector(module)
+def accumulated_alone(device: torch.device, ranks: int) -> dict[tuple[int, int], Tensor]:
+    """By micro-batches and step."""
+    found = {}
+    for parts, step in itertools.product(PARTS, range(3)):
+        module = net(0, device)
+        for rank, part in itertools.product(range(ranks), range(parts)):
+            (loss_of(module, share_of(rank, step, part)) / parts / ranks).backward()
+        found[parts, step] = as_vector(module)
+    return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_gradients_are_those_of_one_process(on_ranks: OnRanks, strategy: str, ranks: int) -> None:
-    for found in on_ranks(accumulated_gradients, strategy, ranks=ranks):
+def test_gradients_are_those_of_one_process(
+    on_ranks: OnRanks, alone: Alone, strategy: str, wide_placement: Placement
+) -> None:
+    expected = alone(wide_placement, accumulated_alone, wide_placement.ranks)
+    for found in on_ranks(accumulated_gradients, strategy, wide_placement):
         for (parts, _, step), gradients in found.items():
-            expected = accumulated_alone(ranks, parts, step)
-            assert (gradients - expected).norm() <= 1e-6 * expected.norm()
+            right = expected[parts, step]
+            assert (gradients - right).norm() <= wide_placement.tolerance * right.norm()
 
 
 OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -117,7 +134,7 @@ OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]]
 def trained_parameters(ctx: RankContext, strategy: str) -> dict[str, dict[str, Tensor]]:
     found = {}
     for name, optimizer_of in OPTIMIZERS.items():
-        module = net(ctx.rank)
+        module = net(ctx.rank, ctx.device)
         parallel = parallelise(strategy, module, ctx)
         optimizer = optimizer_of(module.parameters())
         for step in range(4):
@@ -128,25 +145,33 @@ def trained_parameters(ctx: RankContext, strategy: str) -> dict[str, dict[str, T
     return found
 
 
-def test_optimizers_train_what_one_process_trains(on_ranks: OnRanks, strategy: str) -> None:
+def trained_alone(device: torch.device, ranks: int) -> dict[str, dict[str, Tensor]]:
+    found = {}
     for name, optimizer_of in OPTIMIZERS.items():
-        module = net(0)
+        module = net(0, device)
         optimizer = optimizer_of(module.parameters())
         for step in range(4):
             optimizer.zero_grad()
-            for rank in range(2):
-                for part in range(2):
-                    (module(share_of(rank, step, part)).square().mean() / 4).backward()
+            for rank, part in itertools.product(range(ranks), range(2)):
+                (loss_of(module, share_of(rank, step, part)) / 2 / ranks).backward()
             for parameter in module.never.parameters():
                 parameter.grad = torch.zeros_like(parameter)  # decays, as on the ranks
             optimizer.step()
-        alone = {name: p.detach() for name, p in module.named_parameters()}
-        for found in on_ranks(trained_parameters, strategy):
-            assert_equal_in_norm(found[name], alone, 1e-5)
+        found[name] = {name: p.detach() for name, p in module.named_parameters()}
+    return found
+
+
+def test_optimizers_train_what_one_process_trains(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    expected = alone(placement, trained_alone, placement.ranks)
+    for found in on_ranks(trained_parameters, strategy, placement):
+        for name, parameters in expected.items():
+            assert_equal_in_norm(found[name], parameters, 10 * placement.tolerance)
 
 
 def gradients_with_one_rank(ctx: RankContext, strategy: str) -> dict[str, Tensor]:
-    module = net(0)
+    module = net(0, ctx.device)
     parallel = parallelise(strategy, module, ctx)
     for step in range(2):
         module.zero_grad()
@@ -154,11 +179,11 @@ def gradients_with_one_rank(ctx: RankContext, strategy: str) -> dict[str, Tensor
     return gradients_of(module)
 
 
-def test_a_rank_alone_has_its_own_gradients(on_ranks: OnRanks, strategy: str) -> None:
-    module = net(0)
+def test_a_rank_alone_has_its_own_gradients(on_ranks: OnRanks, strategy: str, cpu: Placement) -> None:
+    module = net(0, ON_CPU)
     for part in range(2):
-        (module(share_of(0, 1, part)).square().mean() / 2).backward()
-    (found,) = on_ranks(gradients_with_one_rank, strategy, ranks=1)
+        (loss_of(module, share_of(0, 1, part)) / 2).backward()
+    (found,) = on_ranks(gradients_with_one_rank, strategy, cpu.of(1))
     assert_equal_in_norm(found, gradients_of(module), 1e-6)
 
 
@@ -167,7 +192,7 @@ def reductions(ctx: RankContext, strategy: str) -> dict[bool, list[list[int]]]:
     found = {}
     real = dist.all_reduce
     for local in (True, False):
-        module = net(ctx.rank)
+        module = net(ctx.rank, ctx.device)
         parallel = parallelise(strategy, module, ctx)
         steps = []
         for step in range(3):
@@ -238,13 +263,13 @@ class Branches(nn.Module):
         return outputs
 
 
-def branches(seed: int) -> Branches:
+def branches(seed: int, device: torch.device) -> Branches:
     torch.manual_seed(seed)
-    return Branches()
+    return Branches().to(device)
 
 
 def steps_in_other_order(ctx: RankContext, strategy: str) -> tuple[list[int], list[dict[str, Tensor]]]:
-    module = branches(ctx.rank)
+    module = branches(ctx.rank, ctx.device)
     parallel = parallelise(strategy, module, ctx)
     sent, steps = [], []
     real = dist.all_reduce
@@ -257,74 +282,104 @@ def steps_in_other_order(ctx: RankContext, strategy: str) -> tuple[list[int], li
         patch.setattr(dist, "all_reduce", spy)
         for step in range(3):
             module.zero_grad()
-            module(share_of(ctx.rank, step), left_first=(ctx.rank + step) % 2 == 0).square().mean().backward()
+            loss_of(module, share_of(ctx.rank, step), left_first=(ctx.rank + step) % 2 == 0).backward()
             parallel.synchronise()
             steps.append(gradients_of(module))
     return sent, steps
 
 
-def test_ranks_with_other_orders_of_arrival_send_in_one_order(on_ranks: OnRanks, strategy: str) -> None:
-    results = on_ranks(steps_in_other_order, strategy, ranks=3)
+def steps_alone(device: torch.device, ranks: int) -> list[dict[str, Tensor]]:
+    steps = []
+    for step in range(3):
+        module = branches(0, device)
+        for rank in range(ranks):
+            (loss_of(module, share_of(rank, step), left_first=(rank + step) % 2 == 0) / ranks).backward()
+        steps.append(gradients_of(module))
+    return steps
+
+
+def test_ranks_with_other_orders_of_arrival_send_in_one_order(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    several = placement.of(3)
+    results = on_ranks(steps_in_other_order, strategy, several)
     assert len({tuple(sent) for sent, _ in results}) == 1
+    expected = alone(several, steps_alone, several.ranks)
     for _, steps in results:
-        for step, gradients in enumerate(steps):
-            module = branches(0)
-            for rank in range(3):
-                (module(share_of(rank, step), left_first=(rank + step) % 2 == 0).square().mean() / 3).backward()
-            assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+        for gradients, right in zip(steps, expected, strict=True):
+            assert_equal_in_norm(gradients, right, placement.tolerance)
+
+
+USERS: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (0, 1))  # ranks that use the optional layer, by step
 
 
 def unused(ctx: RankContext, strategy: str) -> list[dict[str, Tensor]]:
     """Gradients of steps in which `optional` is used by: no rank, rank 1 only, rank 0 only, all."""
-    module = net(ctx.rank)
+    module = net(ctx.rank, ctx.device)
     parallel = parallelise(strategy, module, ctx)
     steps = []
-    for step, users in enumerate([(), (1,), (0,), (0, 1)]):
+    for step, users in enumerate(USERS):
         module.zero_grad()
-        module(share_of(ctx.rank, step), optional=ctx.rank in users).square().mean().backward()
+        loss_of(module, share_of(ctx.rank, step), optional=ctx.rank in users).backward()
         parallel.synchronise()
         steps.append(gradients_of(module))
     return steps
 
 
-def test_what_some_rank_leaves_out_is_averaged_all_the_same(on_ranks: OnRanks, strategy: str) -> None:
-    for steps in on_ranks(unused, strategy):
-        for step, (gradients, users) in enumerate(zip(steps, [(), (1,), (0,), (0, 1)], strict=True)):
-            module = net(0)
-            for rank in range(2):
-                (module(share_of(rank, step), optional=rank in users).square().mean() / 2).backward()
-            assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+def unused_alone(device: torch.device, ranks: int) -> list[dict[str, Tensor]]:
+    steps = []
+    for step, users in enumerate(USERS):
+        module = net(0, device)
+        for rank in range(ranks):
+            (loss_of(module, share_of(rank, step), optional=rank in users) / ranks).backward()
+        steps.append(gradients_of(module))
+    return steps
+
+
+def test_what_some_rank_leaves_out_is_averaged_all_the_same(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    expected = alone(placement, unused_alone, placement.ranks)
+    for steps in on_ranks(unused, strategy, placement):
+        for gradients, right, users in zip(steps, expected, USERS, strict=True):
+            assert_equal_in_norm(gradients, right, placement.tolerance)
             assert not {"frozen.weight", "frozen.bias"} & gradients.keys()
             assert not gradients["never.weight"].any()  # no rank used it: zeros, on all
-            assert gradients["optional.weight"].any() == bool(users)
+            assert gradients["optional.weight"].any() == any(rank in users for rank in range(placement.ranks))
 
 
 def used_before_the_last_micro_batch(ctx: RankContext, strategy: str) -> dict[str, Tensor]:
     """`optional` is used in the first of two micro-batches only, whose gradients stay local."""
-    module = net(0)
+    module = net(0, ctx.device)
     parallel = parallelise(strategy, module, ctx)
     for _ in range(2):
         module.zero_grad()
         with parallel.no_sync() if parallel.no_sync is not None else nullcontext():
-            module(share_of(ctx.rank, 0, 0), optional=True).square().mean().backward()
-        module(share_of(ctx.rank, 0, 1), optional=False).square().mean().backward()
+            loss_of(module, share_of(ctx.rank, 0, 0), optional=True).backward()
+        loss_of(module, share_of(ctx.rank, 0, 1), optional=False).backward()
         parallel.synchronise()
     return gradients_of(module)
 
 
-def test_a_gradient_of_an_earlier_micro_batch_counts(on_ranks: OnRanks, strategy: str) -> None:
-    module = net(0)
-    for rank in range(2):
-        for part in range(2):
-            (module(share_of(rank, 0, part), optional=part == 0).square().mean() / 2).backward()
-    for gradients in on_ranks(used_before_the_last_micro_batch, strategy):
-        assert_equal_in_norm(gradients, gradients_of(module), 1e-6)
+def used_before_the_last_alone(device: torch.device, ranks: int) -> dict[str, Tensor]:
+    module = net(0, device)
+    for rank, part in itertools.product(range(ranks), range(2)):
+        (loss_of(module, share_of(rank, 0, part), optional=part == 0) / ranks).backward()
+    return gradients_of(module)
+
+
+def test_a_gradient_of_an_earlier_micro_batch_counts(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    expected = alone(placement, used_before_the_last_alone, placement.ranks)
+    for gradients in on_ranks(used_before_the_last_micro_batch, strategy, placement):
+        assert_equal_in_norm(gradients, expected, placement.tolerance)
 
 
 def changed_later(ctx: RankContext, strategy: str) -> list[str | None]:
     messages = []
     for layer, trained in (("frozen", True), ("optional", False)):
-        module = net(0)
+        module = net(0, ctx.device)
         parallel = parallelise(strategy, module, ctx)
         for step in range(2):
             module.zero_grad()

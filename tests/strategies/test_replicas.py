@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +14,10 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
 
+if TYPE_CHECKING:
+    from tests.strategies.conftest import Placement
+
+Alone = Callable[..., Any]
 OnRanks = Callable[..., tuple[Any, ...]]
 
 
@@ -41,7 +45,7 @@ class Odd(nn.Module):
 def start_state(ctx: RankContext, strategy: str) -> tuple[dict[str, Tensor], tuple[int, ...]]:
     from pytest_ddpperf.strategies import replicas
 
-    module = Odd(5 + ctx.rank)
+    module = Odd(5 + ctx.rank).to(ctx.device)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replicas, "_PIECE", 50)  # bytes: several broadcasts, not all at once
         parallelise(strategy, module, ctx)
@@ -49,8 +53,8 @@ def start_state(ctx: RankContext, strategy: str) -> tuple[dict[str, Tensor], tup
     return {name: tensor.detach().clone() for name, tensor in state.items()}, module.turned.stride()
 
 
-def test_all_ranks_start_from_the_state_of_rank_0(on_ranks: OnRanks, strategy: str) -> None:
-    for state, strides in on_ranks(start_state, strategy, ranks=3):
+def test_all_ranks_start_from_the_state_of_rank_0(on_ranks: OnRanks, strategy: str, placement: Placement) -> None:
+    for state, strides in on_ranks(start_state, strategy, placement.of(3)):
         alone = Odd(5)
         expected = {**dict(alone.named_parameters()), **dict(alone.named_buffers())}
         assert state.keys() == expected.keys()
@@ -113,11 +117,13 @@ class Mixed(nn.Module):
         )
 
     def forward(self, scale: float) -> Tensor:
-        return sum((weight.abs().double().sum() * scale for weight in self.weights), torch.zeros(()))
+        sums = [weight.abs().double().sum() * scale for weight in self.weights]
+        total: Tensor = sum(sums[1:], sums[0])
+        return total
 
 
 def mixed_gradients(ctx: RankContext, strategy: str) -> list[tuple[torch.dtype, list[complex]]]:
-    module = Mixed()
+    module = Mixed().to(ctx.device)
     parallel = parallelise(strategy, module, ctx)
     for _ in range(2):
         module.zero_grad()
@@ -127,14 +133,15 @@ def mixed_gradients(ctx: RankContext, strategy: str) -> list[tuple[torch.dtype, 
     return [(gradient.dtype, sorted(set(gradient.tolist()), key=abs)) for gradient in gradients]
 
 
-def test_each_type_is_added_up_as_it_is(on_ranks: OnRanks, strategy: str) -> None:
-    """d|w|/dw is 1 at w = 2; times 1 and 2 on the two ranks: 1.5 in the mean, exact in every type."""
-    for found in on_ranks(mixed_gradients, strategy):
-        assert found == [(weight.dtype, [1.5] if weight.numel() else []) for weight in Mixed().weights]
+def test_each_type_is_added_up_as_it_is(on_ranks: OnRanks, strategy: str, placement: Placement) -> None:
+    """d|w|/dw is 1 at w = 2; times 1 and 2 on two ranks: 1.5 in the mean, exact in every type."""
+    mean = {1: 1, 2: 1.5}[placement.ranks]
+    for found in on_ranks(mixed_gradients, strategy, placement):
+        assert found == [(weight.dtype, [mean] if weight.numel() else []) for weight in Mixed().weights]
 
 
 def large_halves(ctx: RankContext, strategy: str) -> list[float]:
-    module = nn.ParameterList([nn.Parameter(torch.ones(1, dtype=torch.float16))])
+    module = nn.ParameterList([nn.Parameter(torch.ones(1, dtype=torch.float16, device=ctx.device))])
     parallel = parallelise(strategy, module, ctx)
     found = []
     for _ in range(2):
@@ -145,30 +152,30 @@ def large_halves(ctx: RankContext, strategy: str) -> list[float]:
     return found
 
 
-def test_the_sum_of_fp16_gradients_does_not_overflow(on_ranks: OnRanks, strategy: str) -> None:
+def test_the_sum_of_fp16_gradients_does_not_overflow(on_ranks: OnRanks, strategy: str, placement: Placement) -> None:
     """40,000 on both ranks; their sum is above the largest number of fp16, 65,504."""
-    for found in on_ranks(large_halves, strategy):
+    for found in on_ranks(large_halves, strategy, placement):
         assert found == [40_000, 40_000]
 
 
 def convolutions(ctx: RankContext, strategy: str) -> tuple[list[tuple[int, ...]], list[Tensor]]:
-    module = convolution_net()
+    module = convolution_net(ctx.device)
     parallel = parallelise(strategy, module, ctx)
     for _ in range(2):
         module.zero_grad()
-        module(image(ctx.rank)).square().mean().backward()
+        module(image(ctx.rank).to(ctx.device)).square().mean().backward()
         parallel.synchronise()
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     return [gradient.stride() for gradient in gradients], gradients
 
 
-def convolution_net() -> nn.Module:
+def convolution_net(device: torch.device) -> nn.Module:
     """Channels last, a 1 x 1 convolution (whose strides are ambiguous), and a weight that is stored transposed."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(36, 5))
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as torch documents it
     module[3].weight = nn.Parameter(torch.randn(36, 5).t())
-    return module
+    return module.to(device)
 
 
 def image(rank: int) -> Tensor:
@@ -176,12 +183,19 @@ def image(rank: int) -> Tensor:
     return pixels.to(memory_format=torch.channels_last)
 
 
-def test_any_memory_layout_is_kept_and_right(on_ranks: OnRanks, strategy: str) -> None:
-    alone = convolution_net()
-    for rank in range(2):
-        (alone(image(rank)).square().mean() / 2).backward()
-    for strides, gradients in on_ranks(convolutions, strategy):
-        torch.testing.assert_close(gradients, [p.grad for p in alone.parameters()])
+def convolutions_alone(device: torch.device, ranks: int) -> list[Tensor | None]:
+    module = convolution_net(device)
+    for rank in range(ranks):
+        (module(image(rank).to(device)).square().mean() / ranks).backward()
+    return [p.grad for p in module.parameters()]
+
+
+def test_any_memory_layout_is_kept_and_right(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    expected = alone(placement, convolutions_alone, placement.ranks)
+    for strides, gradients in on_ranks(convolutions, strategy, placement):
+        torch.testing.assert_close(gradients, expected)
         assert strides[0] == (12, 1, 6, 3)  # 4 x 3 x 2 x 2, channels last
         assert strides[4] == (1, 5)
 

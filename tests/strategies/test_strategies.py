@@ -7,6 +7,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,11 +54,14 @@ def test_torchs_own_name_of_an_option_is_understood_too() -> None:
 
 
 def test_a_function_is_a_strategy_of_its_own() -> None:
-    def mine(module: Any, _ctx: Any) -> Any:
-        return module
+    def mine(module: Any, _ctx: Any, cap: int = 0) -> Any:
+        return module, cap
 
     strategy = resolve(mine)
-    assert (str(strategy), strategy.function) == ("mine", mine)
+    assert (str(strategy), strategy.function) == ("mine()", mine)
+    assert str(resolve(partial(mine, cap=1))) == "mine(cap=1)"
+    with pytest.raises(SettingError, match="a strategy of your own has to have a name"):
+        resolve(lambda module, _ctx: module)
 
 
 def test_a_strategy_survives_the_way_to_a_rank() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,7 +20,15 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
+
+if TYPE_CHECKING:
+    from tests.strategies.conftest import Placement
+
+Alone = Callable[..., Any]
+RunOn = Callable[..., tuple[Any, ...]]
+Check = Callable[..., "tuple[list[Trained], ...]"]
 
 STEPS = 3
 PRELOADED = ("ddp", "zero1", "fsdp1", "fsdp2")
@@ -30,10 +38,6 @@ PRELOADED = ("ddp", "zero1", "fsdp1", "fsdp2")
 def launcher() -> Iterator[Launcher]:
     with Launcher(preload=[f"pytest_ddpperf.strategies.{name}" for name in PRELOADED]) as launcher:
         yield launcher
-
-
-def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:
-    return launcher.run(function, *args, world_size=ranks, backend="gloo", device="cpu", timeout=120).values
 
 
 class Net(nn.Module):
@@ -150,7 +154,7 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
 
 def prepared(ctx: RankContext, case: Case, seed: int | None = None) -> tuple[Parallel, torch.optim.Optimizer]:
     torch.manual_seed(ctx.rank if seed is None else seed)
-    module = case.model()
+    module = case.model().to(ctx.device)
     parallel = parallelise(case.strategy, module, ctx, blocks_of(module) if case.by_block else ())
     make = parallel.make_optimizer
     if make is not None:
@@ -162,12 +166,12 @@ def backward(ctx: RankContext, case: Case, parallel: Parallel, step: int) -> Non
     for micro_batch in range(case.micro_batches):
         silent = case.quiet and micro_batch < case.micro_batches - 1
         with parallel.no_sync() if silent and parallel.no_sync is not None else nullcontext():
-            outputs = parallel.module(share_of(ctx.rank, step, micro_batch))
+            outputs = parallel.module(share_of(ctx.rank, step, micro_batch).to(ctx.device))
             (outputs.float().square().mean() / case.micro_batches).backward()
     parallel.synchronise()
 
 
-def train_on_rank(ctx: RankContext, cases: list[Case]) -> list[Trained]:
+def train_on_rank(ctx: RankContext, cases: tuple[Case, ...]) -> list[Trained]:
     """Each rank begins with parameters of its own, and takes any warning for an error."""
     warnings.simplefilter("error")
     trained = []
@@ -197,52 +201,70 @@ def clip(parallel: Parallel, max_norm: float) -> float:
     return norm.item()
 
 
-def train_alone(case: Case, ranks: int) -> Trained:
-    """The reference: one process whose loss is the mean over all shares, from rank 0's parameters."""
+def train_alone(device: torch.device, cases: tuple[Case, ...], ranks: int) -> list[Trained]:
+    """The references: one process whose loss is the mean over all shares, from rank 0's parameters."""
+    return [train_case_alone(device, case, ranks) for case in cases]
+
+
+def train_case_alone(device: torch.device, case: Case, ranks: int) -> Trained:
     torch.manual_seed(0)
-    module = case.model()
+    module = case.model().to(device)
     optimizer = optimizer_of(case.optimizer, module.parameters())
-    start = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    start = parameters_of(module)
     gradients: dict[str, Tensor | None] = {}
     norms = []
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         for rank, micro_batch in itertools.product(range(ranks), range(case.micro_batches)):
-            outputs = module(share_of(rank, step, micro_batch))
+            outputs = module(share_of(rank, step, micro_batch).to(device))
             (outputs.square().mean() / (ranks * case.micro_batches)).backward()
-        gradients = gradients or {
-            name: None if parameter.grad is None else parameter.grad.clone()
-            for name, parameter in module.named_parameters()
-        }
+        gradients = gradients or gradients_of(module)
         if case.max_norm is not None:
             norms.append(torch.nn.utils.clip_grad_norm_(module.parameters(), case.max_norm).item())
         optimizer.step()
-    return Trained(start, gradients, norms, dict(module.named_parameters()))
+    return Trained(start, gradients, norms, parameters_of(module))
 
 
-def check(launcher: Launcher, cases: list[Case], ranks: int, tolerance: float = 1e-6) -> tuple[list[Trained], ...]:
-    """All ranks start with rank 0's parameters; gradients are alike to ``tolerance`` of the largest of their tensor."""
-    found_on = run(launcher, train_on_rank, cases, ranks=ranks)
-    references = [train_alone(case, ranks) for case in cases]
-    for rank, results in enumerate(found_on):
-        for case, trained, alone in zip(cases, results, references, strict=True):
-            where = f"{case} on rank {rank} of {ranks}"
-            for name, parameter in alone.start.items():
-                assert torch.equal(trained.start[name], parameter), f"{where}: start of {name}"
-            assert trained.gradients.keys() == alone.gradients.keys(), where
-            for name, gradient in alone.gradients.items():
-                found = trained.gradients[name]
-                if gradient is None:
-                    assert found is None, f"{where}: gradient of {name}"
-                    continue
-                assert found is not None, f"{where}: gradient of {name}"
-                assert off(found, gradient) <= tolerance, f"{where}: gradient of {name} off by {off(found, gradient)}"
-            assert trained.end.keys() == alone.end.keys(), where
-            for name, parameter in alone.end.items():
-                distance = off(trained.end[name], parameter)
-                assert distance <= 10 * tolerance, f"{where}: {name} off by {distance} at the end"
-            assert trained.norms == pytest.approx(alone.norms, rel=10 * tolerance), where
-    return found_on
+@pytest.fixture(scope="module")
+def check(run_on: RunOn, alone: Alone) -> Check:
+    """Trains on ranks and in one process, and compares: what the ranks came to."""
+
+    def trained(cases: Iterable[Case], placement: Placement, tolerance: float | None = None) -> tuple[Any, ...]:
+        chosen = tuple(cases)
+        found_on = run_on(placement, train_on_rank, chosen)
+        references = alone(placement, train_alone, chosen, placement.ranks)
+        for rank, results in enumerate(found_on):
+            for case, found, expected in zip(chosen, results, references, strict=True):
+                where = f"{case} on rank {rank} of {placement}"
+                compare(found, expected, placement.tolerance if tolerance is None else tolerance, where)
+        return found_on
+
+    return trained
+
+
+def compare(trained: Trained, alone: Trained, tolerance: float, where: str) -> None:
+    """A start with rank 0's parameters; gradients that are alike to ``tolerance`` of the largest of their tensor."""
+    for name, parameter in alone.start.items():
+        assert torch.equal(trained.start[name], parameter), f"{where}: start of {name}"
+    compare_gradients(trained.gradients, alone.gradients, tolerance, where)
+    assert trained.end.keys() == alone.end.keys(), where
+    for name, parameter in alone.end.items():
+        distance = off(trained.end[name], parameter)
+        assert distance <= 10 * tolerance, f"{where}: {name} off by {distance} at the end"
+    assert trained.norms == pytest.approx(alone.norms, rel=10 * tolerance), where
+
+
+def compare_gradients(
+    gradients: dict[str, Tensor | None], alone: dict[str, Tensor | None], tolerance: float, where: str
+) -> None:
+    assert gradients.keys() == alone.keys(), where
+    for name, gradient in alone.items():
+        found = gradients[name]
+        if gradient is None:
+            assert found is None, f"{where}: gradient of {name}"
+            continue
+        assert found is not None, f"{where}: gradient of {name}"
+        assert off(found, gradient) <= tolerance, f"{where}: gradient of {name} off by {off(found, gradient)}"
 
 
 def off(found: Tensor, expected: Tensor) -> float:
@@ -272,7 +294,13 @@ EXACT = (
     "fsdp2[reshard_after_forward=false]",
     "fsdp2[param_dtype=fp32,reduce_dtype=fp32]",
 )
-HYBRID = ("fsdp1[sharding=HYBRID_SHARD,replicas=2]", "fsdp2[replicas=2]", "fsdp2[replicas=4]", "fsdp2[replicas=1]")
+HYBRID = {  # and how many ranks it takes
+    "fsdp1[sharding=HYBRID_SHARD,replicas=2]": 4,
+    "fsdp2[replicas=2]": 2,
+    "fsdp2[replicas=4]": 4,
+    "fsdp2[replicas=1]": 1,
+}
+OFFLOADING = ("fsdp1[cpu_offload=true]", "fsdp2[cpu_offload=true]")
 
 
 FAMILIES = ("ddp", "zero1", "fsdp1", "fsdp2")
@@ -284,39 +312,107 @@ def in_groups(strategies: Iterable[str], **settings: Any) -> list[Case]:
     return [Case(strategy, optimizer=name, **settings) for strategy, name in chosen.items()]
 
 
-def test_ranks_train_what_one_process_would_train_on_all_the_data(launcher: Launcher) -> None:
+def test_ranks_train_what_one_process_would_train_on_all_the_data(check: Check, placement: Placement) -> None:
     """The norms are about 0.7, so that 0.3 scales the gradients."""
-    check(launcher, [Case(strategy) for strategy in EXACT] + in_groups(EXACT, max_norm=0.3), 2)
+    check([Case(strategy) for strategy in EXACT] + in_groups(EXACT, max_norm=0.3), placement)
 
 
-def test_micro_batches_add_up_within_no_sync_and_without(launcher: Launcher) -> None:
-    check(launcher, [Case(strategy, 4) for strategy in EXACT] + [Case(name, 2, quiet=False) for name in EXACT], 2)
+def test_micro_batches_add_up_within_no_sync_and_without(check: Check, placement: Placement) -> None:
+    check([Case(strategy, 4) for strategy in EXACT] + [Case(name, 2, quiet=False) for name in EXACT], placement)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_number_of_ranks_need_not_divide_anything(launcher: Launcher, ranks: int) -> None:
-    check(launcher, in_groups(EXACT, micro_batches=2, max_norm=0.3), ranks)
+def test_the_number_of_ranks_need_not_divide_anything(check: Check, cpu: Placement, ranks: int) -> None:
+    check(in_groups(EXACT, micro_batches=2, max_norm=0.3), cpu.of(ranks))
 
 
-def test_copies_of_a_sharded_model_train_as_one(launcher: Launcher) -> None:
+def test_copies_of_a_sharded_model_train_as_one(check: Check, placement: Placement) -> None:
     """At last a limit of the norm that leaves the gradients as they are."""
-    cases = [*in_groups(HYBRID, micro_batches=4, max_norm=0.3), *[Case(name, 2, quiet=False) for name in HYBRID]]
-    check(launcher, [*cases, *in_groups((*HYBRID, *FAMILIES), max_norm=100.0)], 4)
+    several = placement.of(4)
+    hybrid = [name for name, ranks in HYBRID.items() if ranks <= several.ranks]
+    cases = [*in_groups(hybrid, micro_batches=4, max_norm=0.3), *[Case(name, 2, quiet=False) for name in hybrid]]
+    check([*cases, *in_groups((*hybrid, *FAMILIES), max_norm=100.0)], several)
 
 
-def test_tied_frozen_and_oddly_named_parameters_keep_their_names_and_worth(launcher: Launcher) -> None:
-    check(launcher, [Case(strategy, model=Tied) for strategy in (*FAMILIES, "fsdp1[sharding=NO_SHARD]")], 2)
-    check(launcher, [Case(strategy, model=Module) for strategy in FAMILIES], 2)
-    check(launcher, [Case(strategy, model=Half) for strategy in ("ddp", "zero1", "fsdp2")], 2)
+def test_shards_may_wait_in_the_memory_of_the_cpu(check: Check, gpu_placement: Placement) -> None:
+    check([*in_groups(OFFLOADING, max_norm=0.3), *[Case(name, 4) for name in OFFLOADING]], gpu_placement)
 
 
-def test_blocks_may_be_recomputed(launcher: Launcher) -> None:
+def test_tied_frozen_and_oddly_named_parameters_keep_their_names_and_worth(check: Check, placement: Placement) -> None:
+    check([Case(strategy, model=Tied) for strategy in (*FAMILIES, "fsdp1[sharding=NO_SHARD]")], placement)
+    check([Case(strategy, model=Module) for strategy in FAMILIES], placement)
+    check([Case(strategy, model=Half) for strategy in ("ddp", "zero1", "fsdp2")], placement)
+
+
+def test_blocks_may_be_recomputed(check: Check, placement: Placement) -> None:
     strategies = [*FAMILIES, "ddp[static_graph=true]", "fsdp1[use_orig_params=false]"]
-    check(launcher, [Case(strategy, 2, model=Recomputing) for strategy in strategies], 2)
+    check([Case(strategy, 2, model=Recomputing) for strategy in strategies], placement)
 
 
-def test_without_blocks_the_module_is_one_unit(launcher: Launcher) -> None:
-    check(launcher, [Case(strategy, by_block=False) for strategy in ("fsdp1", "fsdp2")], 2)
+def test_without_blocks_the_module_is_one_unit(check: Check, placement: Placement) -> None:
+    check([Case(strategy, by_block=False) for strategy in ("fsdp1", "fsdp2")], placement)
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """How often each collective is called, and how many values all-reduces add up that could be gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # the same
+        self.count: Counter[str] = Counter()
+        self.reduced = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            name = func._opname.strip("_")
+            self.count[name] += 1
+            if name == "allreduce":
+                self.reduced += sum(tensor.numel() for tensor in args[0] if tensor.is_floating_point())
+        return func(*args, **(kwargs or {}))
+
+
+def first_steps(ctx: RankContext, cases: tuple[Case, ...]) -> list[list[tuple[float, dict[str, Tensor | None]]]]:
+    """Of the first step and the second, with no update in between: how often gradients are sent, and what they are."""
+    found = []
+    for case in cases:
+        parallel, _ = prepared(ctx, case)
+        assert parallel.gradients is not None
+        size = sum(parameter.numel() for parameter in parallel.module.parameters())
+        steps = []
+        for step in range(2):
+            parallel.module.zero_grad(set_to_none=True)
+            with Calls() as calls:
+                backward(ctx, case, parallel, step)
+            steps.append((calls.reduced / size, parallel.gradients()))
+        found.append(steps)
+    return found
+
+
+def first_gradients_alone(device: torch.device, ranks: int, micro_batches: int) -> list[dict[str, Tensor | None]]:
+    torch.manual_seed(0)
+    module = Net().to(device)
+    steps = []
+    for step in range(2):
+        module.zero_grad(set_to_none=True)
+        for rank, micro_batch in itertools.product(range(ranks), range(micro_batches)):
+            outputs = module(share_of(rank, step, micro_batch).to(device))
+            (outputs.square().mean() / (ranks * micro_batches)).backward()
+        steps.append(gradients_of(module))
+    return steps
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_a_static_graph_is_learned_in_the_very_first_micro_batch_and_no_gradient_is_wrong(
+    run_on: RunOn, alone: Alone, placement: Placement, micro_batches: int
+) -> None:
+    """It is synchronised although it is within no_sync: the first step sends each gradient twice, the next one once."""
+    strategies = ("ddp[static_graph=true]", "ddp[gradient_as_bucket_view=true,static_graph=true]")
+    cases = tuple(Case(strategy, micro_batches) for strategy in strategies)
+    expected = alone(placement, first_gradients_alone, placement.ranks, micro_batches)
+    for rank, found in enumerate(run_on(placement, first_steps, cases)):
+        for case, steps in zip(cases, found, strict=True):
+            assert [times for times, _ in steps] == [2, 1], case
+            for (_, gradients), right in zip(steps, expected, strict=True):
+                compare_gradients(gradients, right, placement.tolerance, f"{case} on rank {rank} of {placement}")
 
 
 ROUNDED = {
@@ -336,30 +432,17 @@ ROUNDED = {
 TOLERANCE = {"fp16": 1e-2, "bf16": 1e-1}  # of the largest; one rounding is 2**-11 and 2**-8, and there are many
 
 
-def test_narrow_types_are_said_and_cost_what_they_must(launcher: Launcher) -> None:
+def test_narrow_types_are_said_and_cost_what_they_must(check: Check, alone: Alone, placement: Placement) -> None:
+    several = placement.of(3)
     for precision, tolerance in TOLERANCE.items():
-        cases = [Case(strategy) for strategy, said in ROUNDED.items() if said == precision]
-        for trained in check(launcher, cases, 3, tolerance)[0]:
+        cases = tuple(Case(strategy) for strategy, said in ROUNDED.items() if said == precision)
+        (exact, *_) = alone(several, train_alone, cases, several.ranks)
+        for trained in check(cases, several, tolerance)[0]:
             assert trained.precision == precision
-            exact = train_alone(cases[0], 3).gradients["first.weight"]
             found = trained.gradients["first.weight"]
             assert found is not None
-            assert exact is not None
             assert found.dtype == torch.float32
-            assert off(found, exact) > 1e-5  # so it really was narrow
-
-
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """How often each collective is called."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # the same
-        self.count: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            self.count[func._opname.strip("_")] += 1
-        return func(*args, **(kwargs or {}))
+            assert off(found, exact.gradients["first.weight"]) > 1e-5  # so it really was narrow
 
 
 def calls_of_a_step(ctx: RankContext, cases: list[Case]) -> list[tuple[Counter[str], Counter[str]]]:
@@ -381,7 +464,9 @@ UNITS = 4  # three blocks and what is outside of them
 TENSORS = 16  # weights and biases of eight layers
 
 
-def test_gradients_are_sent_once_a_step_within_no_sync_and_with_every_micro_batch_without(launcher: Launcher) -> None:
+def test_gradients_are_sent_once_a_step_within_no_sync_and_with_every_micro_batch_without(
+    run_on: RunOn, cpu: Placement
+) -> None:
     """Four micro-batches. FSDP gathers in each, and all but the root's again in backward; it scatters by unit."""
     plain = {
         "ddp[broadcast_buffers=false]": {"allreduce": 1},
@@ -397,13 +482,13 @@ def test_gradients_are_sent_once_a_step_within_no_sync_and_with_every_micro_batc
     }
     for wanted, ranks in ((plain, 2), (hybrid, 4)):
         cases = [Case(strategy, 4, quiet) for strategy in wanted for quiet in (True, False)]
-        for case, (trained, _) in zip(cases, run(launcher, calls_of_a_step, cases, ranks=ranks)[0], strict=True):
+        for case, (trained, _) in zip(cases, run_on(cpu.of(ranks), calls_of_a_step, cases)[0], strict=True):
             sent = {name: number for name, number in trained.items() if not name.startswith("allgather")}
             times = 1 if case.quiet else 4
             assert sent == {name: number * times for name, number in wanted[case.strategy].items()}, case
 
 
-def test_options_reach_torch_as_calls(launcher: Launcher) -> None:
+def test_options_reach_torch_as_calls(run_on: RunOn, cpu: Placement) -> None:
     """Counted for one micro-batch. 2 gathers for each unit, but 1 where it is not freed between forward and backward.
 
     zero1 broadcasts each parameter, or the piece of each of the 2 ranks. 0.0005 MiB are 524 bytes: of the gradients
@@ -419,7 +504,7 @@ def test_options_reach_torch_as_calls(launcher: Launcher) -> None:
     }
     broadcasts = {"ddp": 0, "zero1": TENSORS, "zero1[parameters_as_bucket_view=true]": 2}
     cases = [Case(strategy) for strategy in (*gathers, *broadcasts, "ddp[bucket_cap_mb=0.0005]")]
-    for counted in run(launcher, calls_of_a_step, cases):
+    for counted in run_on(cpu, calls_of_a_step, cases):
         for case, (trained, updated) in zip(cases, counted, strict=True):
             if case.strategy in gathers:  # FSDP1 gathers into lists on the CPU
                 assert trained["allgather_base"] + trained["allgather"] == gathers[case.strategy], case
@@ -439,7 +524,7 @@ def ddp_facts(ctx: RankContext, options: list[str]) -> list[dict[str, Any]]:
     return facts
 
 
-def test_options_reach_distributed_data_parallel(launcher: Launcher) -> None:
+def test_options_reach_distributed_data_parallel(run_on: RunOn, cpu: Placement) -> None:
     wanted: dict[str, tuple[str, Any]] = {
         "": ("bucket_cap_bytes", 25 * 2**20),
         "bucket_cap_mb=0.5": ("bucket_cap_bytes", 2**19),
@@ -450,7 +535,7 @@ def test_options_reach_distributed_data_parallel(launcher: Launcher) -> None:
         "comm_hook=fp16": ("comm_hook", "fp16_compress_hook"),
         "comm_hook=powersgd": ("comm_hook", "powerSGD_hook"),
     }
-    for facts in run(launcher, ddp_facts, list(wanted)):
+    for facts in run_on(cpu, ddp_facts, list(wanted)):
         for fact, (name, value) in zip(facts, wanted.values(), strict=True):
             assert fact[name] == value
 
@@ -465,13 +550,14 @@ def poisoned(ctx: RankContext, strategies: list[str]) -> list[dict[str, Any]]:
     for strategy in strategies:
         parallel, optimizer = prepared(ctx, Case(strategy))
         assert parallel.parameters is not None
-        scaler = parallel.make_scaler() if parallel.make_scaler is not None else torch.amp.GradScaler("cpu")
+        scaler = parallel.make_scaler() if parallel.make_scaler is not None else torch.amp.GradScaler(ctx.device.type)
         sharded = strategy.startswith("fsdp")
         scales, parameters = [scaler.get_scale()], [parallel.parameters()]
         for poison in (False, True):
-            chosen = poison and ctx.rank in ((1, 3) if "replicas" in strategy else (3,))
+            last = ctx.world_size - 1
+            chosen = poison and ctx.rank in ((1, last) if "replicas" in strategy else (last,))
             optimizer.zero_grad(set_to_none=True)
-            loss = parallel.module(share_of(ctx.rank, 0, 0)).square().mean()
+            loss = parallel.module(share_of(ctx.rank, 0, 0).to(ctx.device)).square().mean()
             scaler.scale(loss * torch.inf if chosen and not sharded else loss).backward()
             if chosen and sharded:
                 grads = [parameter.grad for parameter in parallel.module.parameters()]
@@ -485,7 +571,7 @@ def poisoned(ctx: RankContext, strategies: list[str]) -> list[dict[str, Any]]:
     return seen
 
 
-def test_an_overflow_on_one_rank_lets_all_ranks_skip_the_step(launcher: Launcher) -> None:
+def test_an_overflow_on_one_rank_lets_all_ranks_skip_the_step(run_on: RunOn, placement: Placement) -> None:
     strategies = [
         "ddp",
         "ddp[comm_hook=fp16]",
@@ -495,9 +581,9 @@ def test_an_overflow_on_one_rank_lets_all_ranks_skip_the_step(launcher: Launcher
         "fsdp1[use_orig_params=false]",
         "fsdp1[sharding=SHARD_GRAD_OP]",
         "fsdp2",
-        "fsdp2[replicas=2]",
+        *(("fsdp2[replicas=2]",) if placement.on_cpu else OFFLOADING),
     ]
-    for seen in run(launcher, poisoned, strategies, ranks=4):
+    for seen in run_on(placement.of(4), poisoned, strategies):
         for strategy, found in zip(strategies, seen, strict=True):
             assert found["scales"] == [2.0**16, 2.0**16, 2.0**15], strategy
             start, good, bad = found["parameters"]
@@ -526,10 +612,10 @@ def gradients_of_sparing(ctx: RankContext, strategies: list[str]) -> list[Tensor
     return found
 
 
-def test_unused_parameters_are_left_out_where_they_can_be(launcher: Launcher) -> None:
+def test_unused_parameters_are_left_out_where_they_can_be(run_on: RunOn, cpu: Placement) -> None:
     """FSDP1 has zeros, because the unit's flat gradient is one; a unit that is not used at all has none."""
     strategies = ["ddp[find_unused_parameters=true]", "ddp[static_graph=true]", "zero1[static_graph=true]", "fsdp2"]
-    for found in run(launcher, gradients_of_sparing, [*strategies, "fsdp1"]):
+    for found in run_on(cpu, gradients_of_sparing, [*strategies, "fsdp1"]):
         assert found[:-1] == [None] * len(strategies)
         assert isinstance(found[-1], Tensor)
         assert not found[-1].any()

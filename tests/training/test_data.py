@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,36 +54,6 @@ def test_settings_for_what_is_no_data_loader_are_refused(make_ctx: Any) -> None:
         WorkloadError, match=r"gave a list, and loader=\.\.\. changes the settings of a torch DataLoader"
     ):
         batches(make_ctx(), workload(loader=lambda _rank, _size: [eight()]), LoaderSettings(workers=2))
-
-
-def test_seconds_are_taken_only_within_the_timed_context(make_ctx: Any) -> None:
-    class Late:
-        """Its batches take 0, 20 and 0 ms, and so on."""
-
-        def __iter__(self) -> Any:
-            for wait in (0.0, 0.02, 0.0):
-                time.sleep(wait)
-                yield eight()
-
-    given = batches(make_ctx(), workload(loader=lambda _rank, _size: Late()))
-    assert given.loads
-    given()
-    with given.timed() as waits:
-        given()
-        given()
-    given()
-    assert len(waits) == 2
-    assert waits[0] >= 0.02
-    assert waits[1] >= 0
-
-
-def test_a_batch_that_never_came_has_no_time(make_ctx: Any) -> None:
-    given = batches(make_ctx(), workload(loader=lambda _rank, _size: [eight(), 3]))
-    with given.timed() as waits:
-        given()
-        with pytest.raises(WorkloadError, match="a batch must be"):
-            given()
-    assert len(waits) == 1
 
 
 @pytest.mark.parametrize("settings", [LoaderSettings(workers=2), LoaderSettings(workers=2, persistent_workers=True)])

@@ -66,8 +66,8 @@ def test_fast_batches_are_fetched_by_the_rank() -> None:
         # slow data take all that is spare, up to 8
         (900, 1.0, 6, 1, 1, 5, 2, "and with 6 cores for 1 rank each has 5 to spare"),
         (900, 1.0, 96, 2, 1, 8, 2, "and with 96 cores for 2 ranks each has 47 to spare"),
-        # what waits for a disk needs no core
-        (90, 0.2, 2, 2, 1, 1, 4, "which is mostly waiting and needs no core of its own"),
+        # what waits for a disk needs no core: as many workers as give a batch every 5 ms, up to 8
+        (90, 0.2, 2, 2, 1, 8, 2, "which is mostly waiting and needs no core of its own"),
     ],
 )
 def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(

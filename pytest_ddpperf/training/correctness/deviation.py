@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pytest_ddpperf.training.correctness.tolerances import UPDATE
+from pytest_ddpperf.training.correctness.tolerances import UPDATE, excused
 
 _ROUNDINGS = 4  # units in the last place by which parameters may differ, however small their update
 
@@ -22,32 +22,54 @@ class Deviation:
         error: norm of the difference, over the norm that it is relative to; infinite where there is a fault.
         fault: what is wrong, where it is no matter of size.
         found: the tensor; None where there is none.
+        apart: norm of the difference.
     """
 
     name: str
     error: float
     fault: str = ""
     found: Tensor | None = None
+    apart: float = 0.0
 
 
 def gradient_deviations(
     found: Mapping[str, Tensor | None],
     expected: Mapping[str, Tensor | None],
-    floor: float,
+    sizes: Mapping[str, float] | None = None,
     frozen: Iterable[str] = (),
 ) -> list[Deviation]:
-    """Of gradients, relative to themselves, but at least to a share (the floor) of all of them together.
+    """Of gradients, relative to given sizes; relative to themselves where there are none.
 
     None and zeros are the same. Those of frozen parameters do not matter.
     """
     left_out = set(frozen)
-    wanted = {name: gradient for name, gradient in expected.items() if name not in left_out}
-    least = floor * math.hypot(*(norm(gradient) for gradient in wanted.values() if gradient is not None))
     deviations = [
-        _deviation(name, found, target, max(least, 0.0 if target is None else norm(target)))
-        for name, target in wanted.items()
+        _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
+        for name, target in expected.items()
+        if name not in left_out
     ]
     return deviations + _strangers(found, expected)
+
+
+def apart_from_rounding(
+    deviations: Iterable[Deviation], sizes: Mapping[str, float], noise: Mapping[str, float], tolerance: float
+) -> list[Deviation]:
+    """Deviations, but for the differences of gradients that rounding may have made: their error is below the tolerance.
+
+    Args:
+        deviations: of gradients.
+        sizes: that they are relative to, by name.
+        noise: how far rounding moves them.
+        tolerance: the error that deviations may have.
+    """
+
+    def judged(one: Deviation) -> Deviation:
+        if one.fault or one.error <= tolerance or one.name not in noise:
+            return one
+        most = excused(noise[one.name], sizes[one.name])
+        return replace(one, error=tolerance * one.apart / most) if one.apart < most else one
+
+    return [judged(one) for one in deviations]
 
 
 def parameter_deviations(
@@ -111,7 +133,7 @@ def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | N
     apart = distance(tensor, target)
     if not math.isfinite(apart):
         return Deviation(name, math.inf, "is not finite", tensor)
-    return Deviation(name, apart and (apart / yardstick if yardstick else math.inf), "", tensor)
+    return Deviation(name, apart and (apart / yardstick if yardstick else math.inf), "", tensor, apart)
 
 
 def _strangers(found: Mapping[str, object], expected: Mapping[str, object]) -> list[Deviation]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 
 from pytest_ddpperf.training.correctness.deviation import Deviation
 from pytest_ddpperf.training.correctness.reference import UnverifiableError
 from pytest_ddpperf.training.correctness.verification import Agreement, Discrepancy, Extent, Quantity
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pytest_ddpperf.strategies.parallel import RankView
 
 T = TypeVar("T")
+V = TypeVar("V", Tensor, "Tensor | None")
+_PIECE = 32 * 2**20  # bytes that are sent at once
 
 
 class DiffersError(Exception):
@@ -75,6 +77,22 @@ class Judge:
         made: T = box[0]
         return made
 
+    def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
+        """The same of tensors by name, sent in pieces: NCCL sends what lies on the device, and takes room there.
+
+        Raises:
+            UnverifiableError: rank 0 raised it; then all ranks do.
+        """
+        pieces: list[dict[str, V]] = []
+
+        def cut() -> int:
+            pieces.extend(_pieces(make()))
+            return len(pieces)
+
+        # On the other ranks there are none to be taken, and nobody asks for them.
+        sent = [self.from_first(partial(pieces.__getitem__, number)) for number in range(self.from_first(cut))]
+        return {name: tensor for piece in sent for name, tensor in piece.items()}
+
     def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
         """Whether it is so on all ranks; a collective."""
         return all(self.gathered(here))
@@ -123,6 +141,21 @@ class Judge:
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error, tolerance, name)
+
+
+def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:
+    """Tensors in groups, none of which is larger than need be."""
+    piece: dict[str, V] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        more = 0 if tensor is None else tensor.nbytes
+        if piece and size + more > _PIECE:
+            yield piece
+            piece, size = {}, 0
+        piece[name] = tensor
+        size += more
+    if piece:
+        yield piece
 
 
 def _verdict(deviations: Sequence[Deviation], tolerance: float) -> _Verdict:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pytest_ddpperf.loader_settings import LoaderSettings
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.trainer import MODEL_SEED, seed
 
@@ -75,14 +76,25 @@ class MicroBatches:
         return 0.5 + (rank * self.in_step + number) / last if last else 1.0
 
 
-def own_batches(ctx: RankView, workload: Workload, count: int) -> list[Pair]:
+def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
     """This rank's first batches, those of the steps that are timed, cut down.
+
+    Args:
+        ctx: the rank.
+        workload: whose batches they are.
+        count: how many.
+        loader: the settings of the workload's loader. Of those only what decides which samples it gives is kept; with
+            ``auto``, nothing.
 
     Raises:
         WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced.
+        SettingError: the settings do not fit the loader.
     """
     seed(_DATA_SEED if ctx.mode == "strong" else _DATA_SEED + ctx.rank)
-    source = batches(ctx, workload)
+    if workload.batch is not None or loader is None or loader.auto:
+        source = batches(ctx, workload)
+    else:
+        source = batches(ctx, workload, LoaderSettings(workers=0, pin_memory=False, sampler=loader.sampler))
     try:
         return [cut_down(source()) for _ in range(count)]
     finally:

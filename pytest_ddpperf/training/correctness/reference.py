@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.strategies import Strategy
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.correctness.side import Buffers, Gradients, Side, fill, state
 from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.trainer import build_model
@@ -29,11 +30,26 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DRAWS = 3  # of moved parameters: one alone may be small by chance
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class UnverifiableError(Exception):
     """A single process cannot do what these ranks do; the text says why."""
+
+
+@dataclass(frozen=True)
+class Right:
+    """What is right in a step.
+
+    Attributes:
+        gradients: the mean of the ranks' own ones.
+        sizes: by name, the mean of the norms of the ranks' own gradients, of which each has its share of rounding.
+    """
+
+    loss: float
+    gradients: Gradients
+    sizes: Mapping[str, float]
 
 
 class SingleProcess:
@@ -51,6 +67,9 @@ class SingleProcess:
         values: of the parameters and then the buffers that it begins with.
         data: the micro-batches.
         param_dtype: what parameters are cast to for the forward pass, by its short name; None to leave them.
+
+    Raises:
+        UnverifiableError: the model does not fit on the device.
     """
 
     def __init__(
@@ -63,16 +82,21 @@ class SingleProcess:
         data: MicroBatches,
         param_dtype: Option | None = None,
     ) -> None:
-        self._module = build_model(workload)
-        fill(state(self._module), values)
-        self._ctx, self._workload, self._data = _Alone(ctx.device, ctx.backend), workload, data
+        self._ctx, self._data = _Alone(ctx.device, ctx.backend), data
         self._settings = replace(settings, no_sync=True, compile="no", activation_checkpointing=False)
         self._narrow = str(param_dtype) if param_dtype in _NARROW else None
         self._strategy = Strategy("single") if self._narrow is None else Strategy(computing_in, dtype=self._narrow)
-        self._sides = [self._side(data.places([rank]), self._settings) for rank in range(len(data.shards))]
+        self._untrained = replace(workload, optimizer=_idle)
         self._tried = False
+        with _fitting():
+            self._module = build_model(workload)
+            fill(state(self._module), values)
+            self._ranks = [self._side(data.places([rank]), self._settings) for rank in range(len(data.shards))]
+            # The gradients that it is given are scaled by nothing.
+            unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
+            self._training = self._side(data.places([0]), unscaled, workload)
 
-    def backward(self, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+    def backward(self, step: int, buffers: Buffers) -> Right:
         """Loss and gradients of a step: the mean over the ranks.
 
         Raises:
@@ -83,10 +107,8 @@ class SingleProcess:
         guard = nullcontext() if self._tried else _Silence()  # type: ignore[no-untyped-call]  # torch's is not annotated
         self._tried = True
         try:
-            with guard:
-                losses, gradients = zip(*(self._own(side, step, buffers) for side in self._sides), strict=True)
-        except torch.OutOfMemoryError as error:
-            raise UnverifiableError("the whole model does not fit on one device") from error
+            with _fitting(), guard:
+                losses, gradients = zip(*(self._own(side, step, buffers) for side in self._ranks), strict=True)
         except RuntimeError as error:
             if self._narrow is None:
                 raise
@@ -102,31 +124,63 @@ class SingleProcess:
         for name, gradient in right.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
-        return loss, right
+        return Right(loss, right, {name: _mean_norm([own[name] for own in gradients]) for name in right})
+
+    def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
+        """How far rounding moves the gradients of a step: by the norm, of the mean over the ranks.
+
+        Parameters are moved by up to a unit in the last place, at random, as an arithmetic of that unit does anyway;
+        the root mean square of what this does to each rank's gradients is the noise. A gradient
+        that is nothing but rounding (of a bias in front of a BatchNorm, or of attention's keys, where it changes
+        nothing) moves as far as it is large; one that is only small, in a branch of small scale, hardly moves.
+
+        Raises:
+            UnverifiableError: the model does not fit on one device.
+        """
+        parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
+        squares: dict[str, list[float]] = {}
+        with _fitting():
+            own = [self._own(side, step, buffers)[1] for side in self._ranks]
+            kept = [parameter.detach().clone() for parameter in parameters]
+            for draw in range(_DRAWS):
+                fill(parameters, [_moved(parameter, unit, draw) for parameter in kept])
+                for side, still in zip(self._ranks, own, strict=True):
+                    for name, gradient in self._own(side, step, buffers)[1].items():
+                        squares.setdefault(name, []).append(_apart(gradient, still[name]) ** 2)
+                fill(parameters, kept)
+        return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: Gradients) -> None:
         """Step the optimizer with these gradients, which may be others than its own.
 
         Where a gradient is nothing but rounding, an optimizer such as Adam still makes a whole step of it. With the
         same gradients on both sides, whoever ends up elsewhere has updated wrongly.
+
+        Raises:
+            UnverifiableError: what the optimizer keeps does not fit on one device.
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
             # SparseAdam takes no dense gradient: rank 0's own is all that is there to be had.
             if parameter.grad is None or not parameter.grad.is_sparse:
                 parameter.grad = None if gradient is None else gradient.to(parameter)
-        self._sides[0].update(step)
+        with _fitting():
+            self._training.update(step)
 
     def gradients(self) -> Gradients:
         """The gradients as they are now."""
-        return self._sides[0].gradients()
+        return self._training.gradients()
 
     def parameters(self) -> dict[str, Tensor]:
         """The parameters as they are now."""
-        return self._sides[0].parameters()
+        return self._training.parameters()
 
     def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
-        """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself."""
+        """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself.
+
+        Raises:
+            UnverifiableError: the model does not fit on one device.
+        """
         settings = replace(self._settings, accumulation_steps=1)
 
         def part(place: tuple[int, int]) -> Tensor:
@@ -134,17 +188,17 @@ class SingleProcess:
             return torch.zeros(self._module.get_parameter(name).shape) if found is None else found
 
         ranks = range(len(self._data.shards))
-        return [[part(place) for place in self._data.places([rank])] for rank in ranks]
+        with _fitting():
+            return [[part(place) for place in self._data.places([rank])] for rank in ranks]
 
-    def _side(self, places: Sequence[Place], settings: Settings) -> Side:
-        return Side(
-            self._ctx, self._workload, self._strategy, settings, module=self._module, data=self._data, places=places
-        )
+    def _side(self, places: Sequence[Place], settings: Settings, workload: Workload | None = None) -> Side:
+        chosen = self._untrained if workload is None else workload
+        return Side(self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places)
 
     def _own(self, side: Side, step: int, buffers: Buffers) -> tuple[float, Gradients]:
-        """One rank's. The first side's trainer goes on to update the model, the others' have nothing more to do."""
+        """One rank's, whose scaler is then ready for the next."""
         found = side.backward(step, buffers)
-        if self._settings.precision == "fp16" and side is not self._sides[0]:
+        if self._settings.precision == "fp16":
             side.skip()
         return found
 
@@ -182,6 +236,11 @@ class _Alone:
     local_world_size: int = 1
     mode: Mode | None = None
 
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """Nobody looks at the phases of this one."""
+        del name
+        return nullcontext()
+
 
 class _Silence(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated
     """Within, nothing can be sent to other ranks: they do not take part, and would never answer."""
@@ -193,6 +252,41 @@ class _Silence(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
         if getattr(func, "namespace", "") in _COLLECTIVES:
             raise UnverifiableError("the model or its loss communicates between ranks")
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Where the device's memory does not suffice, there is nothing to compare with."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UnverifiableError("the whole model does not fit on one device") from error
+
+
+def _idle(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer for gradients that are only looked at: it keeps nothing."""
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def _moves(parameter: Tensor) -> bool:
+    return (parameter.is_floating_point() and parameter.itemsize > 1) or parameter.is_complex()
+
+
+def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
+    """A tensor, each element of which has grown or shrunk by up to that share of itself."""
+    generator = torch.Generator().manual_seed(number)
+    shifts = torch.rand(tensor.shape, generator=generator) * 2 - 1
+    return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
+
+
+def _apart(one: Tensor | None, other: Tensor | None) -> float:
+    if one is None or other is None:
+        return 0.0
+    return distance(one, other)
+
+
+def _mean_norm(gradients: Sequence[Tensor | None]) -> float:
+    return math.fsum(norm(gradient) for gradient in gradients if gradient is not None) / len(gradients)
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:

@@ -95,11 +95,13 @@ class Verification:
         discrepancy: what differs; None where all is as it should be.
         unverified: why there is nothing to compare with; empty where there is.
         agreements: how near everything came, by quantity.
+        leniency: how the standard was looser than for other strategies at this precision; empty where it was not.
     """
 
     discrepancy: Discrepancy | None = None
     unverified: str = ""
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
+    leniency: str = ""
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:

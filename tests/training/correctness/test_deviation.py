@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pytest_ddpperf.training.correctness.deviation import (
     Deviation,
+    apart_from_rounding,
     buffer_deviations,
     distance,
     gradient_deviations,
@@ -17,8 +18,6 @@ from pytest_ddpperf.training.correctness.deviation import (
     parameter_deviations,
     state_deviations,
 )
-
-FLOOR = 0.01
 
 
 def of(*values: float) -> Tensor:
@@ -33,35 +32,49 @@ def faults(deviations: list[Deviation]) -> dict[str, str]:
     return {one.name: one.fault for one in deviations if one.fault}
 
 
-def test_a_gradients_error_is_relative_to_itself() -> None:
-    """(3, 4) for (3, 0): 4 off, of 3. (6, 8) for (3, 4): 5 off, of 5."""
-    found = {"a": of(3, 4), "b": of(6, 8)}
-    assert errors(gradient_deviations(found, {"a": of(3, 0), "b": of(3, 4)}, FLOOR)) == {"a": 4 / 3, "b": 1.0}
+def test_a_gradients_error_is_relative_to_itself_or_to_what_it_is_the_mean_of() -> None:
+    """(3, 4) for (3, 0): 4 off, of 3. (6, 8) for (3, 4): 5 off, of 5, or of the parts' 10."""
+    found, expected = {"a": of(3, 4), "b": of(6, 8)}, {"a": of(3, 0), "b": of(3, 4)}
+    assert errors(gradient_deviations(found, expected)) == {"a": 4 / 3, "b": 1.0}
+    assert errors(gradient_deviations(found, expected, {"a": 4.0, "b": 10.0})) == {"a": 1.0, "b": 0.5}
 
 
-def test_a_gradient_that_is_next_to_nothing_is_measured_by_a_hundredth_of_all() -> None:
-    """All together are 5 long, a hundredth is 0.05; 1e-6 for -1e-6 are 2e-6 off."""
-    found = {"a": of(5.0), "b": of(1e-6)}
-    deviations = errors(gradient_deviations(found, {"a": of(5.0), "b": of(-1e-6)}, FLOOR))
-    assert deviations == {"a": 0.0, "b": pytest.approx(2e-6 / 0.05)}
+def test_what_rounding_may_have_made_is_no_error() -> None:
+    """Where noise (0.5) is half of a size (1) or more, four times that is excused, 2: a is 1 off, half of what may be.
+
+    Else twice the noise, but an eighth of the size at most: c's 0.5 of a size of 8 is half of what may be, and d's 3
+    of 8 are too much. What is below the tolerance stays as it is (b, 0.001 of 1).
+    """
+    found = {"a": of(1.0), "b": of(1.001), "c": of(8.5), "d": of(11.0), "e": of(math.nan)}
+    expected = {"a": of(0.0), "b": of(1.0), "c": of(8.0), "d": of(8.0), "e": of(0.0)}
+    sizes = {"a": 1.0, "b": 1.0, "c": 8.0, "d": 8.0, "e": 1.0}
+    noise = {"a": 0.5, "b": 0.5, "c": 0.5, "d": 2.0, "e": 0.5}
+    judged = errors(apart_from_rounding(gradient_deviations(found, expected, sizes), sizes, noise, 0.01))
+    assert judged == {"a": 0.005, "b": pytest.approx(0.001, rel=0.01), "c": 0.005, "d": 0.375, "e": math.inf}
+
+
+def test_a_gradient_that_is_only_small_is_no_rounding() -> None:
+    """Of 1e-6, beside one of 5: dropped, it is all of itself off."""
+    sizes = {"a": 5.0, "b": 1e-6}
+    deviations = gradient_deviations({"a": of(5.0), "b": None}, {"a": of(5.0), "b": of(1e-6)}, sizes)
+    judged = errors(apart_from_rounding(deviations, sizes, {"a": 1e-1, "b": 1e-7}, 0.05))
+    assert judged == {"a": 0.0, "b": pytest.approx(1.0)}
 
 
 def test_no_gradient_and_one_of_zeros_are_the_same() -> None:
     found = {"a": None, "b": of(0, 0), "c": of(1.0)}
     expected = {"a": of(0, 0), "b": None, "c": of(1.0), "d": None, "e": of(0.0)}
-    assert errors(gradient_deviations(found, expected, FLOOR)) == dict.fromkeys("abcde", 0.0)
+    assert errors(gradient_deviations(found, expected)) == dict.fromkeys("abcde", 0.0)
 
 
 def test_a_gradient_where_there_should_be_none_and_the_other_way_round() -> None:
-    """Beside c, 1 long, a's 1 is measured by a hundredth of that; b lacks all of itself."""
-    deviations = gradient_deviations(
-        {"a": of(1.0), "b": None, "c": of(1.0)}, {"a": None, "b": of(1e-1), "c": of(1.0)}, FLOOR
-    )
-    assert errors(deviations) == {"a": pytest.approx(100, rel=0.01), "b": pytest.approx(1.0), "c": 0.0}
+    """Nothing is what a should be, and b lacks all of itself."""
+    deviations = gradient_deviations({"a": of(1.0), "b": None, "c": of(1.0)}, {"a": None, "b": of(0.5), "c": of(1.0)})
+    assert errors(deviations) == {"a": math.inf, "b": 1.0, "c": 0.0}
 
 
 def test_frozen_parameters_need_no_gradient() -> None:
-    assert errors(gradient_deviations({"a": of(7.0), "b": of(1.0)}, {"a": None, "b": of(1.0)}, FLOOR, ["a"])) == {
+    assert errors(gradient_deviations({"a": of(7.0), "b": of(1.0)}, {"a": None, "b": of(1.0)}, frozen=["a"])) == {
         "b": 0.0
     }
 
@@ -69,7 +82,7 @@ def test_frozen_parameters_need_no_gradient() -> None:
 def test_what_no_number_can_say_is_a_fault() -> None:
     found = {"nan": of(math.nan), "inf": of(math.inf), "flat": of(1, 2), "stranger": of(1.0)}
     expected = {"nan": of(1.0), "inf": of(1.0), "flat": torch.ones(2, 1), "lost": of(1.0)}
-    deviations = gradient_deviations(found, expected, FLOOR)
+    deviations = gradient_deviations(found, expected)
     assert faults(deviations) == {
         "nan": "is not finite",
         "inf": "is not finite",
@@ -81,7 +94,7 @@ def test_what_no_number_can_say_is_a_fault() -> None:
 
 
 def test_a_gradient_where_all_are_zero_is_infinitely_wrong() -> None:
-    assert errors(gradient_deviations({"a": of(1e-9)}, {"a": of(0.0)}, FLOOR)) == {"a": math.inf}
+    assert errors(gradient_deviations({"a": of(1e-9)}, {"a": of(0.0)})) == {"a": math.inf}
 
 
 def test_a_parameters_error_is_relative_to_its_way() -> None:

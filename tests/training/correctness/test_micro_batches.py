@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from pytest_ddpperf.loader_settings import loader_settings
 from pytest_ddpperf.training.correctness.micro_batches import LARGEST, MicroBatches, cut_down, own_batches, weighted
 from pytest_ddpperf.training.workload import Workload, located
 
@@ -122,3 +125,32 @@ def test_in_strong_mode_a_rank_has_its_share_of_the_same_batch(make_ctx: Any) ->
     shares = [own_batches(make_ctx(rank, 2, "strong"), workload(), 1)[0][0] for rank in (0, 1)]
     torch.manual_seed(1)
     assert torch.equal(torch.cat(shares), torch.rand(8))
+
+
+def numbers(_rank: int, _world_size: int) -> DataLoader[Any]:
+    """The same for every rank."""
+    return DataLoader(TensorDataset(torch.arange(16.0), torch.arange(16.0)), batch_size=2)
+
+
+@pytest.mark.parametrize("given", ["sampler=rank", "sampler=rank,workers=2,prefetch_factor=4,persistent_workers=true"])
+def test_the_loaders_settings_decide_which_samples_a_rank_has(make_ctx: Any, given: str) -> None:
+    """Shared out without shuffling, every second sample: 0, 2, 4 ... and 1, 3, 5 ..."""
+    found = [
+        own_batches(make_ctx(rank, 2), workload(batch=None, loader=numbers), 2, loader_settings(given))
+        for rank in (0, 1)
+    ]
+    assert [[inputs.tolist() for inputs, _ in shard] for shard in found] == [
+        [[0.0, 2.0], [4.0, 6.0]],
+        [[1.0, 3.0], [5.0, 7.0]],
+    ]
+
+
+@pytest.mark.parametrize("given", ["workers=2", "auto", None])
+def test_settings_that_are_only_of_speed_change_nothing(make_ctx: Any, given: str | None) -> None:
+    found = own_batches(make_ctx(1, 2), workload(batch=None, loader=numbers), 1, loader_settings(given))
+    assert found[0][0].tolist() == [0.0, 1.0]
+    assert not multiprocessing.active_children()
+
+
+def test_one_batch_for_all_steps_has_no_loader_to_be_set(make_ctx: Any) -> None:
+    assert len(own_batches(make_ctx(), workload(), 1, loader_settings("workers=2"))) == 1

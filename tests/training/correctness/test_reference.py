@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, weighted
-from pytest_ddpperf.training.correctness.reference import SingleProcess, computing_in
+from pytest_ddpperf.training.correctness.reference import SingleProcess, UnverifiableError, computing_in
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -35,12 +35,22 @@ def square(outputs: Tensor, _targets: Tensor) -> Tensor:
     return outputs.square().sum()
 
 
-def alone(ctx: Any, settings: Settings | None = None, loss: Any = square, **options: Any) -> SingleProcess:
+SGD = partial(torch.optim.SGD, lr=0.25)
+
+
+def alone(
+    ctx: Any,
+    settings: Settings | None = None,
+    loss: Any = square,
+    model: Any = Product,
+    optimizer: Any = SGD,
+    **options: Any,
+) -> SingleProcess:
     workload = Workload(
-        model=Product,
+        model=model,
         batch=lambda: (torch.ones(1), torch.ones(1)),
         loss=loss,
-        optimizer=partial(torch.optim.SGD, lr=0.25),
+        optimizer=optimizer,
         samples_per_step=1,
     )
     data = MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1)
@@ -55,9 +65,10 @@ VALUES = [torch.ones(1), torch.ones(1), *BUFFERS]
 def test_gradients_are_the_mean_over_the_ranks(make_ctx: Any, precision: str) -> None:
     reference = alone(make_ctx(), Settings(precision=precision))
     for _ in range(2):  # gradients of a step do not depend on how often they are asked for
-        loss, gradients = reference.backward(0, BUFFERS)
-        assert loss == 3.25
-        assert gradients == {"weight": torch.tensor([6.5]), "unused": None}
+        right = reference.backward(0, BUFFERS)
+        assert right.loss == 3.25
+        assert right.gradients == {"weight": torch.tensor([6.5]), "unused": None}
+        assert right.sizes == {"weight": 6.5, "unused": 0.0}
         reference.update(1, {"weight": torch.zeros(1), "unused": None})
 
 
@@ -97,9 +108,96 @@ def test_parameters_may_be_cast_and_gradients_come_back_in_their_own_type(make_c
         return square(outputs, targets)
 
     reference = alone(make_ctx(), loss=loss, param_dtype="bf16")
-    _, gradients = reference.backward(0, BUFFERS)
+    gradients = reference.backward(0, BUFFERS).gradients
     assert set(seen) == {torch.bfloat16}
     assert gradients["weight"] is not None
     assert gradients["weight"].dtype == torch.float32
     wide = torch.tensor([1 + 2.0**-9])
     assert computing_in(Product(), make_ctx(), dtype="bf16").module(wide) == 1.0
+
+
+def test_noise_is_what_moved_parameters_make(make_ctx: Any) -> None:
+    """Gradients are proportional to w, so they move by as large a share: at most 0.5 and 6, half of what they are.
+
+    The root mean square of these is 6.02.
+    """
+    reference = alone(make_ctx())
+    noise = reference.noise(0, BUFFERS, 0.5)
+    assert 0 < noise["weight"] < 6.03
+    assert noise["unused"] == 0.0
+    assert reference.parameters()["weight"] == 1.0  # back where it was
+    assert reference.noise(0, BUFFERS, 0.0)["weight"] == 0.0
+
+
+class Normed(nn.Module):
+    """The bias in front of the norm changes nothing: its gradient is nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(1, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.norm(self.inside(torch.linspace(-1, 1, 32).outer(inputs))).sigmoid()
+        return found
+
+
+@pytest.mark.parametrize(("precision", "unit"), [("fp32", 2.0**-23), ("bf16", 2.0**-7)])
+def test_noise_tells_what_is_nothing_but_rounding(make_ctx: Any, precision: str, unit: float) -> None:
+    model = Normed()
+    start = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    reference = SingleProcess(
+        make_ctx(),
+        weighted(
+            Workload(
+                model=Normed,
+                batch=lambda: (torch.ones(1), torch.ones(1)),
+                loss=lambda outputs, _targets: (outputs * torch.linspace(0, 1, 8)).square().sum(),
+                optimizer=SGD,
+                samples_per_step=1,
+            )
+        ),
+        Settings(precision=precision),
+        values=start,
+        data=MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1),
+    )
+    buffers = start[-3:]
+    sizes, noise = reference.backward(0, buffers).sizes, reference.noise(0, buffers, unit)
+    assert noise["inside.bias"] > 0.3 * sizes["inside.bias"] > 0
+    assert noise["norm.weight"] < 0.02 * sizes["norm.weight"]
+
+
+def full(*_args: object, **_kwargs: object) -> Any:
+    raise torch.OutOfMemoryError
+
+
+class Filling(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return full(closure)
+
+
+def test_where_memory_does_not_suffice_nothing_can_be_verified(make_ctx: Any) -> None:
+    """While the model is built, the loss taken, the optimizer updates."""
+    words = "the whole model does not fit on one device"
+    with pytest.raises(UnverifiableError, match=words):
+        alone(make_ctx(), model=full)
+    with pytest.raises(UnverifiableError, match=words):
+        alone(make_ctx(), loss=full).backward(0, BUFFERS)
+    reference = alone(make_ctx(), optimizer=partial(Filling, lr=0.1))
+    gradients = reference.backward(0, BUFFERS).gradients
+    with pytest.raises(UnverifiableError, match=words):
+        reference.update(1, gradients)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_there_is_one_optimizer_for_all_ranks(make_ctx: Any, precision: str) -> None:
+    made = []
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made.append(torch.optim.Adam(parameters))
+        return made[-1]
+
+    reference = alone(make_ctx(), Settings(precision=precision), optimizer=optimizer)
+    for step in (1, 2):
+        reference.update(step, reference.backward(0, BUFFERS).gradients)
+    assert [found.state[found.param_groups[0]["params"][0]]["step"] for found in made] == [2.0]

@@ -1,0 +1,216 @@
+"""What one step does, counted: no time in it, so it is the same in every run and on every machine. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_ddpperf.units import format_count, format_difference, format_values
+
+UNITS: Mapping[str, str] = {
+    "collective_calls": "1",
+    "collective_bytes": "B",
+    "collective_send_bytes": "B",
+    "flops": "FLOP",
+    "flops_forward": "FLOP",
+    "flops_backward": "FLOP",
+    "operators": "1",
+    "synchronisations": "1",
+    "optimizer_steps": "1",
+    "host_to_device_bytes": "B",
+    "ddp_buckets": "1",
+    "graph_breaks": "1",
+    "recompiles": "1",
+    "kernel_launches": "1",
+    "device_copies": "1",
+    "peak_tensor_bytes": "B",
+    "model_state_bytes": "B",
+    "retained_bytes": "B",
+}
+
+_SHOWN = 5  # changes that are named; the others are only told to be there
+_FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
+_SIBLINGS = {"collective_calls": ("collective_bytes", "bytes"), "collective_bytes": ("collective_calls", "calls")}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one step does on one rank, or on all of them.
+
+    Attributes:
+        totals: by metric (``UNITS`` has all their names), for one step: one call of the function that is measured.
+        details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
+            to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
+        unstable: metrics that cannot be compared exactly because two steps differed in them, and in what.
+        by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
+    """
+
+    totals: Mapping[str, float]
+    details: Mapping[str, Mapping[str, float]]
+    unstable: Mapping[str, str]
+    by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def merged(ranks: Sequence[Counts]) -> Counts:
+    """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
+
+    The details of a metric are those of the first rank with the largest total. Where ranks share out work unequally
+    (ZeRO's optimizer states), that is no fault, and each rank's counts are still the same in every run.
+
+    Args:
+        ranks: by rank; one at least.
+    """
+    metrics = list(dict.fromkeys(metric for counts in ranks for metric in counts.totals))
+    totals, details, unstable, by_rank = {}, {}, {}, {}
+    for metric in metrics:
+        values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)
+        largest = values.index(max(values))
+        totals[metric] = values[largest]
+        details[metric] = ranks[largest].details.get(metric, {})
+        if len(set(values)) > 1:
+            by_rank[metric] = values
+        reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
+        if reasons:
+            rank, reason = next(iter(reasons.items()))
+            everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
+            unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
+    return Counts(totals, details, unstable, by_rank)
+
+
+def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
+    """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
+
+    ``all_reduce 5 -> 9 calls per step (+4), bytes unchanged``.
+    """
+    if metric not in then.totals or metric not in now.totals:
+        return [] if metric not in {*then.totals, *now.totals} else [_only_one(metric, then, now)]
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    if metric == "ddp_buckets":
+        return _bucket_text(before, after)
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
+    lines = [
+        f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
+        for name in changed[:_SHOWN]
+    ]
+    if len(changed) > _SHOWN:
+        lines.append(f"and {format_count(len(changed) - _SHOWN, 'smaller change')}")
+    if not lines and then.totals[metric] != now.totals[metric]:
+        lines.append(f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}")
+    return lines + _rank_text(metric, then, now)
+
+
+def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
+    """What is not as expected, a line each.
+
+    Args:
+        counts: of the group.
+        collectives: calls by collective, all that there may be; None for whatever there is.
+        totals: by metric.
+    """
+    lines = []
+    calls = counts.details.get("collective_calls", {})
+    for name in sorted({*collectives, *calls} if collectives is not None else ()):
+        wanted, found = (collectives or {}).get(name, 0), calls.get(name, 0)
+        if wanted != found:
+            lines.append(f"expected {format_count(int(wanted), f'{name} call')} per step, counted {found:,.0f}")
+    for metric, wanted in totals.items():
+        found = counts.totals[metric]
+        if wanted != found:
+            want, got = quantity_texts(metric, [wanted, found])
+            made = ", ".join(
+                f"{name} {text}"
+                for name, text in zip(
+                    counts.details[metric], quantity_texts(metric, counts.details[metric].values()), strict=True
+                )
+            )
+            lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made})' if made else ''}")
+    return lines
+
+
+def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
+    """Values of a metric in one unit, to the last digit where less would hide that they differ."""
+    return tuple(_texts(UNITS.get(metric, "1"), values))
+
+
+def _only_one(metric: str, then: Counts, now: Counts) -> str:
+    value = now.totals.get(metric, then.totals.get(metric, 0.0))
+    (text,) = _texts(UNITS.get(metric, "1"), [value])
+    return (
+        f"{metric} is {text} now, and was not counted then"
+        if metric in now.totals
+        else (f"{metric} was {text} then, and is not counted now")
+    )
+
+
+def _change(metric: str, before: float, after: float) -> str:
+    """``5 -> 9 calls per step (+4)``."""
+    unit = UNITS.get(metric, "1")
+    first, second = _texts(unit, [before, after])
+    percent = round(100 * (after - before) / before) if before and unit != "1" else 0
+    share = f", {percent:+d} %" if percent else ""
+    return f"{first} -> {second}{_NOUNS.get(metric, '')} per step ({_difference(unit, after - before)}{share})"
+
+
+def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
+    """Of calls what became of their bytes, and the other way round."""
+    if metric not in _SIBLINGS:
+        return ""
+    other, noun = _SIBLINGS[metric]
+    before, after = then.details.get(other, {}).get(name, 0.0), now.details.get(other, {}).get(name, 0.0)
+    if before == after:
+        return f", {noun} unchanged"
+    first, second = _texts(UNITS[other], [before, after])
+    return f", {noun} {first} -> {second}"
+
+
+def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    if before == after:
+        return []
+    count = f"{len(before)} -> {format_count(len(after), 'bucket')}"
+    if len(before) == len(after):
+        count = f"{format_count(len(after), 'bucket')} as before"
+    return [f"{count}, {_layout(before)} -> {_layout(after)}"]
+
+
+def _layout(buckets: Mapping[str, float]) -> str:
+    """``1.0 MiB + 25.0 MiB``; what is too long is summed up."""
+    texts = _texts("B", buckets.values())
+    if len(texts) <= _SHOWN:
+        return " + ".join(texts) or "none"
+    smallest, largest = _texts("B", [min(buckets.values()), max(buckets.values())])
+    return f"{smallest} to {largest} each"
+
+
+def _rank_text(metric: str, then: Counts, now: Counts) -> list[str]:
+    """Where ranks differ, and not as they did then."""
+    ranks = now.by_rank.get(metric)
+    if not ranks or ranks == then.by_rank.get(metric):
+        return []
+    return [f"ranks differ: {', '.join(_texts(UNITS.get(metric, '1'), ranks))}"]
+
+
+def _difference(unit: str, difference: float) -> str:
+    if unit == "1":
+        return f"{difference:+,.0f}"
+    if unit == "FLOP":
+        return f"{'+' if difference > 0 else '-'}{_texts(unit, [abs(difference)])[0]}"
+    return format_difference(difference, unit)
+
+
+def _texts(unit: str, values: Iterable[float]) -> list[str]:
+    """Values in one scale; to the last byte where that would hide that they differ."""
+    values = list(values)
+    if unit == "1":
+        return [f"{value:,.0f}" for value in values]
+    texts = list(format_values(values, unit)) if unit == "B" else _flop_texts(values)
+    if len(set(texts)) < len(set(values)):
+        return [f"{value:,.0f} {unit}" for value in values]
+    return texts
+
+
+def _flop_texts(values: Sequence[float]) -> list[str]:
+    largest = max(map(abs, values), default=0.0)
+    factor, prefix = next((step for step in _FLOPS if largest >= step[0]), _FLOPS[-1])
+    return [f"{value / factor:.4g} {prefix}FLOP" for value in values]

@@ -1,0 +1,172 @@
+"""Which operators of torch are communication, and how many bytes each of them moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One call, as this rank made it.
+
+    Attributes:
+        name: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
+        nbytes: bytes of the whole buffer that it is about, counted from the arguments' elements: the tensor of an
+            all-reduce or a broadcast, what an all-gather gathers, what a reduce-scatter or an all-to-all takes, what
+            all ranks together give to a gather or get from a scatter.
+        ranks: how many take part; 1 where there is no group.
+    """
+
+    name: str
+    nbytes: int
+    ranks: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a rank sends, by the ring algorithms; of rooted ones the mean over the ranks.
+
+        S is ``nbytes``, n is ``ranks``: an all-reduce 2 (n-1)/n S, a send S, all others (n-1)/n S (Thakur, Rabenseifner
+        and Gropp 2005; the factors of nccl-tests, whose broadcast counts the busiest rank's S instead).
+        """
+        if self.name in _WITHOUT_SENDING:
+            return 0.0
+        if self.name == "send":
+            return float(self.nbytes)
+        return self.nbytes * (self.ranks - 1) * (2 if self.name == "all_reduce" else 1) / self.ranks
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is to be read of an operator: its name here, where its whole buffer is, or a rank's part of it."""
+
+    name: str
+    argument: int | None
+    part: bool = False
+
+
+_WITHOUT_SENDING = frozenset({"recv", "barrier"})
+_NO_COMMUNICATION = frozenset({"wait_tensor", "_wrap_tensor_autograd", "check_for_nan"})
+
+# By the names of operators without trailing underscores: c10d's, then the functional ones, of which
+# `_c10d_functional_autograd` has the same. torch's own table of them (torch.distributed._tools.fake_collectives) counts
+# a view's whole storage and lacks the coalesced ones.
+_C10D: Mapping[str, _Row] = {
+    "allreduce": _Row("all_reduce", 0),
+    "allreduce_coalesced": _Row("all_reduce", 0),
+    "broadcast": _Row("broadcast", 0),
+    "reduce": _Row("reduce", 0),
+    "allgather": _Row("all_gather", 0),
+    "_allgather_base": _Row("all_gather", 0),
+    "allgather_coalesced": _Row("all_gather", 0),
+    "allgather_into_tensor_coalesced": _Row("all_gather", 0),
+    "reduce_scatter": _Row("reduce_scatter", 1),
+    "_reduce_scatter_base": _Row("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 1),
+    "gather": _Row("gather", 1, part=True),
+    "scatter": _Row("scatter", 0, part=True),
+    "alltoall": _Row("all_to_all", 1),
+    "alltoall_base": _Row("all_to_all", 1),
+    "send": _Row("send", 0),
+    "recv": _Row("recv", 0),
+    "recv_any_source": _Row("recv", 0),
+    "barrier": _Row("barrier", None),
+    "monitored_barrier": _Row("barrier", None),
+}
+_FUNCTIONAL: Mapping[str, _Row] = {
+    "all_reduce": _Row("all_reduce", 0),
+    "all_reduce_coalesced": _Row("all_reduce", 0),
+    "broadcast": _Row("broadcast", 0),
+    "all_gather_into_tensor": _Row("all_gather", 0, part=True),
+    "all_gather_into_tensor_out": _Row("all_gather", 0, part=True),
+    "all_gather_into_tensor_coalesced": _Row("all_gather", 0, part=True),
+    "reduce_scatter_tensor": _Row("reduce_scatter", 0),
+    "reduce_scatter_tensor_out": _Row("reduce_scatter", 0),
+    "reduce_scatter_tensor_coalesced": _Row("reduce_scatter", 0),
+    "all_to_all_single": _Row("all_to_all", 0),
+    "shard_dim_alltoall": _Row("all_to_all", 0),
+    "isend": _Row("send", 0),
+    "irecv": _Row("recv", 0),
+}
+
+
+def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Collective]:
+    """What a call of an operator communicates: mostly one collective, several for a batch of sends, else nothing.
+
+    An operator of these namespaces that is not known here counts under its own name with the bytes of all its tensors,
+    so that what a new torch adds is not overlooked.
+    """
+    name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
+    if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
+        return []
+    ranks = _ranks(func, args, kwargs)
+    if name == "batch_p2p_ops":
+        return [
+            Collective(kind.lstrip("i"), tensor.nbytes, ranks) for kind, tensor in zip(args[0], args[3], strict=True)
+        ]
+    row = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name)
+    if row is None:
+        return [Collective(name, _nbytes((*args, *kwargs.values())), ranks)]
+    nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
+    return [Collective(row.name, nbytes * (ranks if row.part else 1), ranks)]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an operator's arguments or results, in lists of lists too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from tensors_in(inner)
+
+
+def completion_of(out: Any) -> Callable[[], bool]:
+    """Asks whether a c10d operator is at its end, from what it gave back.
+
+    Some of gloo's (reduce-scatter) end in ``wait()`` only. They have no future either, so nothing can be due after
+    them, and they count as ended.
+    """
+    handle = out[-1] if isinstance(out, tuple) else out
+    if not isinstance(handle, torch.ScriptObject):
+        return lambda: True
+    unbox: Callable[[Any], dist.Work] = dist.Work.unbox
+    try:
+        future = unbox(handle).get_future()
+    except RuntimeError:
+        return lambda: True
+    return future.done
+
+
+def _nbytes(value: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
+
+
+def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    place, name = _group_argument(func)
+    if place is None:
+        return 1
+    group = args[place] if place < len(args) else kwargs[name]
+    if isinstance(group, str):
+        return int(_resolve_process_group(group).size())  # type: ignore[arg-type]  # torch marks group names
+    return int((dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group).size())
+
+
+@cache
+def _group_argument(func: OpOverload) -> tuple[int | None, str]:
+    """The place and name of the argument that is the process group."""
+    arguments: Iterable[Any] = func._schema.arguments  # noqa: SLF001  as above
+    for place, argument in enumerate(arguments):
+        if argument.name in {"process_group", "group_name"}:
+            return place, argument.name
+    return None, ""

@@ -1,0 +1,166 @@
+"""The counted pass: a few warmed-up steps under the counters, and what one of them does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
+from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
+from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
+from pytest_ddpperf.instruments.counting.kernels import device_work
+from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.instruments.counting.touched import Touched, gradients_of
+
+_ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
+
+Details = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Countable:
+    """What is known of a step before it runs.
+
+    Attributes:
+        device: where it is trained.
+        modules: its models, where known; others are found as they run.
+        optimizers: likewise.
+    """
+
+    device: torch.device
+    modules: Sequence[nn.Module] = ()
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+
+
+def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, steps: int = 2) -> Counts:
+    """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
+
+    Runs ``warmup`` steps as they are, two under the counters, which get to know the tensors that outlive a step, and
+    ``steps`` that count; on CUDA as many again under the profiler. All ranks have to call it together, with the same
+    numbers. What ``steps`` differ in is named in ``unstable``, and its value is the last one's.
+
+    What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
+
+    Args:
+        run: one training step; its loss is not looked at.
+        subject: what is known of it.
+        warmup: after these and the two every step does the same; DDP lays its buckets out anew after the first.
+        steps: how many are counted; with one only, nothing can be said about what is not the same in all of them.
+    """
+    compiled = warmed_up(run, warmup)
+    pass_ = _Pass(subject)
+    with _collector_aside(), eagerly(), pass_.counting():
+        for _ in range(_ACQUAINTANCE):
+            pass_.step(run)
+        counted = [pass_.step(run) for _ in range(steps)]
+    if subject.device.type == "cuda":
+        counted = [{**details, **device_work(run)} for details in counted]
+    buckets = ddp_buckets(pass_.touched.roots)
+    return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted])
+
+
+class _Pass:
+    """The counters of one pass, and what they found in the step that is running."""
+
+    def __init__(self, subject: Countable) -> None:
+        self.touched = Touched(self._gradients_complete, self._stepped)
+        for module in subject.modules:
+            self.touched.add(module)
+        self.touched.optimizers += subject.optimizers
+        self._tracker = TensorTracker(subject.device.type)
+        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.touched.running)
+        self._optimizer_steps: dict[str, float] = {}
+        self._state: dict[str, float] = {}
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Within, steps are seen."""
+        with self.touched.watching(), self._tracker.resizes_seen(), self._operators:
+            yield
+
+    def step(self, run: Callable[[], Any]) -> Details:
+        """The details of one step."""
+        with self._operators.paused():
+            self._file_known()
+            self._tracker.begin_step()
+            before = dict(self._tracker.live)
+        self._operators.begin_step()
+        self._optimizer_steps, self._state = {}, {}
+        run()
+        with self._operators.paused():
+            state = self._state or self.touched.state_bytes()
+            peak = self._tracker.peak()
+            self._file_known()
+            gc.collect()  # what only waits for that is not kept
+            self._tracker.settle()
+            after = self._tracker.live
+        return {
+            **self._operators.details(),
+            "optimizer_steps": self._optimizer_steps,
+            "peak_tensor_bytes": _named(peak),
+            "model_state_bytes": state,
+            "retained_bytes": _named({category: after[category] - before[category] for category in after}),
+        }
+
+    def _file_known(self) -> None:
+        tracker, touched = self._tracker, self.touched
+        parameters = touched.parameters
+        tracker.mark(touched.buffers, "buffers")
+        tracker.mark(touched.optimizer_state, "optimizer_state")
+        tracker.mark(gradients_of(parameters), "gradients")
+        tracker.mark(parameters, "parameters")
+
+    def _gradients_complete(self, parameters: list[torch.Tensor]) -> None:
+        with self._operators.paused():
+            self._tracker.mark(gradients_of(parameters), "gradients")
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        name = type(optimizer).__name__
+        self._optimizer_steps[name] = self._optimizer_steps.get(name, 0.0) + 1
+        with self._operators.paused():
+            self._tracker.mark(self.touched.optimizer_state, "optimizer_state")
+            state = self.touched.state_bytes()
+        if sum(state.values()) > sum(self._state.values()):
+            self._state = state
+
+
+def _named(sizes: Mapping[str, int]) -> dict[str, float]:
+    return {category: float(size) for category, size in sizes.items() if size}
+
+
+def _counts(steps: Sequence[Details]) -> Counts:
+    """The counts of the last step, and what the others had different."""
+    last = steps[-1]
+    totals = {metric: float(sum(found.values())) for metric, found in last.items()}
+    totals["ddp_buckets"] = float(len(last["ddp_buckets"]))
+    unstable = {}
+    for metric, found in last.items():
+        for other in steps[:-1]:
+            names = [name for name in {**found, **other[metric]} if found.get(name) != other[metric].get(name)]
+            if names:
+                name = max(names, key=lambda name: abs(found.get(name, 0.0) - other[metric].get(name, 0.0)))
+                unstable[metric] = (
+                    f"{name} {other[metric].get(name, 0.0):,.0f} in one step, {found.get(name, 0.0):,.0f} in the next"
+                )
+    return Counts(totals, last, unstable)
+
+
+@contextmanager
+def _collector_aside() -> Iterator[None]:
+    """No garbage collection inside but when it is asked for, and then of what is new only."""
+    enabled = gc.isenabled()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

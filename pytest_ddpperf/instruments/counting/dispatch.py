@@ -1,0 +1,178 @@
+"""Sees every operator that is dispatched, in forward, backward, optimizer and communication, and counts it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, completion_of, tensors_in
+from pytest_ddpperf.instruments.counting.flops import Attribution, flops_of
+from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
+from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+
+METRICS = (
+    "collective_calls",
+    "collective_bytes",
+    "collective_send_bytes",
+    "flops",
+    "flops_forward",
+    "flops_backward",
+    "operators",
+    "synchronisations",
+    "host_to_device_bytes",
+)
+
+_PATIENCE = 2.0  # seconds; who sends and receives in an order that does not bear waiting goes on after that
+
+
+class OperatorCounter(TorchDispatchMode):
+    """While it is entered, counts operators as they are dispatched, below autograd and below tensor subclasses.
+
+    Threads of autograd inherit it with the rest of torch's state, so backward is seen wherever it runs; other threads
+    (loading of data, the backends') are not. A functional collective is counted once, and not again as the c10d
+    operator that it calls, nor is anything else that an operator calls inside.
+
+    Collectives on a CPU are waited for right away. That changes no result, and what is to happen after one (the second
+    half of a DDP communication hook) then happens in this thread and in one order, not in another at any time.
+
+    Args:
+        tracker: is shown all tensors.
+        device: the type of the device that is trained on.
+        running: gives the path of the module that is running.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, tracker: TensorTracker, device: str, running: Callable[[], str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch
+        self._tracker = tracker
+        self._device = device
+        self._running = running
+        self._attribution = Attribution()
+        self._lock = threading.RLock()
+        self._paused = False
+        self._counts: dict[str, defaultdict[str, float]] = {}
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Count from zero."""
+        self._counts = {metric: defaultdict(float) for metric in METRICS}
+        self._attribution.forget()
+
+    def details(self) -> dict[str, dict[str, float]]:
+        """What was counted since the step began, by metric and by what it is made of."""
+        return {metric: dict(found) for metric, found in self._counts.items()}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, nothing is counted: what looks at tensors must not be taken for a part of the step."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        if any(_has_a_say(kind) for kind in types):
+            return NotImplemented  # it will call what it is made of, and that comes here again
+        if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
+            with self:  # there, nothing before has taken apart what is composed of other operators
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        if isinstance(func, OpOverload) and func.namespace == "c10d" and _is_on_cpu(args):
+            out = func(*_mapped(self._tracker.lend, args), **kwargs)
+            _await(func, out)
+        else:
+            out = func(*args, **kwargs)
+        with self._lock:
+            self._count(func, args, kwargs, out)
+        return out
+
+    def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
+        tensors = list(tensors_in((args, tuple(kwargs.values()))))
+        results = list(tensors_in(out))
+        if any(tensor.device.type == "meta" for tensor in (*tensors, *results)):
+            return  # only asked for shapes
+        if isinstance(func, OpOverload):
+            if func.namespace in NAMESPACES:
+                self._count_collectives(func, args, kwargs)
+            else:
+                self._count_work(func, args, kwargs, out)
+        name = operator_name(func)
+        if name is not None:
+            self._counts["operators"][name] += 1
+        self._follow(tensors, results)
+
+    def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for call in collectives_of(func, args, kwargs):
+            self._counts["collective_calls"][call.name] += 1
+            self._counts["collective_bytes"][call.name] += call.nbytes
+            self._counts["collective_send_bytes"][call.name] += call.sent_bytes
+
+    def _count_work(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
+        flops = flops_of(func, args, kwargs, out)
+        if flops:
+            module, backward = self._attribution.place(self._running())
+            self._counts["flops"][module] += flops
+            self._counts["flops_backward" if backward else "flops_forward"][module] += flops
+        wait = synchronisation(func, args, kwargs, self._device)
+        if wait is not None and not self._tracker.is_state(args[0]):
+            self._counts["synchronisations"][wait] += 1
+        copied = host_to_device_bytes(func, args, kwargs, self._device)
+        if copied:
+            self._counts["host_to_device_bytes"][str(func._overloadpacket)] += copied  # noqa: SLF001  its name
+
+    def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """Show the tracker what there is now. What is made while gradients are recorded is for backward, or gone."""
+        recorded = torch.is_grad_enabled()
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter):
+                self._tracker.see(tensor, "parameters", mark=True)
+            elif recorded:
+                self._tracker.see(tensor, "activations")
+            else:
+                self._tracker.meet(tensor)
+        for result in results:
+            self._tracker.see(result, "activations" if recorded else "temporaries")
+
+
+def _has_a_say(kind: type) -> bool:
+    """Whether tensors of a class take operators apart themselves, as those of DTensor do."""
+    own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
+    return own is not torch.Tensor.__torch_dispatch__
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """An operator's arguments with other tensors in place of theirs."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(function, inner) for inner in value)
+    return function(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_on_cpu(args: tuple[Any, ...]) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in tensors_in(args))
+
+
+def _await(func: OpOverload, out: Any) -> None:
+    """Let a collective come to its end. Sends and receives are not waited for: the other side may not be there yet."""
+    if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
+        return
+    done = completion_of(out)
+    deadline = time.monotonic() + _PATIENCE
+    while not done() and time.monotonic() < deadline:
+        time.sleep(2e-5)

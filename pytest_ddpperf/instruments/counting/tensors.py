@@ -1,0 +1,250 @@
+"""Bytes of the tensors that are alive, by what they are for: followed storage by storage, without any allocator."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_ddpperf.instruments.counting.storages import storages_of
+
+CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "temporaries")
+
+
+@dataclass(eq=False)
+class _Record:
+    """A storage."""
+
+    nbytes: int
+    category: str
+    reference: weakref.ref[torch.UntypedStorage] | None = None  # None once it is dead
+
+
+class TensorTracker:
+    """Follows the storages of all tensors that it is shown, from then until they die.
+
+    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor does, also one
+    that only C++ holds (autograd's saved tensors), so the numbers depend on nothing but the program. What an operator
+    needs for itself inside of its kernel is not seen, nor are tensors that no step touches.
+
+    A storage has the category that it was last marked with. What is a gradient is known only when the optimizer takes
+    it, so those of the peak are told from temporaries with hindsight.
+
+    Attributes:
+        live: the bytes that are alive, by category.
+
+    Args:
+        device: the type of the device whose memory is counted.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.live = dict.fromkeys(CATEGORIES, 0)
+        self._device = device
+        self._lock = threading.RLock()
+        self._records: dict[int, _Record] = {}
+        self._unnamed: dict[int, _Record] = {}  # the temporaries among them
+        self._dead: deque[tuple[int, _Record]] = deque()  # tensors die in any thread, and in the middle of anything
+        self._met: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self._step = 0
+        self._loans: dict[_Record, list[weakref.ref[torch.UntypedStorage]]] = {}
+        self._lent: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Record]] = {}
+        tensor = torch.empty(1)
+        self._owners = _owners(tensor.untyped_storage()) - 1  # of a storage beside its tensors
+        self._peak = 0
+        self._rising = False
+        self._at_peak = dict(self.live)
+        self._unnamed_at_peak: list[tuple[_Record, int]] = []
+
+    def begin_step(self) -> None:
+        """Forget the peak: from now on it is that of a new step."""
+        with self._lock:
+            self.settle()
+            self._lent = {key: lent for key, lent in self._lent.items() if lent[0]() is not None}
+            self._step += 1
+            self._peak = sum(self.live.values())
+            self._rising = True
+
+    def meet(self, tensor: torch.Tensor) -> None:
+        """Follow a tensor that was not made where it could be seen, if it is there in a second step.
+
+        So DDP's buckets are found, while a backend's own buffers, which it frees when it pleases, do not count.
+        """
+        with self._lock:
+            self._bury()
+            for key, storage in self._storages(tensor):
+                if key in self._records:
+                    continue
+                if not self._is_met(key, storage):
+                    self._met[key] = weakref.ref(storage), self._step
+                elif self._met[key][1] != self._step:
+                    self._add(key, storage, "temporaries")
+
+    def see(self, tensor: torch.Tensor, category: str, *, mark: bool = False) -> None:
+        """Follow a tensor; the category is for storages that are new, and with ``mark`` for known ones too."""
+        with self._lock:
+            self._bury()
+            for key, storage in self._storages(tensor):
+                record = self._records.get(key)
+                if record is None:
+                    if mark or not self._is_met(key, storage):
+                        self._add(key, storage, category)
+                    continue
+                if record.nbytes != storage.nbytes():
+                    self._resize(record, storage.nbytes())
+                if mark and record.category != category:
+                    self._refile(key, record, category)
+
+    def mark(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Follow tensors, and file them under a category from now on."""
+        for tensor in tensors:
+            self.see(tensor, category, mark=True)
+
+    def is_state(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an optimizer's state."""
+        records = (self._records.get(storage._cdata) for storage in storages_of(tensor))  # noqa: SLF001  as above
+        return any(record is not None and record.category == "optimizer_state" for record in records)
+
+    def lend(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Another tensor of the same memory, to be handed to a backend with threads of its own.
+
+        When such a thread lets go of what it has sent is luck. So memory that nobody but the backend holds any more
+        counts as dead, as if it had let go at once. To tell, what it gets has a storage of its own, which lives as long
+        as the backend holds anything of it, and holds on to the tensor's.
+        """
+        try:
+            other = torch.utils.dlpack.from_dlpack(tensor.detach())
+        except (BufferError, RuntimeError, TypeError, ValueError):  # of a kind that cannot be exchanged
+            return tensor
+        with self._lock:
+            self._bury()
+            for storage, lent in zip(storages_of(tensor), storages_of(other), strict=True):
+                record = self._records.get(storage._cdata)  # noqa: SLF001  as above
+                if record is not None:
+                    reference = weakref.ref(lent)
+                    self._loans.setdefault(record, []).append(reference)
+                    self._lent[lent._cdata] = reference, record  # noqa: SLF001  as above
+        return other
+
+    def peak(self) -> dict[str, int]:
+        """The bytes at the step's peak by category."""
+        with self._lock:
+            self._note_peak()
+            at_peak = dict(self._at_peak)
+            for record, nbytes in self._unnamed_at_peak:
+                at_peak["temporaries"] -= nbytes
+                at_peak[record.category] += nbytes
+            return at_peak
+
+    def settle(self) -> None:
+        """Count what has died, and what only a backend still holds."""
+        with self._lock:
+            self._bury()
+            for record, loans in list(self._loans.items()):
+                storage = None if record.reference is None else record.reference()
+                left = [reference for reference in loans if reference() is not None]
+                if storage is None or not left:
+                    del self._loans[record]
+                    continue
+                self._loans[record] = left
+                if _owners(storage) <= self._owners + len(left):
+                    self._resize(record, 0)
+
+    @contextmanager
+    def resizes_seen(self) -> Iterator[None]:
+        """Within, storages that change their size in place are followed too, as FSDP's do: no operator does that."""
+        storage_class: Any = torch.UntypedStorage
+        original = storage_class.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            resized = original(storage, size)
+            with self._lock:
+                self._bury()
+                record = self._records.get(storage._cdata)  # noqa: SLF001  as above
+                if record is not None:
+                    self._resize(record, storage.nbytes())
+            return resized
+
+        storage_class.resize_ = resize_  # torch has no hook for it
+        try:
+            yield
+        finally:
+            del storage_class.resize_  # the original is its parent's
+
+    def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
+        """Those of a tensor on the device, and what they are known by; of what was lent the original."""
+        for storage in storages_of(tensor):
+            if storage.device.type != self._device:
+                continue
+            key = storage._cdata  # noqa: SLF001  torch has no other identity for it
+            reference, record = self._lent.get(key, (None, None))
+            if reference is not None and reference() is storage:
+                original = None if record is None or record.reference is None else record.reference()
+                if original is not None:
+                    yield original._cdata, original  # noqa: SLF001
+                continue
+            yield key, storage
+
+    def _is_met(self, key: int, storage: torch.UntypedStorage) -> bool:
+        return key in self._met and self._met[key][0]() is storage
+
+    def _add(self, key: int, storage: torch.UntypedStorage, category: str) -> None:
+        record = _Record(0, category)
+        record.reference = weakref.ref(storage, partial(self._died, key, record))
+        self._records[key] = record
+        if category == "temporaries":
+            self._unnamed[key] = record
+        self._resize(record, storage.nbytes())
+
+    def _died(self, key: int, record: _Record, _reference: object) -> None:
+        self._dead.append((key, record))
+
+    def _bury(self) -> None:
+        while self._dead:
+            key, record = self._dead.popleft()
+            self._resize(record, 0)
+            record.reference = None
+            if self._records.get(key) is record:
+                del self._records[key]
+                self._unnamed.pop(key, None)
+
+    def _resize(self, record: _Record, nbytes: int) -> None:
+        more = nbytes - record.nbytes
+        if more < 0:
+            self._note_peak()
+        elif self._loans and sum(self.live.values()) + more > self._peak:
+            self.settle()
+        self.live[record.category] += more
+        record.nbytes = nbytes
+        total = sum(self.live.values())
+        if total > self._peak:
+            self._peak = total
+            self._rising = True
+
+    def _refile(self, key: int, record: _Record, category: str) -> None:
+        self._note_peak()
+        self.live[record.category] -= record.nbytes
+        self.live[category] += record.nbytes
+        record.category = category
+        if category == "temporaries":
+            self._unnamed[key] = record
+        else:
+            self._unnamed.pop(key, None)
+
+    def _note_peak(self) -> None:
+        """Keep what the peak is made of, if this is one: called before anything becomes less."""
+        if self._rising:
+            self._rising = False
+            self._at_peak = dict(self.live)
+            self._unnamed_at_peak = [(record, record.nbytes) for record in self._unnamed.values()]
+
+
+def _owners(storage: torch.UntypedStorage) -> int:
+    """How many there are in C++: tensors, and what makes it an object of Python."""
+    return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

@@ -1,0 +1,151 @@
+"""What a step uses, found by torch's global hooks: which modules run, which optimizers step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pytest_ddpperf.instruments.counting.flops import OUTSIDE
+from pytest_ddpperf.instruments.counting.storages import bytes_of
+
+_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
+
+
+class Touched:
+    """The modules and optimizers of a step, as they come to be used.
+
+    Attributes:
+        roots: modules that ran while no other did: whole models, losses.
+        optimizers: those that stepped, also one inside of another.
+
+    Args:
+        on_gradients: called with an optimizer's parameters when it is about to step: their gradients are complete.
+        on_step: called with an optimizer when it has stepped, not by another one.
+    """
+
+    def __init__(
+        self,
+        on_gradients: Callable[[list[torch.Tensor]], None],
+        on_step: Callable[[torch.optim.Optimizer], None],
+    ) -> None:
+        self.roots: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self._on_gradients = on_gradients
+        self._on_step = on_step
+        self._running: list[str] = []
+        self._stepping = 0
+        self._paths: dict[nn.Module, str] = {}
+
+    def add(self, module: nn.Module) -> None:
+        """Know of a model before it runs; those that it has inside have paths from it."""
+        if module in self._paths:
+            return
+        models = sum(1 for root in self.roots if _has_parameters(root))
+        self.roots.append(module)
+        prefix = type(module).__name__ if not _has_parameters(module) else f"model{models + 1}" if models else ""
+        for name, inside in module.named_modules():
+            path = ".".join(part for part in (prefix, *_parts(module, name)) if part)
+            self._paths.setdefault(inside, path or "model")
+
+    @property
+    def running(self) -> str:
+        """The path of the innermost module whose forward is running, without the names of wrappers."""
+        return self._running[-1] if self._running else OUTSIDE
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """All parameters, of models and of optimizers, each once."""
+        found: dict[torch.Tensor, None] = {}
+        for root in self.roots:
+            found.update(dict.fromkeys(root.parameters()))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                found.update(dict.fromkeys(group["params"]))
+        return list(found)
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """All buffers of models."""
+        return list({buffer: None for root in self.roots for buffer in root.buffers()})
+
+    @property
+    def optimizer_state(self) -> list[torch.Tensor]:
+        """The tensors that optimizers keep for their parameters."""
+        return [
+            value
+            for optimizer in self.optimizers
+            for state in optimizer.state.values()
+            for value in (state.values() if isinstance(state, dict) else ())
+            if isinstance(value, torch.Tensor)
+        ]
+
+    def state_bytes(self) -> dict[str, float]:
+        """What training keeps on this rank: bytes of parameters, of their gradients now, and of optimizer states.
+
+        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of what is sharded only
+        this rank's part. The numbers that optimizers keep beside (Adam's count of steps) are left out.
+        """
+        parameters = self.parameters
+        known: set[int] = set()
+        return {
+            "parameters": float(bytes_of(parameters, known)),
+            "gradients": float(bytes_of(gradients_of(parameters), known)),
+            "optimizer_state": float(bytes_of((state for state in self.optimizer_state if state.dim()), known)),
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, what runs and steps is noted."""
+        self._running.clear()
+        self._stepping = 0
+        with ExitStack() as hooks:
+            for handle in (
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._leave, always_call=True),
+                register_optimizer_step_pre_hook(self._begin_step),
+                register_optimizer_step_post_hook(self._end_step),
+            ):
+                hooks.callback(handle.remove)
+            yield
+
+    def _enter(self, module: nn.Module, _args: Any) -> None:
+        if not self._running:
+            self.add(module)
+        self._running.append(self._paths.get(module) or self.running)
+
+    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        if self._running:
+            self._running.pop()
+
+    def _begin_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if optimizer not in self.optimizers:
+            self.optimizers.append(optimizer)
+        self._stepping += 1
+        self._on_gradients([parameter for group in optimizer.param_groups for parameter in group["params"]])
+
+    def _end_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._stepping -= 1
+        if not self._stepping:
+            self._on_step(optimizer)
+
+
+def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients that there are now."""
+    return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _parts(root: nn.Module, name: str) -> list[str]:
+    """The parts of a module's name without what wraps the model, or parts of it."""
+    parts = name.split(".")
+    wrapped = isinstance(root, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+    return [part for part in (parts[1:] if wrapped else parts) if part not in _WRAPPERS]

@@ -1,0 +1,82 @@
+"""What a trace amounts to: seconds and bytes by phase and section. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from pytest_ddpperf.instruments.phases.recorder import Trace
+from pytest_ddpperf.phases import PHASES, MemoryKind, MemoryUse, PhaseTimes, SectionTimes
+
+Reading = tuple[int, "int | None"]  # bytes now, and the most there were since the reading before
+
+
+def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
+    """The steps of a trace, taken apart.
+
+    The time between two marks goes to one phase only, and to every section around, so phases add up to the step and
+    sections with what is in them do not.
+
+    Args:
+        trace: of the steps that were timed.
+        seconds: between each mark and the next.
+        memory: the kind of bytes, and the trace of a step whose marks are readings of them; None where there are none.
+    """
+    steps = len(trace.starts)
+    phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
+    whole: dict[str, list[float]] = defaultdict(lambda: [0.0] * steps)
+    own: dict[str, list[float]] = defaultdict(lambda: [0.0] * steps)
+    for step, interval in _intervals(trace):
+        place, duration = trace.places[interval], seconds[interval]
+        phases[place.phase][step] += duration
+        for path in place.sections:
+            whole[path][step] += duration
+        if place.sections:
+            own[place.sections[-1]][step] += duration
+    counts = _entries(trace)
+    of_phases, of_sections = ({}, {}) if memory is None else _memory_uses(*memory)
+    return PhaseTimes(
+        seconds={phase: tuple(times) for phase, times in phases.items()},
+        sections=tuple(
+            SectionTimes(path, counts[path] / steps, tuple(times), tuple(own[path]), of_sections.get(path))
+            for path, times in whole.items()
+        ),
+        memory=of_phases,
+    )
+
+
+def _intervals(trace: Trace) -> Iterator[tuple[int, int]]:
+    """The number of the step and that of each interval between marks."""
+    for step, (first, end) in enumerate(pairwise((*trace.starts, len(trace.places)))):
+        for interval in range(first, end):
+            yield step, interval
+
+
+def _entries(trace: Trace) -> dict[str, int]:
+    """How many times each section was entered: gone into from the place just outside of it."""
+    counts: dict[str, int] = defaultdict(int)
+    for outside, place in pairwise(trace.places):
+        if place.parent is outside and len(place.sections) > len(outside.sections):
+            counts[place.sections[-1]] += 1
+    return counts
+
+
+def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:
+    """The bytes of phases, without what is inside them, and of sections, with what is inside them."""
+    phases: dict[str, MemoryUse] = {}
+    sections: dict[str, MemoryUse] = {}
+    readings: Sequence[Reading] = trace.marks
+    for place, ((before, _), (after, peak)) in zip(trace.places, pairwise(readings), strict=True):
+        _add(phases, place.phase, MemoryUse(kind, after - before, peak))
+        for path in place.sections:
+            _add(sections, path, MemoryUse(kind, after - before, peak))
+    return phases, sections
+
+
+def _add(uses: dict[str, MemoryUse], name: str, more: MemoryUse) -> None:
+    before = uses.get(name)
+    if before is not None:
+        peaks = [peak for peak in (before.peak, more.peak) if peak is not None]
+        more = MemoryUse(more.kind, before.change + more.change, max(peaks, default=None))
+    uses[name] = more

@@ -1,0 +1,80 @@
+"""The diagnosed pass on one rank: a few more steps, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.instruments.phases.breakdown import break_down
+from pytest_ddpperf.instruments.phases.compiler import compiled_frames, uncompiled
+from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.phases.recorder import Recorder
+from pytest_ddpperf.instruments.phases.seams import Seam, followed, optimizers_followed, torch_seams
+from pytest_ddpperf.phases import PhaseTimes
+
+if TYPE_CHECKING:
+    import torch
+
+
+def diagnose(run: Callable[[], object], steps: int, device: torch.device, seams: Sequence[Seam] = ()) -> PhaseTimes:
+    """Where the time of a step goes: ``run`` is called ``steps`` + 1 times, under instruments.
+
+    The first step is for memory alone, for reading it takes longer than a mark of the clock; the others are timed. In
+    each, time goes to one phase only, so the phases of a step add up to it:
+
+    - ``data_wait``: a DataLoader is asked for the next batch, or for a new epoch.
+    - ``forward``: a call of a module that no other module called, with all that its hooks do: DDP's broadcast of
+      buffers, FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``seams`` has it.
+    - ``backward``: autograd runs. What is recomputed there belongs to it, and so do gradients that are sent there, the
+      wait for the last of them included: how much of it is communication, no timer of phases can tell.
+    - ``gradient_sync``: the rank begins a collective or waits for one, whatever is sent, outside of the other phases.
+    - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
+    - ``other``: all that is none of these, and whatever torch.compile has taken into the graph of a whole step.
+
+    On CUDA the clock is that of the current stream, and nothing waits for it: a phase lasts as long as the stream took
+    to get through it, so host work that is hidden behind the device's costs nothing, waits for data too. What happens
+    in other threads belongs to the phase that the step's own thread is in.
+
+    Args:
+        run: one step, which all ranks do together; already warmed up.
+        steps: how many are timed, at least one; the same on all ranks.
+        device: where the steps compute.
+        seams: more functions that are a phase, beside those of torch.
+
+    Raises:
+        Exception: what ``run`` raises; no instrument is left behind.
+    """
+    recorder = Recorder()
+    reader = memory_reader(device)
+    with followed(recorder, (*torch_seams(), *seams)), ExitStack() as optimizers:
+        optimizers.enter_context(optimizers_followed(recorder))
+        frames = compiled_frames()
+        first = recorder.record(run, 1, _nothing if reader is None else reader[1])
+        if compiled_frames() > frames:
+            optimizers.close()  # they are part of a compiled step, which must be the one that was timed
+        clock, mark = _growing(device, marks=len(first.marks) * steps)
+        clock.settle()
+        trace = recorder.record(run, steps, mark)
+    return break_down(trace, clock.seconds(trace.marks), None if reader is None else (reader[0], first))
+
+
+def _growing(device: torch.device, marks: int) -> tuple[Clock, Callable[[], Any]]:
+    """A clock, and its mark, that goes on where a step makes more marks than the one that was counted."""
+    first = clock = clock_for(device, marks)
+
+    @uncompiled
+    def mark() -> Any:
+        nonlocal clock
+        try:
+            return clock.mark()
+        except StopIteration:
+            clock = clock_for(device, marks)
+            return clock.mark()
+
+    return first, mark
+
+
+def _nothing() -> None:
+    """Memory that the system does not tell of."""

@@ -1,0 +1,127 @@
+"""A stack of phases and sections, and one mark at each change of what is on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
+
+# What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
+# them in backward, full buckets are sent in backward: all that stays where it is. A module may be a whole training
+# step, an optimizer may run in backward or ask for a loss (LBFGS): then the inner one has the time.
+OPENS: Mapping[str, frozenset[str]] = {
+    DATA_WAIT: frozenset(),
+    FORWARD: frozenset({DATA_WAIT, BACKWARD, OPTIMIZER}),
+    BACKWARD: frozenset({OPTIMIZER}),
+    GRADIENT_SYNC: frozenset(),
+    OPTIMIZER: frozenset({FORWARD, BACKWARD}),
+    OTHER: frozenset(PHASES) - {OTHER},
+}
+
+
+class Place:
+    """What is on the stack, down to its ground. There is one of each, however often a step comes by.
+
+    Attributes:
+        parent: what is there without the topmost; None for the empty stack.
+        phase: who gets the time here.
+        sections: the paths of the user's sections around, from the outermost to the innermost.
+        opens: the phases that may begin here.
+    """
+
+    __slots__ = ("_inner", "opens", "parent", "phase", "sections")
+
+    def __init__(self, parent: Place | None, phase: str, sections: tuple[str, ...]) -> None:
+        self.parent = parent
+        self.phase = phase
+        self.sections = sections
+        self.opens = OPENS[phase]
+        self._inner: dict[tuple[str, bool], Place] = {}
+
+    def phase_inside(self, phase: str) -> Place:
+        """Where a phase begins here."""
+        key = phase, False
+        if key not in self._inner:
+            self._inner[key] = Place(self, phase, self.sections)
+        return self._inner[key]
+
+    def section_inside(self, name: str) -> Place:
+        """Where a section begins here: one with the name of a phase is that phase, for the user says so."""
+        key = name, True
+        if key not in self._inner:
+            path = f"{self.sections[-1]}/{name}" if self.sections else name
+            self._inner[key] = Place(self, name if name in PHASES else self.phase, (*self.sections, path))
+        return self._inner[key]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was on top of the stack when.
+
+    Attributes:
+        marks: whatever was read at each change and at the end: one more than there are ``places``.
+        places: the place from each mark to the next.
+        starts: the number of the mark with which each step begins.
+    """
+
+    marks: list[Any]
+    places: list[Place]
+    starts: list[int]
+
+
+class Recorder:
+    """Follows the thread that made it through its steps; what happens in others is of no phase of its own."""
+
+    def __init__(self) -> None:
+        for instrument in (
+            Recorder.enter,
+            Recorder.enter_section,
+            Recorder.go,
+            Place.__init__,
+            Place.phase_inside,
+            Place.section_inside,
+        ):
+            uncompiled(instrument)
+        self._ground = Place(None, OTHER, ())
+        self._top = self._ground
+        self._thread = get_ident()
+        self._mark: Callable[[], Any] = lambda: None
+        self._marks: list[Any] = []
+        self._places: list[Place] = []
+
+    def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
+        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and what it gives is kept."""
+        self._mark, self._marks, self._places = mark, [], []
+        starts = []
+        for _ in range(steps):
+            starts.append(len(self._marks))
+            self.go(self._ground)
+            run()
+        self.go(self._ground)
+        return Trace(self._marks, self._places[:-1], starts)
+
+    def enter(self, phase: str) -> Place | None:
+        """Begin a phase; gives the place to go back to, or None where it belongs to the phase that is there already."""
+        before = self._top
+        if phase not in before.opens or get_ident() != self._thread:
+            return None
+        self.go(before.phase_inside(phase))
+        return before
+
+    def enter_section(self, name: str) -> Place | None:
+        """Begin a section of the user's; gives the place to go back to, None in another thread."""
+        if get_ident() != self._thread:
+            return None
+        before = self._top
+        self.go(before.section_inside(name))
+        return before
+
+    def go(self, place: Place) -> None:
+        """Be at a place from now on: inside something, or back, whatever was left open on the way."""
+        self._marks.append(self._mark())
+        self._places.append(place)
+        self._top = place

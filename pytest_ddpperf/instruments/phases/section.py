@@ -1,0 +1,31 @@
+"""The parts of a step that a user names."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.instruments.phases.recorder import Place
+
+
+class Section:
+    """``with ctx.phase(name)``: does nothing, until a diagnosed pass puts methods that do something in place of these.
+
+    There is no state to be asked whether a pass runs: that would cost time in timed steps, and make torch.compile
+    compile again what it has compiled without one.
+    """
+
+    __slots__ = ("before", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.before: Place | None = None
+
+    def __enter__(self) -> None:
+        """Nothing, outside of the pass."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing, outside of the pass."""

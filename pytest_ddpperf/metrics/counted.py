@@ -1,0 +1,29 @@
+"""Counts as series: one exact number each, gated without any statistics."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.counts import UNITS, Counts
+from pytest_ddpperf.records import Series
+
+DERIVED = frozenset({"collective_send_bytes", "flops_forward", "flops_backward"})
+"""Counts that move with others: shown, and not judged twice."""
+
+
+def counted_series(counts: Counts) -> tuple[Series, ...]:
+    """A series for each metric that was counted, in the order of ``UNITS``; unstable ones are not gated."""
+    return tuple(
+        Series(
+            metric=metric,
+            unit=unit,
+            better="lower",
+            family="counted",
+            scale="exact",
+            gated=metric not in DERIVED and metric not in counts.unstable,
+            slack=0.0,
+            samples=(counts.totals[metric],),
+            value=counts.totals[metric],
+            interval=None,
+        )
+        for metric, unit in UNITS.items()
+        if metric in counts.totals
+    )

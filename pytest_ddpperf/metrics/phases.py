@@ -1,0 +1,110 @@
+"""Where the time of a step went, over all ranks and launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_ddpperf.phases import MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records import Launch, Measurement
+
+Samples = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SectionSummary:
+    """A section of the user's, over all ranks and launches.
+
+    Attributes:
+        path: ``outer/inner``.
+        count: how many times a step enters it.
+        seconds: of a step, in all entries together, with the sections inside it.
+        own_seconds: the same without those.
+        share: ``seconds`` as a fraction of the step.
+        memory: the largest change and the largest peak that a rank saw; None where the system does not tell.
+    """
+
+    path: str
+    count: float
+    seconds: float
+    own_seconds: float
+    share: float
+    memory: MemoryUse | None
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one entry."""
+        return self.seconds / self.count
+
+
+def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
+    """The samples of one phase: seconds of a step that the average rank spent in it.
+
+    The average over ranks, because it keeps the sum: the phases of a launch add up to its step, which phases each of
+    its own slowest rank would not do. A rank that is slow in one phase makes the others wait in another one, so there
+    is no rank either whose phases would stand for all.
+
+    The average over the faster half of the steps, for the same sum; the typical step that ``step_time`` gives is the
+    middle of that half.
+    """
+
+    def samples(measurement: Measurement) -> Samples | None:
+        ranks = [_ranks(launch) for launch in measurement.launches]
+        known = [phases for phases in ranks if phases is not None]
+        if len(known) < len(ranks):
+            return None
+        return tuple(_mean([rank.seconds[phase] for rank in phases], _faster_half(phases)) for phases in known)
+
+    return samples
+
+
+def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
+    """The user's sections, in the order in which steps come to them; averages as of ``phase_seconds``.
+
+    A rank that does not have a section spends no time in it.
+    """
+    launches = [phases for phases in map(_ranks, measurement.launches) if phases is not None]
+    # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
+    paths = dict.fromkeys(section.path for phases in launches for rank in phases for section in rank.sections)
+    return tuple(_summary(path, launches) for path in paths)
+
+
+def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:
+    counts, whole, own, steps = [], [], [], []
+    uses: list[MemoryUse] = []
+    for phases in launches:
+        kept = _faster_half(phases)
+        none = SectionTimes(path, 0.0, (0.0,) * len(phases[0].step_times), (0.0,) * len(phases[0].step_times))
+        found = [next((one for one in rank.sections if one.path == path), none) for rank in phases]
+        counts.append(fmean(one.count for one in found))
+        whole.append(_mean([one.seconds for one in found], kept))
+        own.append(_mean([one.own_seconds for one in found], kept))
+        steps.append(_mean([rank.step_times for rank in phases], kept))
+        uses += [one.memory for one in found if one.memory is not None]
+    seconds = fmean(whole)
+    return SectionSummary(path, fmean(counts), seconds, fmean(own), seconds / fmean(steps), _largest(uses))
+
+
+def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
+    if not uses:
+        return None
+    peaks = [use.peak for use in uses if use.peak is not None]
+    return MemoryUse(uses[0].kind, max(use.change for use in uses), max(peaks, default=None))
+
+
+def _ranks(launch: Launch) -> list[PhaseTimes] | None:
+    """The ranks' phases; None where a rank has none."""
+    known = [rank.phases for rank in launch.ranks if rank.phases is not None]
+    return known if len(known) == len(launch.ranks) else None
+
+
+def _faster_half(ranks: Sequence[PhaseTimes]) -> list[int]:
+    """The numbers of the faster steps, at least one: other load on the machine only ever makes steps longer."""
+    times = [math.fsum(step) for step in zip(*(rank.step_times for rank in ranks), strict=True)]
+    return sorted(range(len(times)), key=times.__getitem__)[: (len(times) + 1) // 2]
+
+
+def _mean(ranks: Sequence[Sequence[float]], steps: Sequence[int]) -> float:
+    return fmean(seconds[step] for seconds in ranks for step in steps)

@@ -1,0 +1,28 @@
+"""The counted launch, as a rank lives it: build the step, count what a call of it does. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.counts import Counts
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.loop import LaunchJob
+
+
+def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
+    """What one step of the job does on this rank; the job's plan is not looked at.
+
+    Raises:
+        WorkloadError: the subject does not keep its contract.
+        SettingError: there is no such strategy, or not for this world size.
+        RankSkipped: this device cannot do what the settings ask for.
+    """
+    from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+    from pytest_ddpperf.training.step import build_step
+
+    step = build_step(ctx, job)
+    try:
+        return count_step(step.run, Countable(ctx.device, step.modules, step.optimizers))
+    finally:
+        step.close()

@@ -1,0 +1,241 @@
+"""Counts on real ranks equal what the strategies' formulas say; M is the bytes of all parameters, n the ranks.
+
+The model is two blocks of two linear layers, 16 x 16 with a bias: 2 x 2 x 272 = 1088 parameters, all of them in blocks,
+in 8 tensors whose first dimension 4 ranks can share. M = 4352 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
+
+PARAMETERS = 1088
+M = 4 * PARAMETERS
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "naive": ("naive", {}),
+    "flat": ("flat", {}),
+    "overlap": ("overlap", {}),
+    "bucketed": ("bucketed", {}),
+    "ddp": ("ddp", {}),
+    "ddp autocast": ("ddp", {"autocast": True}),
+    "ddp accumulating": ("ddp", {"micro_steps": 4}),
+    "ddp accumulating, always synchronised": ("ddp", {"micro_steps": 4, "quiet": False}),
+    "ddp bf16": ("ddp[comm_hook=bf16]", {}),
+    "zero1": ("zero1", {}),
+    "fsdp1": ("fsdp1", {}),
+    "fsdp1 SHARD_GRAD_OP": ("fsdp1[sharding=SHARD_GRAD_OP]", {}),
+    "fsdp2": ("fsdp2", {}),
+    "fsdp2 accumulating": ("fsdp2", {"micro_steps": 2}),
+    "fsdp2 without resharding": ("fsdp2[reshard_after_forward=false]", {}),
+}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(16, 16)
+        self.down = nn.Linear(16, 16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden: Tensor = self.down(torch.tanh(self.up(inputs)))
+        return inputs + hidden
+
+
+def step_of(
+    ctx: RankContext, strategy: str, *, micro_steps: int = 1, quiet: bool = True, autocast: bool = False
+) -> Callable[[], None]:
+    model = nn.Sequential(Block(), Block())
+    parallel = parallelise(strategy, model, ctx, list(model))
+    factory = partial(torch.optim.Adam, lr=1e-3)
+    make = parallel.make_optimizer
+    optimizer = factory(parallel.module.parameters()) if make is None else make(factory)
+    no_sync = parallel.no_sync if quiet and parallel.no_sync is not None else nullcontext
+    inputs = torch.ones(4, 16)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        for left in reversed(range(micro_steps)):
+            with no_sync() if left else nullcontext():
+                with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
+                    loss = parallel.module(inputs).square().mean()
+                loss.backward()
+        parallel.synchronise()
+        optimizer.step()
+
+    return run
+
+
+def count_cases(ctx: RankContext) -> dict[str, Counts]:
+    return {
+        case: count_step(step_of(ctx, strategy, **how), Countable(ctx.device))  # type: ignore[arg-type]
+        for case, (strategy, how) in CASES.items()
+    }
+
+
+Found = tuple[int, tuple[dict[str, Counts], ...]]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def found(request: pytest.FixtureRequest, counting_launcher: Launcher) -> Found:
+    """The number of ranks, and each one's counts by case."""
+    ranks: int = request.param
+    launched = counting_launcher.run(count_cases, world_size=ranks, backend="gloo", device="cpu", timeout=120)
+    return ranks, launched.values
+
+
+def collectives(counts: Counts) -> dict[str, tuple[float, float]]:
+    """Calls and bytes by collective."""
+    return {
+        name: (calls, counts.details["collective_bytes"][name])
+        for name, calls in counts.details["collective_calls"].items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("naive", {"all_reduce": (8, M)}),  # one for each parameter
+        ("flat", {"all_reduce": (1, M)}),
+        ("overlap", {"all_reduce": (8, M)}),
+        ("bucketed", {"all_reduce": (1, M)}),  # the first bucket holds 1 MiB
+        ("ddp", {"all_reduce": (1, M)}),
+        ("ddp autocast", {"all_reduce": (1, M)}),  # parameters and gradients stay fp32
+        ("ddp accumulating", {"all_reduce": (1, M)}),
+        ("ddp accumulating, always synchronised", {"all_reduce": (4, 4 * M)}),
+        ("ddp bf16", {"all_reduce": (1, M / 2)}),
+        ("zero1", {"all_reduce": (1, M), "broadcast": (8, M)}),  # each parameter, by the rank that updated it
+        ("fsdp1", {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}),  # forward and backward of each block
+        ("fsdp1 SHARD_GRAD_OP", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
+        ("fsdp2", {"all_gather": (4, 2 * M), "reduce_scatter": (2, M)}),
+        ("fsdp2 without resharding", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
+    ],
+)
+def test_collectives_are_those_of_the_strategy(
+    found: Found, case: str, expected: dict[str, tuple[float, float]]
+) -> None:
+    _, ranks = found
+    for counts in ranks:
+        assert collectives(counts[case]) == expected
+        assert counts[case].unstable == {}
+
+
+def test_accumulation_gathers_for_each_micro_batch_and_scatters_once(found: Found) -> None:
+    """With 2 micro-batches 2 x 2 M are gathered; torch prefetches some of it in vain where it is told of the last."""
+    for counts in found[1]:
+        seen = collectives(counts["fsdp2 accumulating"])
+        assert seen["reduce_scatter"] == (2, M)
+        assert seen["all_gather"][1] >= 4 * M
+
+
+@pytest.mark.parametrize(
+    ("case", "times"),
+    [
+        ("ddp", 2.0),
+        ("ddp accumulating, always synchronised", 8.0),
+        ("zero1", 3.0),  # torch's sends the parameters beside an all-reduce; the paper's ZeRO-1 would have 2
+        ("fsdp1", 3.0),
+        ("fsdp1 SHARD_GRAD_OP", 2.0),
+        ("fsdp2", 3.0),
+    ],
+)
+def test_bytes_sent_are_those_of_the_formula(found: Found, case: str, times: float) -> None:
+    """2 M (n-1)/n for DDP, 3 M (n-1)/n for full sharding (Zhao et al. 2023, section 3.2; Rajbhandari et al., 7)."""
+    n, ranks = found
+    assert [counts[case].totals["collective_send_bytes"] for counts in ranks] == [times * M * (n - 1) / n] * n
+
+
+@pytest.mark.parametrize(
+    ("case", "bytes_per_parameter"),
+    [("naive", 16), ("ddp", 16), ("ddp autocast", 16), ("bucketed", 16), ("fsdp1", 16), ("fsdp2", 16)],
+)
+def test_model_state_is_what_adam_needs(found: Found, case: str, bytes_per_parameter: int) -> None:
+    """4 bytes each for parameter, gradient and two moments; sharded, each rank has its part of all of them."""
+    n, ranks = found
+    share = n if case.startswith("fsdp") else 1
+    whole = bytes_per_parameter * PARAMETERS / share
+    for counts in ranks:
+        assert counts[case].totals["model_state_bytes"] == whole
+        assert counts[case].details["model_state_bytes"] == {
+            "parameters": whole / 4,
+            "gradients": whole / 4,
+            "optimizer_state": whole / 2,
+        }
+
+
+def test_zero1_shares_out_the_optimizer_state_only(found: Found) -> None:
+    """8 bytes a parameter on each rank, and 8 more on one of them: in the mean 8 + 8/n."""
+    n, ranks = found
+    states = [counts["zero1"].details["model_state_bytes"] for counts in ranks]
+    assert {state["parameters"] + state["gradients"] for state in states} == {8.0 * PARAMETERS}
+    assert sum(state["optimizer_state"] for state in states) == 8 * PARAMETERS
+    assert max(state["optimizer_state"] for state in states) < 8 * PARAMETERS / n * 1.5
+
+
+def test_nothing_is_kept_from_step_to_step(found: Found) -> None:
+    for counts in found[1]:
+        assert {case: one.totals["retained_bytes"] for case, one in counts.items()} == dict.fromkeys(CASES, 0.0)
+        assert {one.totals["optimizer_steps"] for one in counts.values()} == {1.0}
+
+
+def test_buckets_are_ddps_own(found: Found) -> None:
+    for counts in found[1]:
+        assert counts["ddp"].details["ddp_buckets"] == {"bucket 0": M}
+        assert counts["zero1"].totals["ddp_buckets"] == 1
+        assert counts["naive"].totals["ddp_buckets"] == 0
+
+
+def test_replicas_hold_more_at_the_peak_than_shards(found: Found) -> None:
+    """The copy of the gradients in DDP's buckets is a temporary: M more than without."""
+    for counts in found[1]:
+        ddp, naive = counts["ddp"].details["peak_tensor_bytes"], counts["naive"].details["peak_tensor_bytes"]
+        assert ddp["temporaries"] >= M
+        assert ddp["parameters"] == naive["parameters"] == M
+        assert counts["fsdp2"].totals["peak_tensor_bytes"] < counts["ddp"].totals["peak_tensor_bytes"]
+        without = counts["fsdp2 without resharding"].totals["peak_tensor_bytes"]
+        assert counts["fsdp2"].totals["peak_tensor_bytes"] < without
+
+
+def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
+    """4 rows x 4 layers x 2 x 256 = 8192 forward; in backward twice that, without the first layer's input."""
+    for counts in found[1]:
+        for case in ("naive", "ddp", "ddp autocast", "zero1", "fsdp1", "fsdp2"):
+            assert counts[case].details["flops_forward"] == dict.fromkeys(("0.up", "0.down", "1.up", "1.down"), 2048.0)
+            assert counts[case].totals["flops_backward"] == 2 * 8192 - 2048
+
+
+def test_counting_leaves_the_training_as_it_is(counting_launcher: Launcher) -> None:
+    def difference(ctx: RankContext) -> float:
+        """Between parameters after 6 steps under the counters and after 6 without."""
+
+        def trained(*, counted: bool) -> Tensor:
+            torch.manual_seed(0)
+            model = nn.Sequential(Block(), Block())
+            parallel = parallelise("overlap", model, ctx)
+            optimizer = torch.optim.Adam(model.parameters())
+
+            def run() -> None:
+                optimizer.zero_grad()
+                parallel.module(torch.full((4, 16), ctx.rank + 1.0)).square().mean().backward()
+                parallel.synchronise()
+                optimizer.step()
+
+            if counted:
+                count_step(run, Countable(ctx.device), warmup=2, steps=2)
+            else:
+                for _ in range(6):
+                    run()
+            return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+        return (trained(counted=True) - trained(counted=False)).abs().max().item()
+
+    assert counting_launcher.run(difference, world_size=2, backend="gloo", device="cpu").values == (0.0, 0.0)

@@ -1,0 +1,219 @@
+"""The counted pass over steps of one process, of which nothing is known but how to call them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.counts import UNITS, Counts
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+
+CPU = torch.device("cpu")
+
+
+def users_step(extra: Callable[[Tensor], object] = lambda _loss: None) -> Callable[[], Tensor]:
+    """Two linear layers, 8 x 4 + 8 and 2 x 8 + 2 parameters, 58 in all, with Adam; it keeps them to itself."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> Tensor:
+        loss: Tensor = model(torch.ones(3, 4)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        extra(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def count(run: Callable[[], Any], **how: Any) -> Counts:
+    return count_step(run, Countable(CPU, **how), warmup=1)
+
+
+def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
+    found = count(users_step())
+    assert found.unstable == {}
+    assert found.totals["optimizer_steps"] == 1
+    assert found.details["model_state_bytes"] == {
+        "parameters": 4 * 58,
+        "gradients": 4 * 58,  # though they are gone when the step ends
+        "optimizer_state": 8 * 58,
+    }
+    assert found.details["flops_forward"] == {"0": 2.0 * 3 * 4 * 8, "2": 2.0 * 3 * 8 * 2}
+    assert found.details["operators"]["aten.addmm"] == 2
+    assert found.totals["synchronisations"] == 0  # Adam's own count of steps is on the host
+    assert found.totals["collective_calls"] == 0
+    assert found.totals["retained_bytes"] == 0
+    assert found.totals.keys() == UNITS.keys() - {"kernel_launches", "device_copies"}
+
+
+def test_what_is_known_before_changes_nothing() -> None:
+    model = nn.Linear(4, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert count(step, modules=(model,), optimizers=(optimizer,)) == count(step)
+
+
+def test_two_runs_give_identical_counts() -> None:
+    assert count(users_step()) == count(users_step())
+
+
+def test_the_garbage_collector_does_not_show() -> None:
+    """A cycle with a tensor in each step; with the collector as it likes, and called in the middle of each."""
+
+    class Holder:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+            self.itself = self
+
+    def litter(loss: Tensor) -> None:
+        Holder(loss.detach().expand(1000).clone())
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        often = count(users_step(litter))
+    finally:
+        gc.set_threshold(*thresholds)
+    assert often == count(users_step(litter))
+    assert often.totals["retained_bytes"] == 0
+    assert gc.isenabled()
+
+
+def test_what_differs_between_steps_is_not_called_a_count() -> None:
+    calls = 0
+
+    def sometimes(loss: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            loss.exp()
+
+    found = count(users_step(sometimes))
+    assert set(found.unstable) == {"operators"}
+    assert "aten.exp" in found.unstable["operators"]
+    assert "in one step" in found.unstable["operators"]
+
+
+def test_an_optimizer_inside_of_another_steps_once() -> None:
+    class Outer(torch.optim.SGD):
+        inner: torch.optim.Optimizer
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
+
+    parameter = nn.Parameter(torch.ones(3))
+    outer = Outer([parameter], lr=0.1)
+    outer.inner = torch.optim.Adam([parameter])
+
+    def step() -> None:
+        parameter.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
+        outer.step()
+        parameter.grad = None
+
+    found = count(step)
+    assert found.details["optimizer_steps"] == {"Outer": 1.0}
+    assert found.details["model_state_bytes"] == {"parameters": 12.0, "gradients": 12.0, "optimizer_state": 24.0}
+
+
+def test_a_second_model_has_a_prefix_and_a_loss_its_class() -> None:
+    first, second, loss = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4)), nn.MSELoss()
+    inputs = torch.ones(3, 4)
+    found = count(lambda: loss(second(first(inputs)), inputs).backward())
+    assert found.details["flops_forward"] == {"0": 96.0, "model2.0": 96.0}
+
+
+def test_buffers_and_parameters_are_told_apart_at_the_peak() -> None:
+    model = nn.BatchNorm1d(16)  # 2 x 16 parameters; buffers: 2 x 16 floats and a counter of 8 bytes
+    inputs = torch.ones(4, 16)
+    at_peak = count(lambda: model(inputs).sum().backward()).details["peak_tensor_bytes"]
+    assert (at_peak["parameters"], at_peak["buffers"]) == (128.0, 136.0)
+
+
+def test_a_tensor_that_outlives_a_step_is_part_of_the_peak_of_all() -> None:
+    """The average of the parameters is never made while it could be seen."""
+    parameter = nn.Parameter(torch.ones(1000))
+    average = torch.zeros(1000)
+
+    def step() -> None:
+        with torch.no_grad():
+            average.lerp_(parameter, 0.1)
+
+    found = count(step)
+    assert found.details["peak_tensor_bytes"] == {"parameters": 4000.0, "temporaries": 4000.0}
+    assert found.unstable == {}
+
+
+def test_inference_without_graph_keeps_nothing() -> None:
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
+    inputs = torch.ones(64, 16)
+
+    def evaluate(*, recorded: bool) -> Callable[[], None]:
+        def step() -> None:
+            with torch.set_grad_enabled(recorded):
+                model(inputs).sum()
+
+        return step
+
+    kept = count(evaluate(recorded=True)).details["peak_tensor_bytes"]["activations"]
+    assert kept >= 4 * 64 * 16 * 4
+    assert "activations" not in count(evaluate(recorded=False)).details["peak_tensor_bytes"]
+
+
+def test_a_sparse_gradient_is_counted_with_its_indices() -> None:
+    table = nn.Embedding(100, 4, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    tokens = torch.tensor([1, 5, 7])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        table(tokens).sum().backward()
+        optimizer.step()
+
+    found = count(step)
+    assert found.details["model_state_bytes"]["gradients"] == 3 * 8 + 3 * 4 * 4
+    assert found.unstable == {}
+
+
+def test_what_was_compiled_is_counted_as_it_was_written() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+
+    torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
+
+    @torch.compile(backend="eager")
+    def forward(inputs: Tensor) -> Any:
+        torch._dynamo.graph_break()
+        return model(inputs).sum()
+
+    found = count_step(lambda: forward(torch.ones(3, 4)).backward(), Countable(CPU), warmup=2)
+    assert found.totals["graph_breaks"] == 1
+    assert found.totals["recompiles"] == 0
+    assert found.details["flops_forward"] == {"0": 192.0}
+
+
+def test_a_step_that_fails_leaves_nothing_behind() -> None:
+    calls = 0
+
+    def fails() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ValueError("no more data")
+
+    resize = torch.UntypedStorage.resize_
+    with pytest.raises(ValueError, match="no more data"):
+        count(fails)
+    assert torch.UntypedStorage.resize_ is resize
+    assert gc.isenabled()
+    assert torch._C._len_torch_dispatch_stack() == 0

@@ -1,0 +1,327 @@
+"""Small faults in a training step of two ranks: counts alone find each of them and say what it is.
+
+Every variant is counted on the same two ranks, one after another; what is compared with a sound step is its counts as
+they would be compared with a baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_ddpperf.counts import Counts, difference_text, merged
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
+
+RANKS = 2
+WIDTH = 16
+SEQUENCE = 8
+
+
+class Layer(nn.Module):
+    """Attention between two linear layers; ``padded`` doubles keys and values, and masks the second half of them."""
+
+    def __init__(self, *, padded: bool = False) -> None:
+        super().__init__()
+        self.split = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.padded = padded
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        queries, keys, values = self.split(inputs).unsqueeze(1).chunk(3, dim=-1)
+        mask = None
+        if self.padded:
+            keys, values = torch.cat([keys, keys], dim=2), torch.cat([values, values], dim=2)
+            mask = torch.arange(2 * SEQUENCE).expand(SEQUENCE, -1) < SEQUENCE
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        hidden: Tensor = self.out(mixed.squeeze(1))
+        return inputs + hidden
+
+
+class Renamed(Layer):
+    """The same under another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result = self.out
+        del self.out
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        queries, keys, values = self.split(inputs).unsqueeze(1).chunk(3, dim=-1)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values)
+        hidden: Tensor = self.result(mixed.squeeze(1))
+        return inputs + hidden
+
+
+class Wide(nn.Module):
+    """Three MiB of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(3)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs[:, 0].repeat(1, 512 // WIDTH))
+        return outputs
+
+
+class Normed(nn.Module):
+    """Has buffers: mean and variance, 64 bytes each, and a counter of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(SEQUENCE * 2)
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(self.norm(inputs.repeat(1, 2, 1)))
+        return outputs
+
+
+def layers(kind: Callable[[], nn.Module] = Layer) -> nn.Module:
+    return nn.Sequential(kind(), kind())
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A training step, sound unless told otherwise."""
+
+    strategy: str = "ddp"
+    model: Callable[[], nn.Module] = layers
+    micro_steps: int = 1
+    no_sync: bool = True
+    updates: int = 1
+    retain_graph: bool = False
+    recomputed: bool = False
+    evaluated: bool = False
+    no_grad: bool = True
+    also: Callable[[Tensor, list[Any]], object] | None = None
+    batch_seed: int = 0
+
+
+def reduce_loss(loss: Tensor, _kept: list[Any]) -> None:
+    dist.all_reduce(loss.detach())
+
+
+def keep_graph(loss: Tensor, kept: list[Any]) -> None:
+    kept.append(loss)
+
+
+def keep_value(loss: Tensor, kept: list[Any]) -> None:
+    kept.append(loss.detach().expand(25).clone())
+
+
+def read(loss: Tensor, _kept: list[Any]) -> None:
+    loss.item()
+
+
+VARIANTS = {
+    "sound": Variant(),
+    "extra all-reduce": Variant(also=reduce_loss),
+    "accumulating": Variant(micro_steps=4),
+    "lost no_sync": Variant(micro_steps=4, no_sync=False),
+    "bf16": Variant(strategy="ddp[comm_hook=bf16]"),
+    "large buckets": Variant(strategy="ddp[bucket_cap_mb=25]", model=Wide),
+    "small buckets": Variant(strategy="ddp[bucket_cap_mb=1]", model=Wide),
+    "unused parameters looked for": Variant(strategy="ddp[find_unused_parameters=true]"),
+    "buffers kept": Variant(strategy="ddp[broadcast_buffers=false]", model=Normed),
+    "buffers broadcast": Variant(strategy="ddp[broadcast_buffers=true]", model=Normed),
+    "two updates": Variant(updates=2),
+    "recomputed": Variant(recomputed=True),
+    "padded attention": Variant(model=partial(layers, partial(Layer, padded=True))),
+    "retained graph": Variant(also=keep_graph, retain_graph=True),
+    "kept tensor": Variant(also=keep_value),
+    "evaluated": Variant(evaluated=True),
+    "evaluated with gradients": Variant(evaluated=True, no_grad=False),
+    "sharded": Variant(strategy="fsdp2[reshard_after_forward=false]"),
+    "gathered twice": Variant(strategy="fsdp2[reshard_after_forward=true]"),
+    "item": Variant(also=read),
+    "renamed": Variant(model=partial(layers, Renamed)),
+    "other batch": Variant(batch_seed=1),
+}
+
+
+def step_of(ctx: RankContext, variant: Variant) -> Callable[[], None]:
+    model = variant.model()
+    blocks = list(model) if isinstance(model, nn.Sequential) else []
+    if variant.recomputed:
+        inner = blocks[0].forward
+        blocks[0].forward = partial(torch.utils.checkpoint.checkpoint, inner, use_reentrant=False)
+    parallel = parallelise(variant.strategy, model, ctx, blocks)
+    optimizer = torch.optim.SGD(parallel.module.parameters(), lr=1e-3, momentum=0.9)
+    inputs = torch.randn(4, SEQUENCE, WIDTH, generator=torch.Generator().manual_seed(variant.batch_seed))
+    many = inputs.repeat(8, 1, 1)
+    kept: list[Any] = []
+
+    def micro_step() -> None:
+        loss = parallel.module(inputs).square().mean()
+        loss.backward(retain_graph=variant.retain_graph)
+        if variant.also is not None:
+            variant.also(loss, kept)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        for left in reversed(range(variant.micro_steps)):
+            if left and variant.no_sync and parallel.no_sync is not None:
+                with parallel.no_sync():
+                    micro_step()
+            else:
+                micro_step()
+        for _ in range(variant.updates):
+            optimizer.step()
+        if variant.evaluated:
+            with torch.set_grad_enabled(not variant.no_grad):
+                model(many).square().mean()
+
+    return run
+
+
+def count_variants(ctx: RankContext, variants: dict[str, Variant]) -> dict[str, Counts]:
+    return {name: count_step(step_of(ctx, variant), Countable(ctx.device)) for name, variant in variants.items()}
+
+
+@pytest.fixture(scope="module")
+def counted(counting_launcher: Launcher) -> dict[str, Counts]:
+    """The counts of all ranks by variant."""
+    ranks = counting_launcher.run(
+        count_variants, VARIANTS, world_size=RANKS, backend="gloo", device="cpu", timeout=120
+    ).values
+    return {name: merged([rank[name] for rank in ranks]) for name in VARIANTS}
+
+
+# Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
+FAULTS = [
+    (
+        "sound",
+        "extra all-reduce",
+        "collective_calls",
+        ["all_reduce 1 -> 2 calls per step (+1), bytes 8,704 B -> 8,708 B"],
+    ),
+    (
+        "accumulating",
+        "lost no_sync",
+        "collective_calls",
+        ["all_reduce 1 -> 4 calls per step (+3), bytes 8.50 KiB -> 34.0 KiB"],
+    ),
+    (
+        "bf16",
+        "sound",
+        "collective_bytes",
+        ["all_reduce 4.25 KiB -> 8.50 KiB per step (+4.25 KiB, +100 %), calls unchanged"],
+    ),
+    (
+        "large buckets",
+        "small buckets",
+        "collective_calls",
+        ["all_reduce 1 -> 3 calls per step (+2), bytes unchanged"],
+    ),
+    (
+        "large buckets",
+        "small buckets",
+        "ddp_buckets",
+        ["1 -> 3 buckets, 3.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB"],
+    ),
+    (  # one int32 for each of 8 parameters
+        "sound",
+        "unused parameters looked for",
+        "collective_calls",
+        ["all_reduce 1 -> 2 calls per step (+1), bytes 8.50 KiB -> 8.53 KiB"],
+    ),
+    (
+        "buffers kept",
+        "buffers broadcast",
+        "collective_bytes",
+        ["broadcast 0 B -> 136 B per step (+136 B), calls 0 -> 2"],  # those of one type together
+    ),
+    ("sound", "two updates", "optimizer_steps", ["SGD 1 -> 2 per step (+1)"]),
+    (  # 32 rows by 16 x 48: 49,152 FLOPs; attention 4 sequences x 2 x 2 x 8 x 8 x 16. torch stops before the last layer
+        "sound",
+        "recomputed",
+        "flops_forward",
+        [
+            "0.split 49.15 kFLOP -> 98.3 kFLOP per step (+49.15 kFLOP, +100 %)",
+            "recomputed in backward 0 kFLOP -> 16.38 kFLOP per step (+16.38 kFLOP)",
+        ],
+    ),
+    (
+        "sound",
+        "padded attention",
+        "flops_forward",
+        [f"{layer} 16.38 kFLOP -> 32.77 kFLOP per step (+16.38 kFLOP, +100 %)" for layer in "01"],
+    ),
+    ("sound", "kept tensor", "retained_bytes", ["activations 0 B -> 100 B per step (+100 B)"]),
+    (
+        "sharded",
+        "gathered twice",
+        "collective_calls",
+        ["all_gather 2 -> 4 calls per step (+2), bytes 8.50 KiB -> 17.0 KiB"],
+    ),
+    ("sound", "item", "synchronisations", ["item 0 -> 1 waits for the device per step (+1)"]),
+]
+
+
+@pytest.mark.parametrize(("then", "now", "metric", "words"), FAULTS, ids=[f"{fault[1]}-{fault[2]}" for fault in FAULTS])
+def test_a_fault_is_found_and_named(
+    counted: dict[str, Counts], then: str, now: str, metric: str, words: list[str]
+) -> None:
+    assert counted[then].totals[metric] < counted[now].totals[metric]
+    assert difference_text(metric, counted[then], counted[now]) == words
+    assert metric not in {**counted[then].unstable, **counted[now].unstable}
+
+
+def test_a_retained_graph_shows_as_the_activations_of_every_step(counted: dict[str, Counts]) -> None:
+    retained = counted["retained graph"]
+    assert retained.details["retained_bytes"]["activations"] >= 4 * 4 * SEQUENCE * WIDTH  # one at least
+    assert "retained_bytes" not in retained.unstable
+    assert counted["sound"].totals["retained_bytes"] == 0
+
+
+def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:
+    then, now = counted["evaluated"], counted["evaluated with gradients"]
+    assert now.totals["peak_tensor_bytes"] > then.totals["peak_tensor_bytes"]
+    (line, *_) = difference_text("peak_tensor_bytes", then, now)
+    assert line.startswith("activations ")
+
+
+def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict[str, Counts]) -> None:
+    for fault in ("extra all-reduce", "two updates", "kept tensor", "item", "unused parameters looked for"):
+        assert counted[fault].totals["flops"] == counted["sound"].totals["flops"], fault
+        assert counted[fault].details["ddp_buckets"] == counted["sound"].details["ddp_buckets"], fault
+    assert counted["lost no_sync"].totals["flops"] == counted["accumulating"].totals["flops"]
+
+
+def test_another_batch_changes_nothing(counted: dict[str, Counts]) -> None:
+    assert counted["other batch"] == counted["sound"]
+
+
+def test_another_name_changes_no_total(counted: dict[str, Counts]) -> None:
+    assert counted["renamed"].totals == counted["sound"].totals
+    assert "0.result" in counted["renamed"].details["flops"]
+
+
+def test_two_steps_of_every_variant_are_alike(counted: dict[str, Counts]) -> None:
+    """But for the peak where each step adds to it, of which retained_bytes tells how much."""
+    unstable = {(name, metric) for name, counts in counted.items() for metric in counts.unstable}
+    assert unstable == {("retained graph", "peak_tensor_bytes"), ("kept tensor", "peak_tensor_bytes")}
+
+
+def test_both_ranks_do_the_same(counted: dict[str, Counts]) -> None:
+    assert counted["sound"].by_rank == {}
+
+
+def test_a_second_run_counts_the_same(counting_launcher: Launcher, counted: dict[str, Counts]) -> None:
+    names = ("sound", "bf16", "gathered twice", "recomputed")
+    chosen = {name: VARIANTS[name] for name in names}
+    ranks = counting_launcher.run(
+        count_variants, chosen, world_size=RANKS, backend="gloo", device="cpu", timeout=60
+    ).values
+    assert {name: merged([rank[name] for rank in ranks]) for name in names} == {name: counted[name] for name in names}

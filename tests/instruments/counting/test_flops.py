@@ -1,0 +1,121 @@
+"""FLOPs by hand: a matrix product of (a x b) and (b x c) is a b c multiplications and as many additions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+
+CPU = torch.device("cpu")
+
+
+def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
+    def run() -> None:
+        model(*inputs).sum().backward()
+
+    return count_step(run, Countable(CPU), warmup=1)
+
+
+def test_a_transformer_has_the_flops_of_the_formula() -> None:
+    """Per block and token: 2 x weights of its four matrices, 2 x 2 x sequence x width for scores and mixing.
+
+    With width 128, feed-forward 256, 2 blocks, a head of 256 x 128, 2 sequences of 128 tokens:
+    weights of a block 128 x 384 + 128 x 128 + 2 x 128 x 256 = 131,072, attention 4 x 128 x 128 = 65,536;
+    forward: 256 tokens x (2 blocks x (2 x 131,072 + 65,536) + 2 x 32,768) = 184,549,376.
+    Backward is twice that for matrices, and 2.5 times for attention, whose scores are computed once more:
+    256 x (2 x (4 x 131,072 + 2.5 x 65,536) + 4 x 32,768) = 385,875,968.
+    """
+    model = LanguageModel(SMALL)
+    tokens = torch.randint(256, (2, SMALL.sequence))
+
+    def run() -> None:
+        next_byte_loss(model(tokens), tokens).backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    weights, attention, head = 131_072, 65_536, 32_768
+    forward = 256 * (2 * (2 * weights + attention) + 2 * head)
+    backward = 256 * (2 * (4 * weights + 2.5 * attention) + 4 * head)
+    assert (forward, backward) == (184_549_376, 385_875_968)
+    assert found.totals["flops_forward"] == forward
+    assert found.totals["flops_backward"] == backward
+    assert found.totals["flops"] == forward + backward
+    # 256 tokens x 2 x (forward) or 4 x (backward) x weights
+    assert found.details["flops"]["blocks.1.queries_keys_values"] == 256 * 6 * 128 * 384
+    assert found.details["flops_backward"]["blocks.0"] == 256 * 2.5 * attention
+    assert found.unstable == {}
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_linear_layer_has_a_forward_and_a_backward_for_its_weight(width: int) -> None:
+    """3 x 4 inputs that need no gradient: 2 x 3 x 4 x width in forward, and as many for the weight's gradient."""
+    found = flops_of_training(nn.Sequential(nn.Linear(4, width)), torch.ones(3, 4))
+    assert found.details["flops_forward"] == {"0": 24.0 * width}
+    assert found.details["flops_backward"] == {"0": 24.0 * width}
+
+
+def test_a_convolution_has_the_flops_of_its_kernel_at_every_place() -> None:
+    """5 channels from 3 by kernels of 3 x 3 at 6 x 6 places of 2 pictures: 2 x (3 x 9) x 5 x 36 x 2 = 19,440."""
+    found = flops_of_training(nn.Sequential(nn.Conv2d(3, 5, 3)), torch.ones(2, 3, 8, 8))
+    assert found.details["flops_forward"] == {"0": 19_440.0}
+    assert found.details["flops_backward"] == {"0": 19_440.0}
+
+
+class Recomputing(nn.Module):
+    """A linear layer of 8 x 8, and a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(self.work, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def work(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(inputs)
+        return torch.tanh(hidden @ hidden.T)
+
+
+def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
+    """2 rows: 2 x 2 x 8 x 8 = 256 for the layer, 2 x 2 x 2 x 8 = 64 for the product; each twice."""
+    inputs = torch.ones(2, 8, requires_grad=True)
+    found = flops_of_training(Recomputing(), inputs)
+    assert found.details["flops_forward"] == {"inner": 512.0, "model": 64.0, "recomputed in backward": 64.0}
+    assert found.details["flops_backward"] == {"inner": 512.0, "model": 128.0}
+
+
+def test_functions_of_ones_own_belong_to_the_module_that_calls_them() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: torch.autograd.function.FunctionCtx, inputs: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(inputs)
+            return inputs @ inputs
+
+        @staticmethod
+        def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
+            inputs: torch.Tensor = ctx.saved_tensors[0]  # type: ignore[attr-defined]
+            return grad @ inputs.T + inputs.T @ grad
+
+    class Squaring(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return Square.apply(inputs)  # type: ignore[no-untyped-call, no-any-return]
+
+    found = flops_of_training(nn.Sequential(nn.Linear(4, 4), Squaring()), torch.ones(4, 4))
+    assert found.details["flops_forward"] == {"0": 128.0, "1": 128.0}
+    assert found.details["flops_backward"] == {"0": 128.0, "1": 256.0}
+
+
+def test_inference_mode_hides_no_flops() -> None:
+    """There, a linear layer arrives whole, and is taken apart into what it is made of."""
+    layer = nn.Linear(4, 8)
+
+    def run() -> None:
+        with torch.inference_mode():
+            layer(torch.ones(3, 4))
+
+    found = count_step(run, Countable(CPU), warmup=0)
+    assert found.details["flops"] == {"model": 192.0}
+    assert found.details["operators"]["aten.addmm"] == 1.0

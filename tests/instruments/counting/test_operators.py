@@ -1,0 +1,83 @@
+"""Which operators count, which of them wait for a device; other devices stand in their arguments only."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
+
+aten = torch.ops.aten
+
+
+def on(device: str, dtype: torch.dtype = torch.float32, numel: int = 10) -> Any:
+    """What is asked of a tensor, without a GPU to put one on."""
+    return SimpleNamespace(
+        device=torch.device(device), dtype=dtype, numel=lambda: numel, element_size=lambda: dtype.itemsize
+    )
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (aten.mm.default, "aten.mm"),
+        (aten.add_.Tensor, "aten.add_"),
+        (aten.mul.out, "aten.mul"),  # all overloads are one
+        (aten.view.default, None),
+        (aten.t.default, None),
+        (aten.split.Tensor, None),
+        (aten.detach.default, None),
+        (aten._unsafe_view.default, None),
+        (aten.empty.memory_format, None),
+        (aten.zeros.default, "aten.zeros"),
+        (torch.ops.profiler._record_function_enter_new.default, None),
+        (torch.ops.c10d.allreduce_.default, None),  # counted as a collective
+        (torch.ops.higher_order.cond, "higher_order.cond"),
+    ],
+)
+def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
+    assert operator_name(func) == name
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "device", "expected"),
+    [
+        (aten._local_scalar_dense.default, (on("cuda"),), {}, "cuda", "item"),
+        (aten._local_scalar_dense.default, (on("cpu"),), {}, "cuda", None),  # Adam's count of steps lies on the host
+        (aten._local_scalar_dense.default, (on("cpu"),), {}, "cpu", "item"),  # as if it were a GPU
+        (aten.nonzero.default, (on("cpu"),), {}, "cpu", "nonzero"),
+        (aten.index.Tensor, (on("cuda"), [None, on("cuda", torch.bool)]), {}, "cuda", "index by mask"),
+        (aten.index.Tensor, (on("cuda"), [on("cuda", torch.int64)]), {}, "cuda", None),
+        (aten._to_copy.default, (on("cuda"),), {"device": torch.device("cpu")}, "cuda", "copy to host"),
+        (aten._to_copy.default, (on("cuda"),), {"device": "cpu", "non_blocking": True}, "cuda", None),
+        (aten._to_copy.default, (on("cuda"),), {"dtype": torch.bfloat16}, "cuda", None),
+        (aten._to_copy.default, (on("cpu"),), {"dtype": torch.bfloat16}, "cpu", None),
+        (aten.copy_.default, (on("cpu"), on("cuda")), {}, "cuda", "copy to host"),
+        (aten.copy_.default, (on("cpu"), on("cuda"), True), {}, "cuda", None),
+        (aten.copy_.default, (on("cuda"), on("cpu")), {}, "cuda", None),
+        (aten.mm.default, (on("cuda"), on("cuda")), {}, "cuda", None),
+    ],
+)
+def test_what_waits_for_the_device_is_known(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: str | None
+) -> None:
+    assert synchronisation(func, args, kwargs, device) == expected
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "device", "expected"),
+    [
+        (aten._to_copy.default, (on("cpu"),), {"device": torch.device("cuda", 0)}, "cuda", 40),
+        (aten.copy_.default, (on("cuda"), on("cpu", torch.int64)), {}, "cuda", 80),
+        (aten.copy_.default, (on("cpu"), on("cuda")), {}, "cuda", 0),
+        (aten._to_copy.default, (on("cpu"),), {"dtype": torch.bfloat16}, "cpu", 0),
+        (aten.mm.default, (on("cuda"), on("cuda")), {}, "cuda", 0),
+    ],
+)
+def test_bytes_that_go_to_the_device_are_counted(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: int
+) -> None:
+    assert host_to_device_bytes(func, args, kwargs, device) == expected

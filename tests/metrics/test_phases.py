@@ -1,0 +1,80 @@
+"""Phases of launches: averages that keep the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.metrics.phases import phase_seconds, sections_of
+from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+
+
+def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
+    nothing = (0.0,) * len(next(iter(seconds.values())))
+    return PhaseTimes({phase: seconds.get(phase, nothing) for phase in PHASES}, sections)
+
+
+def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
+    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+    reports = [
+        tuple(RankLaunch(i, (1.0,), {}, None, None, None, phases=one) for i, one in enumerate(ranks))
+        for ranks in launches
+    ]
+    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
+
+
+def test_phases_are_averages_over_ranks_and_the_faster_half_of_the_steps() -> None:
+    """Steps of both ranks together: 7 + 5, 50 + 50, 9 + 7, 40 + 40. The first and the third are the faster half.
+
+    Forward: (1 + 3 + 3 + 3) / 4 = 2.5; backward: (6 + 6 + 2 + 4) / 4 = 4.5. Their sum is the mean step, 28 / 4.
+    """
+    one = phases(forward=(1, 50, 3, 40), backward=(6, 0, 6, 0))
+    other = phases(forward=(3, 50, 3, 40), backward=(2, 0, 4, 0))
+    found = {phase: phase_seconds(phase)(measurement([one, other], [one, one])) for phase in PHASES}
+    assert found == {
+        "data_wait": (0, 0),
+        "forward": (2.5, 2),
+        "backward": (4.5, 6),
+        "gradient_sync": (0, 0),
+        "optimizer": (0, 0),
+        "other": (0, 0),
+    }
+    assert sum(parts[0] for parts in found.values() if parts is not None) == 7
+
+
+def test_of_an_odd_number_the_middle_step_counts() -> None:
+    """Of 1, 2 and 9: 1 and 2."""
+    assert phase_seconds("other")(measurement([phases(other=(9, 1, 2))])) == (1.5,)
+    assert phase_seconds("other")(measurement([phases(other=(9,))])) == (9,)
+
+
+def test_a_measurement_that_was_not_taken_apart_has_no_phases() -> None:
+    known = phases(forward=(1,))
+    assert phase_seconds("forward")(measurement([known, None])) is None
+    assert phase_seconds("forward")(measurement([known], [None])) is None
+    assert sections_of(measurement([None])) == ()
+
+
+def test_sections_are_averages_too() -> None:
+    """Steps of 10 and 99 on both ranks, of which the first counts.
+
+    `save`: 4 s in 2 entries on rank 0 alone, 1 of them its own: 2 s, 0.5 s and 1 entry of the average rank; 20 %.
+    """
+    use = MemoryUse("allocated", 100, 700)
+    save = SectionTimes("save", 2, (4, 90), (1, 90), use)
+    disk = SectionTimes("save/disk", 2, (3, 0), (3, 0), replace(use, change=-5))
+    shared = SectionTimes("shared", 1, (5, 5), (5, 5), use)
+    less = replace(shared, memory=MemoryUse("allocated", 50, 900))
+    ranks = [phases(save, disk, shared, other=(10, 99)), phases(less, other=(10, 99))]
+    found = sections_of(measurement(ranks, ranks))
+    assert [one.path for one in found] == ["save", "save/disk", "shared"]
+    assert [(one.count, one.seconds, one.own_seconds, one.mean) for one in found] == [
+        (1, 2, 0.5, 2),
+        (1, 1.5, 1.5, 1.5),
+        (1, 5, 5, 5),
+    ]
+    assert [one.share for one in found] == pytest.approx([0.2, 0.15, 0.5])
+    assert [one.memory for one in found] == [use, replace(use, change=-5), MemoryUse("allocated", 100, 900)]
