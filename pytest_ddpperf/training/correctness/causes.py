@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from pytest_ddpperf.strategies import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 
+_NAMED = 3  # unused parameters
 _ALIKE = 0.99  # cosine from which two gradients differ by a factor only
 
 
@@ -30,6 +32,24 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
     ]
     error, words = min(tried, key=lambda one: one[0], default=(tolerance + 1, ""))
     return words if error <= tolerance else _factor(gradient, _mean([_sum(share) for share in shares]))
+
+
+def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
+    """Words for gradients that DDP never sends because it waits for others; empty where that is not it.
+
+    Args:
+        strategy: that the gradients are wrong under.
+        gradients: those of a single process; None for parameters that took no part in the loss.
+    """
+    unused = [name for name, gradient in gradients.items() if gradient is None]
+    told = strategy.options.get("find_unused_parameters") or strategy.options.get("static_graph")
+    if strategy.function is not None or strategy.name not in {"ddp", "zero1"} or told or not unused:
+        return ""
+    names = ", ".join(unused[:_NAMED]) + (" and others" if len(unused) > _NAMED else "")
+    return (
+        f"{names} took no part in the loss, and DDP waits for all gradients: "
+        f"use {strategy.name}[find_unused_parameters=true], or freeze what is not used"
+    )
 
 
 def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[Tensor, str]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ddpperf.training.correctness import tolerances
-from pytest_ddpperf.training.correctness.causes import likely_cause
+from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
     buffer_deviations,
@@ -84,6 +84,7 @@ class Rehearsal:
 
     def __init__(self, ctx: RankView, job: VerifyJob, judge: Judge) -> None:
         self._judge = judge
+        self._strategy = job.strategy
         settings = countless(job.settings)
         workload = weighted(job.workload)
         # cloudpickle, because batches may be of classes that the test's own module defines.
@@ -164,7 +165,8 @@ class Rehearsal:
             noise = self._from_reference(lambda alone: alone.noise(index, self._buffers, self._unit))
             noise = _held(noise, sizes, expected, self._smallest)
             deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance)
-        cause = partial(self._gradient_cause, index)
+        hint = unused_cause(self._strategy, {name: expected[name] for name in expected if name not in self._frozen})
+        cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
         self._judge.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
     def compare_training(self) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ddpperf.training.correctness.causes import likely_cause
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
 
 
 def of(*values: float) -> Tensor:
@@ -83,3 +84,19 @@ def test_complex_gradients() -> None:
     parts = [[torch.tensor([1 + 1j])], [torch.tensor([3 - 1j])]]
     assert likely_cause(torch.tensor([1 + 1j]), parts, 0, 1e-4).startswith("it is this rank's own gradient")
     assert likely_cause(torch.tensor([-2 + 0j]), parts, 0, 1e-4) == ""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp[bucket_cap_mb=5]", "zero1"])
+def test_what_ddp_waits_for_in_vain_is_named(strategy: str) -> None:
+    gradients = {"used": of(1, 2), "spare.weight": None, "spare.bias": None}
+    text = unused_cause(resolve(strategy), gradients)
+    assert text.startswith("spare.weight, spare.bias took no part in the loss, and DDP waits for all gradients: use ")
+    assert f"{strategy.partition('[')[0]}[find_unused_parameters=true]" in text
+
+
+@pytest.mark.parametrize(
+    "strategy", ["naive", "bucketed", "ddp[find_unused_parameters=true]", "ddp[static_graph=true]"]
+)
+def test_others_do_not_wait_for_what_is_not_used(strategy: str) -> None:
+    assert not unused_cause(resolve(strategy), {"used": of(1, 2), "spare": None})
+    assert not unused_cause(resolve("ddp"), {"used": of(1, 2)})
