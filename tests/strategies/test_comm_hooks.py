@@ -16,6 +16,8 @@ from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.parallel import Parallel
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
 

@@ -23,6 +23,8 @@ from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
 

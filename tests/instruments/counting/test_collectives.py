@@ -105,8 +105,8 @@ def count_functional(ctx: RankContext) -> Counts:
     group = dist.group.WORLD
 
     def run() -> None:
-        reduced = functional.all_reduce(torch.ones(100), "sum", group)  # type: ignore[arg-type]
-        gathered = functional.all_gather_tensor(torch.ones(100), 0, group)  # type: ignore[arg-type]
+        reduced = functional.all_reduce(torch.ones(100), "sum", group)  # type: ignore[arg-type, unused-ignore]  # by version
+        gathered = functional.all_gather_tensor(torch.ones(100), 0, group)  # type: ignore[arg-type, unused-ignore]  # by version
         (gathered.sum() + reduced.sum()).item()
 
     return count_step(run, Countable(ctx.device), warmup=1)

@@ -22,6 +22,8 @@ from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.training import Workload
 from pytest_ddpperf.training.correctness import Verification, VerifyJob, discrepancy_text, verify_launch
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Placement:
