@@ -53,7 +53,8 @@ def measure_pairs(ctx: RankContext, pairs: int, steps: int, seed: int) -> list[P
     import torch.distributed as dist
 
     from pytest_ddpperf.instruments.clock import clock_for
-    from pytest_ddpperf.training.loop import collector_paused, timed_block
+    from pytest_ddpperf.instruments.collector import collector_paused
+    from pytest_ddpperf.training.loop import timed_block
 
     matrix = torch.full((128, 128), 1 / 128)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.memory import watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -141,21 +140,6 @@ def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int]) -> t
             "parameters: raise the warm-up until the scale has settled, or use precision=bf16"
         )
     return kept
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: first collect, then set aside what is left, so that none is due."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
 
 
 def loss_value(loss: Any, when: str) -> float | None:

@@ -13,12 +13,13 @@ import torch
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock
+from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
-from pytest_ddpperf.training.loop import LaunchJob, collector_paused, loss_value, run_launch, timed_block
+from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch, timed_block
 from pytest_ddpperf.training.workload import Workload
 
 

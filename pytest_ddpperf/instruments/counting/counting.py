@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
@@ -56,7 +57,7 @@ def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, s
     """
     compiled = warmed_up(run, warmup)
     pass_ = _Pass(subject)
-    with _collector_aside(), eagerly(), pass_.counting():
+    with collector_paused(), eagerly(), pass_.counting():
         for _ in range(_ACQUAINTANCE):
             pass_.step(run)
         counted = [pass_.step(run) for _ in range(steps)]
@@ -150,17 +151,3 @@ def _counts(steps: Sequence[Details]) -> Counts:
                     f"{name} {other[metric].get(name, 0.0):,.0f} in one step, {found.get(name, 0.0):,.0f} in the next"
                 )
     return Counts(totals, last, unstable)
-
-
-@contextmanager
-def _collector_aside() -> Iterator[None]:
-    """No garbage collection inside but when it is asked for, and then of what is new only."""
-    enabled = gc.isenabled()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
