@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_ddpperf.batch_size import BatchSize
-    from pytest_ddpperf.fixture import Ddpperf, RankGroup
+    from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.rank_group import RankGroup
     from pytest_ddpperf.records import Measurement, ScalingCurve, SideBySide
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
@@ -33,7 +34,7 @@ _HOMES = {
     "Measurement": "records",
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
-    "RankGroup": "fixture",
+    "RankGroup": "rank_group",
     "ScalingCurve": "records",
     "SideBySide": "records",
     "Strategy": "strategies.strategy",

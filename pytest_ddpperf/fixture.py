@@ -1,12 +1,10 @@
-"""What a test holds: the verbs of the ``ddpperf`` fixture, and the ranks of ``ddpperf_group``."""
+"""What a test holds: the verbs of the ``ddpperf`` fixture."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -15,57 +13,15 @@ from pytest_ddpperf.benchmark import Benchmarks
 from pytest_ddpperf.counts import unexpected
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
-from pytest_ddpperf.launch import LaunchResult
-from pytest_ddpperf.measure import CUSTOM, Next, Variant
-from pytest_ddpperf.records import Measurement, Mode, RankLaunch, ScalingCurve, SideBySide, training_text
+from pytest_ddpperf.measure import Next
+from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide
 from pytest_ddpperf.session import Session
-from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
-from pytest_ddpperf.strategies import Strategy, require_world_size, resolve, row_of
+from pytest_ddpperf.settings import Settings, overlay_words
+from pytest_ddpperf.strategies import Strategy, resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.variants import Asked, GivenStrategy, Subject, variant
 
-T = TypeVar("T")
-Subject: TypeAlias = "Workload | Callable[[Any], Any]"
-GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
-
-
-class RankGroup:
-    """Ranks for functional tests: fresh ones for every ``run``."""
-
-    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]]) -> None:
-        self._session = session
-        self._settings = settings
-        self._sections = sections
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks: the largest of ``--ddpperf-world-size``."""
-        return max(self._session.world_sizes(self._settings))
-
-    def run(self, function: Callable[..., T], *args: Any) -> LaunchResult[T]:
-        """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
-
-        Returns:
-            What each rank returned: ``result.rank(0)``, ``result.values``.
-
-        Raises:
-            RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
-            PayloadError: function, arguments or a result cannot be sent.
-        """
-        __tracebackhide__ = True
-        try:
-            result = self._session.launcher.run(
-                function,
-                *args,
-                world_size=self.world_size,
-                backend=self._settings.backend,
-                device=self._settings.device,
-                timeout=self._settings.timeout,
-            )
-        except RankSkipped as skipped:
-            pytest.skip(str(skipped))
-        self._sections.extend(result.sections)
-        return result
 
 
 class Ddpperf:
@@ -114,10 +70,9 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "check")
-        counts = (samples_per_step, tokens_per_step)
-        size = self._size(settings, strategy, knobs)
-        variant = self._variant(subject, settings, size, knobs, strategy=strategy, name=name, counts=counts)
-        return self._benchmarks.judged(settings, [variant], alone)[0]
+        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
+        return self._benchmarks.judged(settings, [one], alone)[0]
 
     def measure(
         self,
@@ -132,10 +87,9 @@ class Ddpperf:
         """Measures a benchmark as ``check`` does, but compares with nothing, stores nothing and lists nothing."""
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "measure")
-        counts = (samples_per_step, tokens_per_step)
-        size = self._size(settings, strategy, knobs)
-        variant = self._variant(subject, settings, size, knobs, strategy=strategy, name=name, counts=counts)
-        variants = self._benchmarks.counted(settings, [variant])
+        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
+        variants = self._benchmarks.counted(settings, [one])
         return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"))[0]
 
     def scaling(
@@ -178,16 +132,13 @@ class Ddpperf:
             knobs = {**knobs, "world_size": tuple(world_sizes)}
         settings = self._overlaid(knobs, "scaling")
         sizes = self._curve_sizes(settings) if world_sizes is None else self._session.world_sizes(settings)
-        counts = (samples_per_step, tokens_per_step)
+        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         variants = [
-            self._variant(
-                subject,
-                settings,
-                n,
-                knobs,
+            variant(
+                asked,
+                self._session.environment(settings, n),
                 strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
                 name=f"{name or mode} w{n}" if sizes[0] == 1 else f"{name or mode} w{n} over w{sizes[0]}",
-                counts=counts,
                 mode=mode,
             )
             for n in sizes
@@ -236,13 +187,10 @@ class Ddpperf:
                 f"ddpperf.compare(strategies={[str(one) for one in chosen]}, over={str(base)!r}): expected two or more "
                 "strategies, each once, and over to be one of them"
             )
-        size = max(self._session.world_sizes(settings))
-        counts = (samples_per_step, tokens_per_step)
-        variants = [
-            self._variant(subject, settings, size, knobs, strategy=one, name=None, counts=counts) for one in chosen
-        ]
-        if name is not None:
-            variants = [replace(variant, name=f"{name} {variant.name}") for variant in variants]
+        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
+        before = "" if name is None else f"{name} "
+        variants = [variant(asked, environment, strategy=one, name=f"{before}{one}") for one in chosen]
         relate = partial(with_speedup, over=variants[chosen.index(base)].name)
         measured = self._benchmarks.judged(settings, variants, relate)
         return SideBySide(str(base), measured, lambda strategy: str(resolve(strategy)))
@@ -314,18 +262,17 @@ class Ddpperf:
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
-        size = self._size(settings, strategy, knobs)
-        most = required_limit(memory_limit, self._session.environment(settings, size).device)
+        environment = self._environment(Asked(workload_of, settings, knobs), strategy)
+        most = required_limit(memory_limit, environment.device)
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
             __tracebackhide__ = True
-            counts = (None, None)
             workload = workload_of(batch_size)
             if not isinstance(workload, Workload):
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
-            variant = self._variant(workload, settings, size, knobs, strategy=strategy, name=None, counts=counts)
-            return self._benchmarks.probe(settings, variant, PLAN, most)
+            tried = variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None)
+            return self._benchmarks.probe(settings, tried, PLAN, most)
 
         try:
             return search(probe, start=start, limit=limit, memory_limit=most)
@@ -338,10 +285,11 @@ class Ddpperf:
             raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
         return settings
 
-    def _size(self, settings: Settings, strategy: GivenStrategy, knobs: dict[str, Any]) -> int:
-        """The largest number of ranks asked for; one for a strategy of one rank, unless the call itself says more."""
-        alone = strategy is not None and "world_size" not in knobs and row_of(resolve(strategy)).single_rank
-        return 1 if alone else max(self._session.world_sizes(settings))
+    def _environment(self, asked: Asked, strategy: GivenStrategy) -> Environment:
+        """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
+        lone = strategy is not None and "world_size" not in asked.knobs and row_of(resolve(strategy)).single_rank
+        size = 1 if lone else max(self._session.world_sizes(asked.settings))
+        return self._session.environment(asked.settings, size)
 
     def _curve_sizes(self, settings: Settings) -> tuple[int, ...]:
         sizes = self._session.world_sizes(settings)
@@ -350,70 +298,3 @@ class Ddpperf:
         (largest,) = sizes
         powers = (2**i for i in range(largest.bit_length()))
         return tuple(sorted({*(n for n in powers if n <= largest), largest}))
-
-    def _variant(
-        self,
-        subject: Subject,
-        settings: Settings,
-        world_size: int,
-        knobs: Mapping[str, object],
-        *,
-        strategy: GivenStrategy,
-        name: str | None,
-        counts: tuple[float | None, float | None],
-        mode: Mode | None = None,
-    ) -> Variant:
-        for word, count in zip(("samples_per_step", "tokens_per_step"), counts, strict=True):
-            _require_count(word, count)
-        resolved = _strategy(subject, strategy, world_size, knobs)
-        recipe, findings = _recipe(subject, settings, knobs)
-        return Variant(
-            name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
-            subject=subject,
-            strategy=resolved,
-            recipe=recipe,
-            findings=findings,
-            mode=mode,
-            environment=self._session.environment(settings, world_size),
-            samples_per_step=counts[0],
-            tokens_per_step=counts[1],
-        )
-
-
-def _require_count(word: str, count: object) -> None:
-    is_count = isinstance(count, (int, float)) and not isinstance(count, bool) and 0 < count < math.inf
-    if count is not None and not is_count:
-        raise SettingError(f"{word}={count!r}: expected a number above 0")
-
-
-def _recipe(
-    subject: Subject, settings: Settings, knobs: Mapping[str, object]
-) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
-    recipe = dict(settings.recipe)
-    if not isinstance(subject, Workload):
-        meant = ", ".join(f"{name}={value}" for name, value in recipe.items())
-        return {}, (f"{meant} is for a Workload: this step sees to that itself",) if recipe else ()
-    if subject.batch is not None and "loader" in recipe and "loader" not in knobs:
-        left_out = recipe.pop("loader")
-        return recipe, (f"loader={left_out} has no meaning here: this workload has one batch for all steps",)
-    return recipe, ()
-
-
-def _strategy(
-    subject: Subject, strategy: GivenStrategy, world_size: int, knobs: Mapping[str, object]
-) -> Strategy | None:
-    """The strategy of a Workload; None for a step that brings its own."""
-    if isinstance(subject, Workload):
-        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"))
-        require_world_size(resolved, world_size)
-        return resolved
-    if strategy is not None:
-        raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
-    for word in knobs:
-        if KNOBS[word].training:
-            raise SettingError(f"{word}={knobs[word]!r}: is for a Workload; this step has to see to it itself")
-    if not callable(subject) or hasattr(subject, "parameters"):
-        kind = type(subject).__name__
-        raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
-    return None

@@ -11,7 +11,8 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError, NotTimed, Setting
 from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.fixture import Ddpperf, RankGroup
+    from pytest_ddpperf.fixture import Ddpperf
+    from pytest_ddpperf.rank_group import RankGroup
     from pytest_ddpperf.session import Session
 
 MARKER = "ddpperf"
@@ -129,7 +130,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
-    from pytest_ddpperf.fixture import RankGroup
+    from pytest_ddpperf.rank_group import RankGroup
 
     return RankGroup(
         _session(request.config),

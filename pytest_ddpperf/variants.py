@@ -1,0 +1,107 @@
+"""What a call of a verb means: the variant that it asks for, its name, and what has no meaning for its subject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.measure import CUSTOM, Variant
+from pytest_ddpperf.records import Environment, Mode, training_text
+from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.strategies import Strategy, require_world_size, resolve
+from pytest_ddpperf.training.workload import Workload
+
+Subject: TypeAlias = "Workload | Callable[[Any], Any]"
+GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call of a verb says of every variant that it measures.
+
+    Attributes:
+        subject: a Workload, or a function ``build(ctx) -> step``.
+        settings: the call's, all layers laid over each other.
+        knobs: the settings that the call itself gave.
+        samples_per_step: of one rank; None to ask the subject. ``tokens_per_step`` likewise.
+    """
+
+    subject: Subject
+    settings: Settings
+    knobs: Mapping[str, object]
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+
+
+def variant(
+    asked: Asked, environment: Environment, *, strategy: GivenStrategy, name: str | None, mode: Mode | None = None
+) -> Variant:
+    """The variant that is asked for.
+
+    Args:
+        asked: what the call says.
+        environment: of its group.
+        strategy: of a Workload; None for ``ddp``, or ``single`` with one rank.
+        name: as the test gave it; what differs from plain training is added. None for the strategy.
+        mode: of a point of a scaling curve.
+
+    Raises:
+        SettingError: a count, a strategy or a setting does not fit the subject.
+    """
+    for word in ("samples_per_step", "tokens_per_step"):
+        _require_count(word, getattr(asked, word))
+    resolved = _strategy(asked.subject, strategy, environment.world_size, asked.knobs)
+    recipe, findings = _recipe(asked.subject, asked.settings, asked.knobs)
+    return Variant(
+        name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
+        subject=asked.subject,
+        strategy=resolved,
+        recipe=recipe,
+        findings=findings,
+        mode=mode,
+        environment=environment,
+        samples_per_step=asked.samples_per_step,
+        tokens_per_step=asked.tokens_per_step,
+    )
+
+
+def _require_count(word: str, count: object) -> None:
+    is_count = isinstance(count, (int, float)) and not isinstance(count, bool) and 0 < count < math.inf
+    if count is not None and not is_count:
+        raise SettingError(f"{word}={count!r}: expected a number above 0")
+
+
+def _recipe(
+    subject: Subject, settings: Settings, knobs: Mapping[str, object]
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
+    recipe = dict(settings.recipe)
+    if not isinstance(subject, Workload):
+        meant = ", ".join(f"{name}={value}" for name, value in recipe.items())
+        return {}, (f"{meant} is for a Workload: this step sees to that itself",) if recipe else ()
+    if subject.batch is not None and "loader" in recipe and "loader" not in knobs:
+        left_out = recipe.pop("loader")
+        return recipe, (f"loader={left_out} has no meaning here: this workload has one batch for all steps",)
+    return recipe, ()
+
+
+def _strategy(
+    subject: Subject, strategy: GivenStrategy, world_size: int, knobs: Mapping[str, object]
+) -> Strategy | None:
+    """The strategy of a Workload; None for a step that brings its own."""
+    if isinstance(subject, Workload):
+        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"))
+        require_world_size(resolved, world_size)
+        return resolved
+    if strategy is not None:
+        raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
+    for word in knobs:
+        if KNOBS[word].training:
+            raise SettingError(f"{word}={knobs[word]!r}: is for a Workload; this step has to see to it itself")
+    if not callable(subject) or hasattr(subject, "parameters"):
+        kind = type(subject).__name__
+        raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
+    return None
