@@ -58,6 +58,13 @@ _DDP_OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "broadcast_buffers": switch,
 }
 
+_SHARDING_OPTIONS: Mapping[str, Callable[[object], Any]] = {
+    "cpu_offload": switch,
+    "param_dtype": _DTYPE,
+    "reduce_dtype": _DTYPE,
+    "replicas": positive_int,
+}
+
 STRATEGIES: Mapping[str, StrategyRow] = {
     row.name: row
     for row in (
@@ -98,10 +105,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
             options={
                 "sharding": one_of("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"),
                 "use_orig_params": switch,
-                "cpu_offload": switch,
-                "param_dtype": _DTYPE,
-                "reduce_dtype": _DTYPE,
-                "replicas": positive_int,
+                **_SHARDING_OPTIONS,
             },
             by_block=True,
             conflict=fsdp1_options,
@@ -112,10 +116,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
             "torch's fully_shard, by block",
             options={
                 "reshard_after_forward": switch,
-                "cpu_offload": switch,
-                "param_dtype": _DTYPE,
-                "reduce_dtype": _DTYPE,
-                "replicas": positive_int,
+                **_SHARDING_OPTIONS,
             },
             by_block=True,
             misfit=whole_replicas,
