@@ -148,12 +148,15 @@ class Session:
 
     def summary(self) -> list[tuple[str, str]]:
         """Title and text of each part of the terminal's summary."""
+        from pytest_ddpperf.reports.phases import phase_table
         from pytest_ddpperf.reports.table import summary_table
         from pytest_ddpperf.reports.terminal import render
 
         parts = []
         if self.results:
             parts.append(("ddpperf", render(summary_table(self.results, accepting=self.settings.accepting))))
+            phases = phase_table(self.results)
+            parts += [] if phases is None else [("ddpperf phases", render(phases))]
         if self.complaints:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:

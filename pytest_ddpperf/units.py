@@ -126,7 +126,9 @@ def _rounded(value: float, decimals: int) -> float:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: ``1 rank``, ``2 ranks``; of ``launch``, ``2 launches``."""
+    """A number with its noun: ``1 rank``, ``2 ranks``; of ``launch``, ``2 launches``, of ``entry``, ``2 entries``."""
     if number == 1:
         return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{number} {noun[:-1]}ies"
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"

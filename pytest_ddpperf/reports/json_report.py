@@ -12,6 +12,7 @@ from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.phases import sections_of
 from pytest_ddpperf.records import Comparison, Interval, Result
 from pytest_ddpperf.reports.phrases import findings
 
@@ -94,6 +95,16 @@ def _result_data(result: Result) -> dict[str, Any]:
         },
         "origin": result.origin,
         "counts": counts_data(measured.counts),
+        "sections": [
+            {
+                "path": section.path,
+                "count": _number(section.count),
+                "seconds": _number(section.seconds),
+                "own_seconds": _number(section.own_seconds),
+                "share": _number(section.share),
+            }
+            for section in sections_of(measured)
+        ],
         "findings": list(findings(result)),
     }
 

@@ -54,10 +54,10 @@ def summary_table(results: Sequence[Result], *, accepting: bool = False) -> Tabl
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
     """
-    labels = _labels(results)
+    labels = labels_of(results)
     columns = [
         _Column("benchmark", lambda result: labels[result.test]),
-        _Column("variant", _variant),
+        _Column("variant", variant_text),
         _Column("ranks", lambda result: str(result.measurement.world_size)),
         *_metric_columns(results),
         *([_Column("change\n%", _change), _Column("MDE\n%", _mde)] if _filled(results, "step_time") else []),
@@ -123,7 +123,7 @@ def _with_interval(comparison: Comparison, common: Scale) -> str:
     return f"{value} [{common.number(interval.low)}, {common.number(interval.high)}]"
 
 
-def _variant(result: Result) -> str:
+def variant_text(result: Result) -> str:
     """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
     strategy = result.measurement.strategy
     return result.name if strategy in result.name else f"{result.name} {strategy}"
@@ -143,7 +143,7 @@ def _mde(result: Result) -> str:
     return NOTHING if step_time is None or step_time.mde is None else format_percent(step_time.mde).removesuffix(" %")
 
 
-def _labels(results: Sequence[Result]) -> dict[str, str]:
+def labels_of(results: Sequence[Result]) -> dict[str, str]:
     """A short name for each test: without its module where only one module was run."""
     modules = {result.test.partition("::")[0] for result in results}
     labels = {}
@@ -168,7 +168,7 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
     concerned: dict[str, list[str]] = {}
     for result in results:
         for remark in (*([] if accepting else _verdict_remarks(result)), *findings(result)):
-            concerned.setdefault(remark, []).append(f"{labels[result.test]} {_variant(result)}")
+            concerned.setdefault(remark, []).append(f"{labels[result.test]} {variant_text(result)}")
     over = {result.measurement.over: None for result in results if result.measurement.over}
     partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
