@@ -14,9 +14,10 @@ from pytest_ddpperf.judge import Judge, Relate, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.loader_settings import loader_settings
 from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, counted_only, measure
-from pytest_ddpperf.records import Found, Measurement, Plan, RankLaunch, Result, Verdict
+from pytest_ddpperf.records import Measurement, Plan, RankLaunch
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
+from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import modules_of
@@ -25,6 +26,7 @@ from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.units import format_count
+from pytest_ddpperf.verdict import Verdict
 
 T = TypeVar("T")
 JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], float, float], Next]"

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT
-from pytest_ddpperf.records import (
-    BaselineRecord,
-    Comparison,
-    Environment,
-    Found,
-    Measurement,
-    Result,
-    Series,
-    Verdict,
-)
+from pytest_ddpperf.records import Environment, Measurement, Series
+from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
 from pytest_ddpperf.units import format_count
+from pytest_ddpperf.verdict import Verdict
 
 TIMED_SPREAD = 0.01
 """Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""

@@ -11,9 +11,11 @@ from pytest_ddpperf.compare import compare
 from pytest_ddpperf.measure import Next
 from pytest_ddpperf.metrics import TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.records import Found, Measurement, Mode, Result, Verdict
+from pytest_ddpperf.records import Measurement, Mode
+from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import Phase, advance, alpha_per_look, begin, next_action
+from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
 

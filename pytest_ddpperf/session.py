@@ -17,10 +17,12 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
-from pytest_ddpperf.records import BaselineRecord, Environment, Found, Result, Verdict
+from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.results import BaselineRecord, Found, Result
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.summaries import step_summary
+from pytest_ddpperf.verdict import Verdict
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 # Imported once, not on every rank of every launch.

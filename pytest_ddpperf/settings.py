@@ -1,4 +1,7 @@
-"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it."""
+"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it.
+
+Longer than other files, so that all knobs stand in one table.
+"""
 
 from __future__ import annotations
 

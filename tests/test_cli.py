@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import main
-from pytest_ddpperf.records import BaselineRecord, Environment, Interval, Plan, Series
+from pytest_ddpperf.records import Environment, Interval, Plan, Series
+from pytest_ddpperf.results import BaselineRecord
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
 STEP_TIME = Series(

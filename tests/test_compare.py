@@ -16,17 +16,9 @@ from pytest_ddpperf.compare import (
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import (
-    BaselineRecord,
-    Comparison,
-    Environment,
-    Found,
-    Measurement,
-    Plan,
-    Result,
-    Series,
-    Verdict,
-)
+from pytest_ddpperf.records import Environment, Measurement, Plan, Series
+from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
+from pytest_ddpperf.verdict import Verdict
 
 ROWS = {metric.name: metric for metric in METRICS}
 ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)

@@ -11,8 +11,10 @@ import pytest
 from pytest_ddpperf.judge import Judge, alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next
 from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.records import BaselineRecord, Environment, Found, Launch, Measurement, Plan, RankLaunch, Verdict
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.results import BaselineRecord, Found
 from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.verdict import Verdict
 
 PLAN = Plan(warmup=1, steps=4)
 STEADY = [0.1000, 0.1001, 0.0999, 0.1000]

@@ -17,7 +17,8 @@ from pytest_ddpperf.baselines.fields import Field, parse
 from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import BaselineRecord, Better, Environment, Family, Interval, Mode, Plan, Scale, Series
+from pytest_ddpperf.records import Better, Environment, Family, Interval, Mode, Plan, Scale, Series
+from pytest_ddpperf.results import BaselineRecord
 
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.baselines.machine import MachineFacts
 from pytest_ddpperf.baselines.naming import digest
-from pytest_ddpperf.records import BaselineRecord, Environment
+from pytest_ddpperf.records import Environment
+from pytest_ddpperf.results import BaselineRecord
 
 _LABELS = {
     "device": "device",

@@ -16,7 +16,8 @@ from pytest_ddpperf.baselines.fingerprint import counted_differences, difference
 from pytest_ddpperf.baselines.jsonfile import replace_file
 from pytest_ddpperf.baselines.naming import module_folder, test_file
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import BaselineRecord, Environment, Found, Series
+from pytest_ddpperf.records import Environment, Series
+from pytest_ddpperf.results import BaselineRecord, Found
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.units import format_change, format_difference, format_value, format_values
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.records import Comparison, Measurement, Result
+from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.reports.phrases import comparison_text, decisive, findings, without_derived
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 

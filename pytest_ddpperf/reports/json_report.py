@@ -13,8 +13,9 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.phases import sections_of
-from pytest_ddpperf.records import Comparison, Interval, Result
+from pytest_ddpperf.records import Interval
 from pytest_ddpperf.reports.phrases import findings
+from pytest_ddpperf.results import Comparison, Result
 
 SCHEMA = "pytest-ddpperf/results/1"
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
 from pytest_ddpperf.phases import PHASES
-from pytest_ddpperf.records import Result
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text
+from pytest_ddpperf.results import Result
 from pytest_ddpperf.units import format_count, format_value, significant
 
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pytest_ddpperf.counts import quantity_texts
-from pytest_ddpperf.records import Comparison, Environment, Result
+from pytest_ddpperf.records import Environment
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import (
     format_change,
     format_count,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records import Comparison, Result
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
     confidence_text,
@@ -16,6 +15,7 @@ from pytest_ddpperf.reports.phrases import (
     find,
     findings,
 )
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
 from pytest_ddpperf.verdict import Verdict
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from pytest_ddpperf.records import Verdict
+from pytest_ddpperf.verdict import Verdict
 
 ALPHA = 0.01  # two-sided, for all looks of a phase together
 LOOKS = 4

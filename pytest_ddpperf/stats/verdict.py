@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pytest_ddpperf.records import Better, Verdict
+from pytest_ddpperf.records import Better
 from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
+from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the tolerance may pass as unchanged

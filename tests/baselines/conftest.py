@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records import BaselineRecord, Environment, Interval, Plan, Series
+from pytest_ddpperf.records import Environment, Interval, Plan, Series
+from pytest_ddpperf.results import BaselineRecord
 
 CPU = Environment(
     device="cpu",

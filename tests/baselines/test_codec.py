@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import BaselineRecord
+from pytest_ddpperf.results import BaselineRecord
 
 FILE = Path("baselines/k/m/t.json")
 Make = Callable[..., BaselineRecord]

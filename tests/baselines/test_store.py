@@ -15,7 +15,8 @@ import pytest
 
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import BaselineRecord, Environment
+from pytest_ddpperf.records import Environment
+from pytest_ddpperf.results import BaselineRecord
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"

@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records import (
-    BaselineRecord,
-    Comparison,
-    Environment,
-    Interval,
-    Launch,
-    Measurement,
-    Plan,
-    RankLaunch,
-    Result,
-    Series,
-)
+from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.records import BaselineRecord, Comparison, Interval, Plan, Result
+from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'

@@ -11,8 +11,9 @@ import pytest
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Comparison, Interval, Plan, Result
+from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.records import Comparison, Launch, RankLaunch, Result
+from pytest_ddpperf.records import Launch, RankLaunch
 from pytest_ddpperf.reports.phases import phase_table
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]

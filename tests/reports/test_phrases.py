@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records import Comparison, Environment, Result
+from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, values_text
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 

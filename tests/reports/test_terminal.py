@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_ddpperf.records import Comparison, Result
 from pytest_ddpperf.reports.table import Table, summary_table
 from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytest_ddpperf.records import Verdict
 from pytest_ddpperf.stats.intervals import change
 from pytest_ddpperf.stats.sequential import (
     LOOKS,
@@ -20,6 +19,7 @@ from pytest_ddpperf.stats.sequential import (
     next_action,
 )
 from pytest_ddpperf.stats.verdict import decide
+from pytest_ddpperf.verdict import Verdict
 
 FIRST = 4
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from pytest_ddpperf.records import Better, Verdict
+from pytest_ddpperf.records import Better
 from pytest_ddpperf.stats.intervals import Change, change
 from pytest_ddpperf.stats.verdict import decide, mde, needed
+from pytest_ddpperf.verdict import Verdict
 
 # With infinite degrees of freedom and alpha 0.05 the interval reaches 1.95996 standard errors; one-sided 1.64485.
 

@@ -1,0 +1,100 @@
+"""The nouns of judging: what a baseline keeps, and what a measurement amounts to beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.records import Environment, Interval, Measurement, Mode, Plan, Series
+from pytest_ddpperf.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class BaselineRecord:
+    """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
+
+    name: str
+    strategy: str
+    mode: Mode | None
+    plan: Plan
+    environment: Environment
+    series: tuple[Series, ...]
+    commit: str | None
+    date: str  # ISO 8601, day
+    steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    counts: Counts | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store knows for a benchmark: the record to compare with, or why there is none.
+
+    ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the facts of environment and training
+    in which the nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not
+    comparable.
+
+    Counts need less to be comparable: ``counted`` is the record to hold them against, of any machine, and
+    ``counted_differs`` what stands against that.
+    """
+
+    record: BaselineRecord | None
+    origin: str  # the environment key, or the reason in words
+    differs: tuple[str, ...] = ()
+    counted: BaselineRecord | None = None
+    counted_differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric, judged.
+
+    Attributes:
+        change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
+        change_interval: where the change lies.
+        tolerance: the change that the test accepts.
+        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability.
+        verdict: for this metric alone.
+        note: why the verdict is what it is, where that is not plain from the numbers.
+    """
+
+    series: Series
+    baseline: float | None
+    change: float | None
+    change_interval: Interval | None
+    tolerance: float
+    mde: float | None
+    verdict: Verdict
+    gated: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark, judged: a row of the summary and an entry of the JSON file."""
+
+    test: str  # pytest node id
+    measurement: Measurement
+    comparisons: tuple[Comparison, ...]
+    verdict: Verdict
+    baseline: BaselineRecord | None
+    origin: str
+    findings: tuple[str, ...]
+    differs: tuple[str, ...] = ()  # as of Found
+
+    @property
+    def name(self) -> str:
+        """The variant's name within its test."""
+        return self.measurement.name
+
+    def __getitem__(self, metric: str) -> Comparison:
+        """The comparison of a metric.
+
+        Raises:
+            KeyError: this benchmark has no such metric.
+        """
+        for comparison in self.comparisons:
+            if comparison.series.metric == metric:
+                return comparison
+        raise KeyError(metric)
