@@ -21,6 +21,7 @@ EPOCHS = 3
 VALIDATION = 360  # pictures that no step is trained on
 
 
+@pytest.mark.ddpperf(max_time=20)
 def test_digits(ddpperf: Ddpperf) -> None:
     ddpperf.check(digits(BATCH), strategy="ddp")
 

@@ -8,6 +8,8 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import LARGER, SMALL, language_model
 
+pytestmark = pytest.mark.ddpperf(max_time=20)
+
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
 def test_small(ddpperf: Ddpperf, strategy: str) -> None:

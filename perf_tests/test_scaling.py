@@ -7,9 +7,13 @@ one that a busy shared machine keeps; a machine with a core or a GPU for every r
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
+
+pytestmark = pytest.mark.ddpperf(launches=4, max_time=30)
 
 WORLD_SIZES = [1, 2, 4]
 FLOOR = 0.25

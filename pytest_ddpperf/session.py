@@ -26,7 +26,14 @@ from pytest_ddpperf.verdict import Verdict
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 # Imported once, not on every rank of every launch.
-PRELOADED = ("pytest_ddpperf.training.loop", "pytest_ddpperf.training.step", "pytest_ddpperf.strategies.ddp")
+PRELOADED = (
+    "pytest_ddpperf.training.loop",
+    "pytest_ddpperf.training.step",
+    "pytest_ddpperf.training.correctness.rehearsal",
+    "pytest_ddpperf.instruments.counting.counting",
+    "pytest_ddpperf.instruments.phases.diagnosis",
+    "pytest_ddpperf.strategies.ddp",
+)
 
 
 def open_store(settings: Settings, root: Path, name: str) -> Store:

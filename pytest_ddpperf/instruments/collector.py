@@ -9,14 +9,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: first collect, then set aside what is left, so that none is due."""
+    """No garbage collection inside: what is due is collected before.
+
+    What ranks have from the process that they were forked from is frozen, so that this takes no time; it must stay so:
+    to look through it would copy all of its memory.
+    """
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
