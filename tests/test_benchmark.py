@@ -36,17 +36,17 @@ def broadcast(module):
 """
 
 
-def run_suite(pytester: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
     """A run of the suite, and its results out of the JSON file."""
-    pytester.makepyfile(test_suite=SUITE + tests)
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json", *arguments)
-    results: list[dict[str, Any]] = json.loads((pytester.path / "results.json").read_text())["results"]
+    inner.makepyfile(test_suite=SUITE + tests)
+    run = inner.runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
     return run, results
 
 
-def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(pytester: pytest.Pytester) -> None:
+def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(inner: pytest.Pytester) -> None:
     run, results = run_suite(
-        pytester,
+        inner,
         """
 def averaged(module, ctx):
     broadcast(module)
@@ -103,9 +103,9 @@ def test_wrong_and_not_to_fail(ddpperf):
     }
 
 
-def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(pytester: pytest.Pytester) -> None:
+def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(inner: pytest.Pytester) -> None:
     run, results = run_suite(
-        pytester,
+        inner,
         """
 def test_accumulation(ddpperf):
     measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
@@ -168,22 +168,22 @@ def test_batch_size(ddpperf):
     assert "speedup" not in named["naive"]["metrics"]
 
 
-def test_a_baseline_of_another_training_is_not_compared_with(pytester: pytest.Pytester) -> None:
+def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytester) -> None:
     """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
     test = """
 def test_it(ddpperf):
     ddpperf.check(workload, strategy="{}", name="mine")
 """
-    run_suite(pytester, test.format("naive"), "--ddpperf-save")
-    run, (result,) = run_suite(pytester, test.format("flat"), "--ddpperf-require-baseline")
+    run_suite(inner, test.format("naive"), "--ddpperf-save")
+    run, (result,) = run_suite(inner, test.format("flat"), "--ddpperf-require-baseline")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
     assert result["verdict"] == "incompatible"
-    run, (result,) = run_suite(pytester, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    run, (result,) = run_suite(inner, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
     assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
 
 
-def test_counts_are_gated_exactly_and_without_a_clock(pytester: pytest.Pytester) -> None:
+def test_counts_are_gated_exactly_and_without_a_clock(inner: pytest.Pytester) -> None:
     test = """
 def test_it(ddpperf):
     measured = ddpperf.check(workload, strategy="{}", accumulation_steps=2)
@@ -191,20 +191,20 @@ def test_it(ddpperf):
     ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
 """
     counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
-    run, (result,) = run_suite(pytester, test.format("flat", 1), "--ddpperf-save", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
     run.assert_outcomes(passed=1)
-    run, (result,) = run_suite(pytester, test.format("flat", 1), *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 1), *counted)
     run.assert_outcomes(passed=1)
     assert (result["verdict"], result["launches"]) == ("unchanged", 0)
     assert result["metrics"]["collective_calls"]["family"] == "counted"
 
-    run, (result,) = run_suite(pytester, test.format("flat", 2), *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 2), *counted)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["expected 2 all_reduce calls per step, counted 1"])
 
-    run, (result,) = run_suite(pytester, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
     run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged
-    run, (result,) = run_suite(pytester, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
     run.assert_outcomes(failed=1)
     assert result["verdict"] == "regressed"
     run.stdout.fnmatch_lines(

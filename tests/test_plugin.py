@@ -1,8 +1,7 @@
 """The plugin as a user meets it: whole pytest runs over small suites.
 
-What measures runs in a process of its own: numpy cannot be imported twice into one. Step times are too noisy to hold
-a verdict here: every benchmark gets a tolerance of 1000 %, and what regresses is the loss, which the suite reads from
-an environment variable, a hundredfold.
+Step times are too noisy to hold a verdict here: every benchmark gets a tolerance of 1000 %, and what regresses is the
+loss, which the suite reads from an environment variable, a hundredfold.
 """
 
 from __future__ import annotations
@@ -50,18 +49,19 @@ def test_other(ddpperf):
 )
 
 
-def verdicts(pytester: pytest.Pytester, *arguments: str) -> tuple[pytest.RunResult, dict[str, Any]]:
-    """A run of the suite, and the verdict of each of its tests out of the JSON file."""
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json", *arguments)
-    results = json.loads((pytester.path / "results.json").read_text())["results"]
+def verdicts(inner: pytest.Pytester, *arguments: str, apart: bool = False) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """A run of the suite, maybe in a process of its own, and the verdict of each of its tests out of the JSON file."""
+    runpytest = inner.runpytest_subprocess if apart else inner.runpytest
+    run = runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    results = json.loads((inner.path / "results.json").read_text())["results"]
     return run, {result["test"].partition("::")[2]: result["verdict"] for result in results}
 
 
 def test_from_no_baseline_to_a_regression_and_its_acceptance(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_suite=SUITE)
-    run, found = verdicts(pytester, "--ddpperf-save")
+    inner.makepyfile(test_suite=SUITE)
+    run, found = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=2)
     assert found == {"test_step": "new", "test_other": "new"}
     run.stdout.fnmatch_lines(
@@ -69,7 +69,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     )
 
     monkeypatch.setenv("LOSS", "100")
-    run, found = verdicts(pytester, "--ddpperf-tolerance=900%")
+    run, found = verdicts(inner, "--ddpperf-tolerance=900%")
     run.assert_outcomes(passed=1, failed=1)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert found["test_step"] == "regressed"
@@ -82,31 +82,31 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
         ]
     )
 
-    run, found = verdicts(pytester, "--ddpperf-save")
+    run, found = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=2)
     run.stdout.fnmatch_lines(["*regressed (accepted)", "*final_loss*1*->*100*"])
-    run, found = verdicts(pytester)
+    run, found = verdicts(inner, apart=True)
     run.assert_outcomes(passed=2)
     assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
 
 
-def test_named_sets_are_apart(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_suite=SUITE)
-    verdicts(pytester, "--ddpperf-save=nightly", "-k", "test_step")
-    assert [path.name for path in (pytester.path / "baselines").iterdir()] == ["@nightly"]
-    _, found = verdicts(pytester, "--ddpperf-baseline=nightly", "-k", "test_step")
+def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=SUITE)
+    verdicts(inner, "--ddpperf-save=nightly", "-k", "test_step")
+    assert [path.name for path in (inner.path / "baselines").iterdir()] == ["@nightly"]
+    _, found = verdicts(inner, "--ddpperf-baseline=nightly", "-k", "test_step")
     assert found["test_step"] != "new"
-    run, found = verdicts(pytester, "--ddpperf-require-baseline", "-k", "test_step")
+    run, found = verdicts(inner, "--ddpperf-require-baseline", "-k", "test_step")
     assert found["test_step"] == "new"
     run.assert_outcomes(failed=1)
 
 
-def test_a_failed_test_is_not_stored(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_suite=SUITE + "    assert False, 'after the measurement'\n")
-    run, _ = verdicts(pytester, "--ddpperf-save")
+def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=SUITE + "    assert False, 'after the measurement'\n")
+    run, _ = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["not stored: test_suite.py::test_other failed"])
-    assert [path.name for path in pytester.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
+    assert [path.name for path in inner.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 
 SPOILERS: dict[str, Callable[[str], str]] = {
@@ -117,8 +117,8 @@ SPOILERS: dict[str, Callable[[str], str]] = {
 }
 
 
-def test_a_broken_baseline_fails_its_test_and_is_named(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
         test_suite=SETTINGS
         + f"""
 @pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
@@ -126,8 +126,8 @@ def test_step(ddpperf, fault):
     ddpperf.check(lambda ctx: lambda: 1.0)
 """
     )
-    verdicts(pytester, "--ddpperf-save")
-    files = {file.stem.rpartition("-")[2]: file for file in pytester.path.glob("baselines/*/*/*.json")}
+    verdicts(inner, "--ddpperf-save")
+    files = {file.stem.rpartition("-")[2]: file for file in inner.path.glob("baselines/*/*/*.json")}
     assert set(files) == {*SPOILERS, "none"}
     for fault, spoil in SPOILERS.items():
         whole = files[fault].read_text()
@@ -135,7 +135,7 @@ def test_step(ddpperf, fault):
         assert files[fault].read_text() != whole
     for more in ((), ("--ddpperf-save",)):
         spoilt = {fault: files[fault].read_text() for fault in SPOILERS}
-        run = pytester.runpytest_subprocess("-q", *more)
+        run = inner.runpytest("-q", *more)
         run.assert_outcomes(passed=1, failed=len(SPOILERS))
         run.stdout.fnmatch_lines_random([f"*baseline file {files[fault]}*" for fault in SPOILERS])
         run.stdout.no_fnmatch_line("*Traceback*")
@@ -154,10 +154,10 @@ def test_step(ddpperf, fault):
         (["--ddpperf-json=a_file/out.json"], "*a_file*"),
     ],
 )
-def test_a_wrong_option_ends_the_run_with_one_line(pytester: pytest.Pytester, arguments: list[str], says: str) -> None:
-    pytester.makepyfile(test_suite="def test_nothing(): pass")
-    (pytester.path / "a_file").write_text("")
-    run = pytester.runpytest(*arguments)
+def test_a_wrong_option_ends_the_run_with_one_line(inner: pytest.Pytester, arguments: list[str], says: str) -> None:
+    inner.makepyfile(test_suite="def test_nothing(): pass")
+    (inner.path / "a_file").write_text("")
+    run = inner.runpytest(*arguments)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: *{says}*"])
     run.stderr.no_fnmatch_line("*Traceback*")
@@ -171,18 +171,18 @@ def test_a_wrong_option_ends_the_run_with_one_line(pytester: pytest.Pytester, ar
         ("0.1", "*test_it*keyword arguments only"),
     ],
 )
-def test_a_wrong_marker_ends_the_run_before_any_test(pytester: pytest.Pytester, marker: str, says: str) -> None:
-    pytester.makepyfile(
+def test_a_wrong_marker_ends_the_run_before_any_test(inner: pytest.Pytester, marker: str, says: str) -> None:
+    inner.makepyfile(
         f"import pytest\n\ndef test_first(): pass\n\n@pytest.mark.ddpperf({marker})\ndef test_it(): pass\n"
     )
-    run = pytester.runpytest()
+    run = inner.runpytest()
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: {says}"])
 
 
-def test_what_cannot_be_measured_is_said_in_a_line(pytester: pytest.Pytester) -> None:
+def test_what_cannot_be_measured_is_said_in_a_line(inner: pytest.Pytester) -> None:
     """Each test fails with its one clear line, none of our frames, and is listed as broken; the last one passes."""
-    pytester.makepyfile(
+    inner.makepyfile(
         test_bad=SETTINGS
         + """
 import threading
@@ -223,7 +223,7 @@ def test_good(ddpperf):
     ddpperf.check(lambda ctx: lambda: 0.0)
 """
     )
-    run, found = verdicts(pytester)
+    run, found = verdicts(inner)
     run.assert_outcomes(passed=1, failed=8)
     assert found["test_nan"] == "broken"
     assert found["test_good"] == "new"
@@ -242,8 +242,8 @@ def test_good(ddpperf):
     run.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_faults_of_ranks_fail_their_own_test_only(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_faults_of_ranks_fail_their_own_test_only(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
         test_faults=SETTINGS
         + """
 import signal
@@ -298,7 +298,7 @@ def test_prints(ddpperf_group):
     raise AssertionError("to see the report")
 """
     )
-    run = pytester.runpytest_subprocess("-q", "-rs")
+    run = inner.runpytest("-q", "-rs")
     run.assert_outcomes(failed=6, skipped=1)
     run.stdout.fnmatch_lines(
         [
@@ -320,8 +320,8 @@ def test_prints(ddpperf_group):
     )
 
 
-def test_scaling_measures_all_sizes_side_by_side(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+def test_scaling_measures_all_sizes_side_by_side(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
         SETTINGS
         + """
 def build(ctx):
@@ -343,31 +343,31 @@ def test_curve(ddpperf):
     assert [point.launches[0].ranks[0].samples_per_step for point in curve.points] == [8, 4]
 """
     )
-    run, found = verdicts(pytester)
+    run, found = verdicts(inner)
     run.assert_outcomes(passed=1)
     assert found == {"test_curve": "new"}
-    assert not (pytester.path / "baselines").exists()
+    assert not (inner.path / "baselines").exists()
 
 
-def test_a_worker_of_xdist_refuses_to_measure(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("def pytest_configure(config): config.workerinput = {}")
-    pytester.makepyfile("def test_it(ddpperf): pass")
-    run = pytester.runpytest()
+def test_a_worker_of_xdist_refuses_to_measure(inner: pytest.Pytester) -> None:
+    inner.makeconftest("def pytest_configure(config): config.workerinput = {}")
+    inner.makepyfile("def test_it(ddpperf): pass")
+    run = inner.runpytest()
     run.assert_outcomes(errors=1)
     run.stdout.fnmatch_lines(["benchmarks disturb each other in pytest-xdist's workers; *"])
 
 
-def test_unused_the_plugin_starts_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_nothing(): pass")
-    run = pytester.runpytest("--ddpperf-json=out.json")
+def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_nothing(): pass")
+    run = inner.runpytest("--ddpperf-json=out.json")
     run.assert_outcomes(passed=1)
     run.stdout.no_fnmatch_line("*= ddpperf*")
-    assert json.loads((pytester.path / "out.json").read_text())["results"] == []
+    assert json.loads((inner.path / "out.json").read_text())["results"] == []
 
 
-def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import os\n\ndef test_it(): os.mkdir('out.json')")
-    run = pytester.runpytest("--ddpperf-json=out.json")
+def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(inner: pytest.Pytester) -> None:
+    inner.makepyfile("import os\n\ndef test_it(): os.mkdir('out.json')")
+    run = inner.runpytest("--ddpperf-json=out.json")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-json: *out.json cannot be written: *"])
     run.stdout.no_fnmatch_line("*Traceback*")

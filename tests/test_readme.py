@@ -20,13 +20,13 @@ def example(name: str) -> str:
     return str(code)
 
 
-def test_the_examples_run(pytester: pytest.Pytester) -> None:
+def test_the_examples_run(inner: pytest.Pytester) -> None:
     code = "\n\n".join(
         map(example, ("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect"))
     )
-    pytester.makepyfile(test_readme=code)
+    inner.makepyfile(test_readme=code)
     options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
-    run = pytester.runpytest_subprocess(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
+    run = inner.runpytest(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
     run.assert_outcomes(passed=8)
 
 
