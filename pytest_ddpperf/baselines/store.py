@@ -15,11 +15,12 @@ from pytest_ddpperf.baselines.fields import CURE
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key
 from pytest_ddpperf.baselines.jsonfile import replace_file
 from pytest_ddpperf.baselines.naming import module_folder, test_file
+from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records import Environment, Series
 from pytest_ddpperf.results import BaselineRecord, Found
 from pytest_ddpperf.settings import DEFAULT_SET
-from pytest_ddpperf.units import format_change, format_difference, format_value, format_values
+from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values
 
 
 class Store:
@@ -238,17 +239,29 @@ def _unwritable(path: Path, error: OSError) -> BaselineError:
 
 
 def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
+    """What a reviewer of the file needs to know: gated metrics one by one, and of the counts those that changed."""
     before = {series.metric: series for series in old.series} if old else {}
     replaced = "" if old is None else f", replacing that of {old.date}"
+    gated = [(before.get(series.metric), series) for series in new.series if series.gated]
+    added = sum(series.scale == "exact" and was is None for was, series in gated)
+    kept = sum(series.scale == "exact" and was is not None and was.value == series.value for was, series in gated)
     return [
         f"{file}: {new.name}{replaced}",
-        *(f"  {series.metric} {_change(before.get(series.metric), series)}" for series in new.series),
+        *(
+            f"  {series.metric} {_change(was, series)}"
+            for was, series in gated
+            if series.scale != "exact" or (was is not None and was.value != series.value)
+        ),
+        *([f"  {format_count(added, 'count')} new"] if added else []),
+        *([f"  {format_count(kept, 'count')} as before"] if kept else []),
     ]
 
 
 def _change(old: Series | None, new: Series) -> str:
     if old is None or old.unit != new.unit:
         return f"new: {format_value(new.value, new.unit)}"
+    if new.scale == "exact":
+        return " -> ".join(quantity_texts(new.metric, (old.value, new.value)))
     if new.scale == "ratio" and old.value > 0:
         change = format_change(new.value / old.value - 1)
     else:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.results import BaselineRecord
 
@@ -92,17 +94,22 @@ def test_saving_merges_with_the_variants_that_are_there(store: Store, make_recor
 
 def test_saving_tells_what_changed(store: Store, make_record: Make) -> None:
     file = store.file(TEST, make_record().environment)
-    assert store.save(TEST, [make_record()]) == (
-        f"{file}: ddp",
-        "  step_time new: 41.8 ms",
-        "  straggler_skew new: 0.010",
-    )
+    assert store.save(TEST, [make_record()]) == (f"{file}: ddp", "  step_time new: 41.8 ms")  # the skew is not gated
     # 47.3 / 41.8 - 1 = 0.1316
     assert store.save(TEST, [make_record(step_time=0.0473)]) == (
         f"{file}: ddp, replacing that of 2026-01-12",
         "  step_time 41.8 ms -> 47.3 ms (+13.2 %)",
-        "  straggler_skew 0.010 -> 0.010 (+0)",
     )
+
+
+def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Make) -> None:
+    def counted(**totals: float) -> BaselineRecord:
+        counts = Counts(totals, {}, {})
+        return make_record(series=counted_series(counts), counts=counts)
+
+    store.save(TEST, [counted(collective_calls=3, flops=1e9)])
+    changes = store.save(TEST, [counted(collective_calls=4, flops=1e9, operators=20)])
+    assert changes[1:] == ("  collective_calls 3 -> 4", "  1 count new", "  1 count as before")
 
 
 def test_two_records_of_one_name_are_refused(store: Store, make_record: Make) -> None:
