@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from pytest_ddpperf import trend_command
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.reports.stored import list_table, record_table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.values import set_name
+from pytest_ddpperf.values import argument, set_name
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
 
@@ -74,14 +75,9 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the stored baselines (default: %(default)s)",
     )
-    parser.add_argument("--set", type=_set, default=defaults.compared, metavar="NAME", help="named set of them")
-
-
-def _set(name: str) -> str:
-    try:
-        return set_name(name)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected {error}") from None
+    parser.add_argument(
+        "--set", type=argument(set_name), default=defaults.compared, metavar="NAME", help="named set of them"
+    )
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -150,4 +146,7 @@ def _failed(error: DdpperfError) -> int:
 COMMANDS = (
     Command("list", "list the stored baselines", _add_store, _list),
     Command("show", "show all metrics of a stored baseline", _add_show, _show),
+    Command(
+        "trend", "show a metric over commits, and where it changed", trend_command.add_arguments, trend_command.run
+    ),
 )

@@ -75,5 +75,9 @@ class BaselineError(DdpperfError):
     """A baseline cannot be read or written; the message names the file, the field and the cure."""
 
 
+class HistoryError(DdpperfError):
+    """The history of runs cannot be read or written; the message names the file and the cure."""
+
+
 class Regression(DdpperfError):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import BaselineError, DdpperfError, NotTimed, SettingError
+from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
 from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.reports.json_report import ensure_writable
 
             ensure_writable(config.rootpath / settings.json)
-    except (SettingError, BaselineError) as error:
+        if settings.history is not None:
+            from pytest_ddpperf.baselines.history import ensure_recordable
+
+            ensure_recordable(config.rootpath / settings.history)
+    except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
@@ -102,7 +106,9 @@ def _session(config: pytest.Config) -> Session:
 
 def _given_options(config: pytest.Config) -> tuple[str, ...]:
     """The options of ours that decide what a benchmark is compared with, as they were given."""
-    given = ((knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json"})
+    given = (
+        (knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json", "history"}
+    )
     return tuple(knob.option if knob.flag else f"{knob.option}={raw}" for knob, raw in given if raw is not None)
 
 
@@ -193,14 +199,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the JSON results, also where there are none: a file of an earlier run must not pass for this one's."""
+    """Write the JSON results, also where there are none: a file of an earlier run must not pass for this one's.
+
+    And record the run in the history.
+    """
     config = session.config
-    if config.stash[SETTINGS].json is None or hasattr(config, "workerinput"):
+    settings = config.stash[SETTINGS]
+    if (settings.json is None and settings.history is None) or hasattr(config, "workerinput"):
         return
+    for write in (_session(config).write_json, _session(config).record):
+        _write(session, write)
+
+
+def _write(session: pytest.Session, write: Callable[[], None]) -> None:
     try:
-        _session(config).write_json()
-    except SettingError as error:
-        _session(config).complaints.append(str(error))
+        write()
+    except (SettingError, HistoryError) as error:
+        _session(session.config).complaints.append(str(error))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -72,6 +72,7 @@ class Session:
         self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []
+        self._recorded = ""
         self._threads = 1
         self._store = open_store(settings, root, settings.compared)
 
@@ -170,6 +171,8 @@ class Session:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:
             parts.append(("ddpperf baselines", "\n".join(self._stored)))
+        if self._recorded:
+            parts.append(("ddpperf history", self._recorded))
         return parts
 
     def write_json(self) -> None:
@@ -182,6 +185,19 @@ class Session:
             from pytest_ddpperf.reports.json_report import results_document, write
 
             write(self._root / self.settings.json, results_document(self.results, commit(self._root)))
+
+    def record(self) -> None:
+        """Add the run to the history, if that was asked for and anything was measured.
+
+        Raises:
+            HistoryError: it cannot be written; then nothing of the run is in it.
+        """
+        if self.settings.history is None or not self.results:
+            return
+        from pytest_ddpperf.baselines.history import record, run_of
+
+        number = record(self._root / self.settings.history, run_of(self._root), self.results)
+        self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:
         """End the zygote and whatever still runs below it."""

@@ -248,6 +248,9 @@ class Settings:
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file", "FILE", per_test=False
     )
+    history: Path | None = _knob(  # noqa: RUF009 - a field, declared
+        None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
+    )
 
     @property
     def recipe(self) -> Mapping[str, str]:

@@ -131,6 +131,19 @@ def _number(value: object, expected: str, *, least: float) -> float:
     return number
 
 
+def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
+    """A parser as argparse wants it, which shows the message of no other error."""
+    import argparse
+
+    def parse_argument(value: str) -> T:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}") from None
+
+    return parse_argument
+
+
 def one_of(*choices: str) -> Callable[[object], str]:
     """A parser for one word out of ``choices``."""
 

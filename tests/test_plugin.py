@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.history import entries
+
 SETTINGS = """
 import os
 import pytest
@@ -61,15 +63,16 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner.makepyfile(test_suite=SUITE)
-    run, found = verdicts(inner, "--ddpperf-save")
+    run, found = verdicts(inner, "--ddpperf-save", "--ddpperf-history=history.sqlite")
     run.assert_outcomes(passed=2)
     assert found == {"test_step": "new", "test_other": "new"}
     run.stdout.fnmatch_lines(
         ["*= ddpperf =*", "*test_step*custom*new*", "*= ddpperf baselines =*", "*step_time*new: *"]
     )
+    run.stdout.fnmatch_lines(["*= ddpperf history =*", "recorded as run 1 of history.sqlite"])
 
     monkeypatch.setenv("LOSS", "100")
-    run, found = verdicts(inner, "--ddpperf-tolerance=900%")
+    run, found = verdicts(inner, "--ddpperf-tolerance=900%", "--ddpperf-history=history.sqlite")
     run.assert_outcomes(passed=1, failed=1)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert found["test_step"] == "regressed"
@@ -81,6 +84,11 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
             "*at test_suite.py:*in test_step",
         ]
     )
+
+    losses = entries(inner.path / "history.sqlite", "final_loss", test="test_suite.py::test_step")
+    assert [entry.value for entry in losses] == [1, 100]
+    assert len(entries(inner.path / "history.sqlite", "step_time")) == 4
+    assert entries(inner.path / "history.sqlite", "collective_calls")[0].value == 0
 
     run, found = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=2)
@@ -152,11 +160,13 @@ def test_step(ddpperf, fault):
         (["--ddpperf-save", "--ddpperf-baseline-dir=a_file/baselines"], "baselines cannot be saved in *a_file*"),
         (["-o", "ddpperf_launches=none"], "ddpperf_launches = none (*): expected a whole number of at least 1"),
         (["--ddpperf-json=a_file/out.json"], "*a_file*"),
+        (["--ddpperf-history=none/h.sqlite"], "history file *none/h.sqlite: there is no folder *none; make it*"),
+        (["--ddpperf-history=a_file"], "history file *a_file: *is broken, or no history*"),
     ],
 )
 def test_a_wrong_option_ends_the_run_with_one_line(inner: pytest.Pytester, arguments: list[str], says: str) -> None:
     inner.makepyfile(test_suite="def test_nothing(): pass")
-    (inner.path / "a_file").write_text("")
+    (inner.path / "a_file").write_text("text")
     run = inner.runpytest(*arguments)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: *{says}*"])
@@ -370,4 +380,22 @@ def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(in
     run = inner.runpytest("--ddpperf-json=out.json")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-json: *out.json cannot be written: *"])
+    run.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_run_that_cannot_be_recorded_is_told_and_fails(inner: pytest.Pytester) -> None:
+    """The file turned into another while the tests ran."""
+    inner.makepyfile(
+        SETTINGS
+        + """
+def test_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    with open("history.sqlite", "w") as file:
+        file.write("no database" * 100)
+"""
+    )
+    run = inner.runpytest("--ddpperf-history=history.sqlite")
+    run.assert_outcomes(passed=1)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["*= ddpperf errors =*", "history file *history.sqlite: *it is broken, or no history; *"])
     run.stdout.no_fnmatch_line("*Traceback*")

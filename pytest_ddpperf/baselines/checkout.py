@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import subprocess  # git has no other interface in the standard library
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ def checkout(path: Path) -> Checkout | None:
 def commit(path: Path) -> str | None:
     """The full hash of the commit that ``path`` is checked out at; None without git, a repository or a first commit."""
     return _git(path, "rev-parse", "--verify", "HEAD")
+
+
+def commit_date(path: Path) -> str | None:
+    """When the commit that ``path`` is checked out at was made, ISO 8601 in UTC; None where there is none."""
+    seconds = _git(path, "show", "-s", "--format=%ct", "HEAD")
+    return None if seconds is None else dt.datetime.fromtimestamp(int(seconds), tz=dt.timezone.utc).isoformat()
 
 
 def _git(path: Path, *arguments: str) -> str | None:

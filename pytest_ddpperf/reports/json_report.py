@@ -54,7 +54,7 @@ def ensure_writable(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
+def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
     """Writes a document, whole or not at all; makes the folder if need be.
 
     Raises:
@@ -64,11 +64,11 @@ def write(path: Path, document: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, render(document))
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(path, error, option) from None
 
 
-def _unwritable(path: Path, error: OSError) -> SettingError:
-    return SettingError(f"--ddpperf-json: {path} cannot be written: {error.strerror or error}; name another file")
+def _unwritable(path: Path, error: OSError, option: str = "--ddpperf-json") -> SettingError:
+    return SettingError(f"{option}: {path} cannot be written: {error.strerror or error}; name another file")
 
 
 def _result_data(result: Result) -> dict[str, Any]:

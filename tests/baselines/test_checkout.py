@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.baselines.checkout import checkout, commit
+from pytest_ddpperf.baselines.checkout import checkout, commit, commit_date
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_a_detached_head_has_no_branch(repository: Path) -> None:
 def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit(tmp_path) is None
+    assert commit_date(tmp_path) is None
     assert checkout(tmp_path) is None
     assert commit(tmp_path / "missing") is None
 
@@ -57,3 +58,10 @@ def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.M
 def test_no_commit_without_git(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit(repository) is None
+
+
+def test_the_date_of_a_commit_is_in_utc(repository: Path) -> None:
+    when = {**os.environ, "GIT_COMMITTER_DATE": "2026-01-12T01:30:00+02:00"}
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, "commit", "-q", "--allow-empty", "-m", "second"], cwd=repository, check=True, env=when)
+    assert commit_date(repository) == "2026-01-11T23:30:00+00:00"

@@ -1,0 +1,142 @@
+"""How far ``ddpperf trend`` can be trusted: false alarms and finds on synthetic histories; its time on a large one."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_ddpperf.baselines.history import Run, record
+from pytest_ddpperf.records import Environment, Measurement, Plan, Series
+from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.stats.change_points import ALPHA, Fit, change_points
+from pytest_ddpperf.verdict import Verdict
+
+RUNS = 200
+STEP = math.log(1.06)
+CREEP = math.log(1.10)
+SPREADS = (0.01, 0.02, 0.03)
+
+
+def noise(generator: random.Random, spread: float, runs: int = RUNS, memory: float = 0.0) -> list[float]:
+    """Logarithms of lognormal noise; ``memory``: the correlation of neighbours."""
+    values = [generator.gauss(0, spread)]
+    for _ in range(runs - 1):
+        values.append(memory * values[-1] + math.sqrt(1 - memory**2) * generator.gauss(0, spread))
+    return values
+
+
+def step(i: int, at: int = 120) -> float:
+    return STEP * (i >= at)
+
+
+def creep(i: int, first: int = 40) -> float:
+    return CREEP * min(max((i - first) / 100, 0.0), 1.0)
+
+
+def rate(hits: int, of: int) -> str:
+    """A share with its 95 % interval (Wilson 1927)."""
+    z, p = 1.96, hits / of
+    middle, half = p + z**2 / (2 * of), z * math.sqrt(p * (1 - p) / of + z**2 / (4 * of**2))
+    low, high = (100 * (middle + sign * half) / (1 + z**2 / of) for sign in (-1, 1))
+    return f"{100 * p:5.1f} % [{max(0.0, low):.1f} .. {high:.1f}]"
+
+
+def false_alarms(seeds: int) -> None:
+    print(f"false alarms: unchanged histories with any change (by design at most {100 * ALPHA:g} %)")
+    for runs, memory in ((8, 0.0), (20, 0.0), (50, 0.0), (RUNS, 0.0), (RUNS, 0.2), (RUNS, 0.4)):
+        generator = random.Random(runs)  # noqa: S311  no secret
+        alarms = sum(bool(change_points(noise(generator, 0.02, runs, memory)).changes) for _ in range(seeds))
+        kind = "independent noise" if not memory else f"neighbours correlated by {memory:g}"
+        print(f"  {runs:4} runs, {kind:30} {rate(alarms, seeds)}")
+
+
+def finds(seeds: int) -> None:
+    cases: Sequence[tuple[str, Callable[[int], float], list[str], int | None]] = (
+        ("a step of 6 %", step, ["step"], 120),
+        ("a creep of 10 % over 100 runs", creep, ["creep"], None),
+        ("both, apart", lambda i: creep(i, 20) + step(i, 160), ["creep", "step"], 160),
+    )
+    print("found: exactly these changes and nothing else; error of the step's commit; its 95 % range holds the truth")
+    for name, shape, kinds, at in cases:
+        for spread in SPREADS:
+            generator = random.Random(1)  # noqa: S311  no secret
+            fits = []
+            for _ in range(seeds):
+                values = [value + shape(i) for i, value in enumerate(noise(generator, spread))]
+                fits.append(change_points(values))
+            right = [fit for fit in fits if [change.kind for change in fit.changes] == kinds]
+            print(f"  {name:30} noise {100 * spread:g} %: {rate(len(right), seeds)}{commit_error(right, at)}")
+
+
+def commit_error(fits: Sequence[Fit], at: int | None) -> str:
+    if at is None or not fits:
+        return ""
+    steps = [change for fit in fits for change in fit.changes if change.kind == "step"]
+    errors = sorted(abs(change.after - at) for change in steps)
+    within = sum(change.earliest < at <= change.latest for change in steps)
+    most = errors[int(0.95 * (len(errors) - 1))]
+    return f", median {statistics.median(errors):g}, 95 % {most}; {rate(within, len(steps))}"
+
+
+def large_history(file: Path, tests: int = 50, metrics: int = 10) -> None:
+    """A file with 100,000 records."""
+    environment = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None, {})
+    generator = random.Random(0)  # noqa: S311  no secret
+    for i in range(RUNS):
+        results = []
+        for test in range(tests):
+            value = 0.04 * math.exp(generator.gauss(0, 0.02) + step(i) * (test == 0) + creep(i) * (test == 1))
+            comparisons = tuple(
+                Comparison(
+                    Series(name, "s", "lower", "absolute", "ratio", True, 0.0, (value,) * 8, value, None),  # noqa: FBT003
+                    *(None, None, None, 0.03, None, Verdict.NEW, True),
+                )
+                for name in ("step_time", *(f"metric_{k}" for k in range(1, metrics)))
+            )
+            measured = Measurement("ddp", "ddp", None, Plan(5, 60), environment, ())
+            results.append(Result(f"t.py::test_{test}", measured, comparisons, Verdict.NEW, None, "", ()))
+        day = f"2026-{1 + i // 28 % 12:02}-{1 + i % 28:02}T00:00:00+00:00"
+        record(file, Run(day, f"{i:040x}", day, "main", dirty=False), results)
+
+
+def answers(rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "history.sqlite"
+        large_history(file)
+        code = "import sys; from pytest_ddpperf.cli import main; sys.exit(main())"
+        print(f"seconds of a whole process on 100,000 records ({file.stat().st_size / 1e6:.0f} MB)")
+        for words in (["trend", "t.py::test_0"], ["trend"], ["--version"]):
+            where = ["--history", str(file)] if words[0] == "trend" else []
+            command = [sys.executable, "-c", code, *words, *where]
+            times = []
+            for _ in range(rounds):
+                start = time.perf_counter()
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                times.append(time.perf_counter() - start)
+            rest = sorted(times[1:])
+            print(
+                f"  ddpperf {' '.join(words):20} first {times[0]:.2f}, then median {statistics.median(rest):.2f}, "
+                f"worst {rest[-1]:.2f}   {out.splitlines()[-1][:60]}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500, help="histories of each kind")
+    parser.add_argument("--rounds", type=int, default=10, help="processes that are timed")
+    options = parser.parse_args()
+    false_alarms(2 * options.seeds)
+    finds(options.seeds)
+    answers(options.rounds)
+
+
+if __name__ == "__main__":
+    main()

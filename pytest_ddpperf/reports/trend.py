@@ -1,0 +1,236 @@
+"""Trends as tables, sentences and JSON; ``trend.schema.json`` describes the latter."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_ddpperf.baselines.codec import interval_data
+from pytest_ddpperf.baselines.history import Run
+from pytest_ddpperf.baselines.jsonfile import rounded
+from pytest_ddpperf.counts import quantity_texts
+from pytest_ddpperf.records import training_text
+from pytest_ddpperf.reports.phrases import confidence_text
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.stats.change_points import CONFIDENCE, FEWEST_POINTS, Change
+from pytest_ddpperf.trend import Point, Trend
+from pytest_ddpperf.units import Scale, format_change, format_count, format_difference, scale, signed_percent
+
+SCHEMA = "pytest-ddpperf/trend/1"
+SCHEMA_FILE = Path(__file__).with_name("trend.schema.json")
+_SHORT_COMMIT = 7
+_PLOT = 32  # characters
+_NAMED = 5  # outliers, at most
+
+
+def trend_table(trend: Trend) -> Table:
+    """One row for each commit, with a plot of values (``o``, outliers ``x``) and fitted levels (``|``)."""
+    benchmark, points = trend.benchmark, trend.points
+    common = scale([point.value for point in points], benchmark.unit)
+    values = [v for point in points for v in (point.value, point.level)]
+    low, high = min(values), max(values)
+    several = any(point.runs > 1 for point in points)
+    return Table(
+        title="\n".join((_heading(trend), _span(trend))),
+        headers=(
+            "commit",
+            "date",
+            *(("runs",) if several else ()),
+            f"{benchmark.metric}\n{common.unit}".rstrip(),
+            f"change\n{'%' if benchmark.scale == 'ratio' else benchmark.unit}",
+            f"{common.number(low)} .. {common.text(high)}",
+        ),
+        rows=tuple(
+            (
+                _commit(point.run),
+                _day(point.run),
+                *((str(point.runs),) if several else ()),
+                _value(point, common),
+                _change(trend, point),
+                _plot(point, low, high, outlying=i in trend.outliers),
+            )
+            for i, point in enumerate(points)
+        ),
+        notes=("", *change_texts(trend), *_remarks(trend)),
+        left=2,
+    )
+
+
+def changes_text(trends: Sequence[Trend], metric: str) -> str:
+    """All trends with a change, the worst first, and how many there are without."""
+    changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
+    parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
+    short = sum(len(trend.points) < FEWEST_POINTS for trend in trends)
+    last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
+    if short:
+        last += (
+            f"; {short} of them {'has' if short == 1 else 'have'} fewer than {FEWEST_POINTS} commits, too few to tell"
+        )
+    return "\n\n".join([*parts, last])
+
+
+def change_texts(trend: Trend) -> tuple[str, ...]:
+    """A sentence for each change, or one that says that there is none."""
+    if len(trend.points) < FEWEST_POINTS and trend.benchmark.scale != "exact":
+        return (f"fewer than {FEWEST_POINTS} commits: no change can be told from noise",)
+    return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
+
+
+def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
+    """The trends as JSON data."""
+    return {
+        "schema": SCHEMA,
+        "metric": metric,
+        "trends": [
+            {
+                "test": trend.benchmark.test,
+                "name": trend.benchmark.name,
+                "strategy": trend.benchmark.strategy,
+                "mode": trend.benchmark.mode,
+                "recipe": json.loads(trend.benchmark.recipe),
+                "world_size": trend.benchmark.world_size,
+                "environment_key": trend.benchmark.environment_key,
+                "unit": trend.benchmark.unit,
+                "better": trend.benchmark.better,
+                "scale": trend.benchmark.scale,
+                "points": [_point_data(point) for point in trend.points],
+                "changes": [_change_data(trend, change) for change in trend.changes],
+                "outliers": list(trend.outliers),
+            }
+            for trend in trends
+        ],
+    }
+
+
+def _heading(trend: Trend) -> str:
+    benchmark = trend.benchmark
+    training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
+    mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
+    own = "" if benchmark.name == training else f" ({training}{mode})"
+    return f"{benchmark.test}: {benchmark.name}{own}\n{benchmark.environment_key}"
+
+
+def _span(trend: Trend) -> str:
+    points = trend.points
+    runs = sum(point.runs for point in points)
+    return (
+        f"{trend.benchmark.metric}, {trend.benchmark.better} is better: {format_count(runs, 'run')}, "
+        f"{_day(points[0].run)} to {_day(points[-1].run)}; change: against the level before"
+    )
+
+
+def _sentence(trend: Trend, change: Change) -> str:
+    points, metric = trend.points, trend.benchmark.metric
+    before, after = (_place(points[i].run) for i in (change.before, change.after))
+    direction = "worse" if trend.worsening(change) > 0 else "better"
+    if trend.benchmark.scale == "exact":
+        levels = [points[i].level for i in (change.before, change.after)]
+        return f"between {before} and {after}: {metric} {' -> '.join(quantity_texts(metric, levels))}, {direction}"
+    size = f"{metric} {_size(trend, change.size)} [{confidence_text(CONFIDENCE)} {_ends(trend, change)}], {direction}"
+    if change.kind == "creep":
+        each = _size(trend, change.size / (change.after - change.before), fine=True)
+        return f"creep from {before} to {after}: {size}, by about {each} a commit"
+    surely = ""
+    if (change.earliest, change.latest) != (change.before, change.after):
+        early, late = (_place(points[i].run) for i in (change.earliest, change.latest))
+        surely = f"; with {confidence_text(CONFIDENCE).removesuffix(' CI')} confidence between {early} and {late}"
+    return f"between {before} and {after}: {size}{surely}"
+
+
+def _size(trend: Trend, size: float, *, fine: bool = False) -> str:
+    if trend.benchmark.scale != "ratio":
+        return format_difference(size, trend.benchmark.unit)
+    return f"{100 * size:+.2g} %" if fine else format_change(size)
+
+
+def _ends(trend: Trend, change: Change) -> str:
+    ratio = trend.benchmark.scale == "ratio"
+    return " .. ".join(signed_percent(end) if ratio else _size(trend, end) for end in (change.low, change.high))
+
+
+def _remarks(trend: Trend) -> tuple[str, ...]:
+    """What a reader of the table should know besides."""
+    remarks = []
+    if trend.outliers:
+        named = ", ".join(_place(trend.points[i].run) for i in trend.outliers[-_NAMED:])
+        more = f"{len(trend.outliers) - _NAMED} more and " if len(trend.outliers) > _NAMED else ""
+        remarks.append(f"out of line with their neighbours (x), so they count less: {more}{named}")
+    branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
+    if len(branches) > 1:
+        remarks.append(f"runs of several branches ({', '.join(branches)}); --branch keeps to one")
+    if any(point.run.dirty for point in trend.points):
+        remarks.append("+: the work tree differed from the commit")
+    return tuple(remarks)
+
+
+def _commit(run: Run) -> str:
+    return NOTHING if run.commit is None else run.commit[:_SHORT_COMMIT] + ("+" if run.dirty else "")
+
+
+def _day(run: Run) -> str:
+    return (run.commit_date or run.date)[:10]
+
+
+def _place(run: Run) -> str:
+    return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
+
+
+def _value(point: Point, common: Scale) -> str:
+    value = common.number(point.value)
+    if point.interval is None:
+        return value
+    return f"{value} [{common.number(point.interval.low)}, {common.number(point.interval.high)}]"
+
+
+def _change(trend: Trend, point: Point) -> str:
+    if point.change is None:
+        return NOTHING
+    if trend.benchmark.scale == "ratio":
+        return signed_percent(point.change)
+    return format_difference(point.change, trend.benchmark.unit).split()[0] if point.change else "0"
+
+
+def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:
+    """A line of dots with the level and, before it where both are in one place, the value."""
+
+    def place(value: float) -> int:
+        return round((value - low) / (high - low) * (_PLOT - 1)) if high > low else 0
+
+    line = ["."] * _PLOT
+    line[place(point.level)] = "|"
+    line[place(point.value)] = "x" if outlying else "o"
+    return "".join(line)
+
+
+def _point_data(point: Point) -> dict[str, Any]:
+    return {
+        **_run_data(point.run),
+        "branch": point.run.branch,
+        "recorded": point.run.date,
+        "runs": point.runs,
+        "value": rounded(point.value),
+        "interval": interval_data(point.interval),
+        "level": rounded(point.level),
+        "change": None if point.change is None else rounded(point.change),
+    }
+
+
+def _change_data(trend: Trend, change: Change) -> dict[str, Any]:
+    run = {
+        name: _run_data(trend.points[getattr(change, name)].run) for name in ("before", "after", "earliest", "latest")
+    }
+    return {
+        "kind": change.kind,
+        "worse": trend.worsening(change) > 0,
+        "size": rounded(change.size),
+        "interval": {"low": rounded(change.low), "high": rounded(change.high), "confidence": CONFIDENCE},
+        **run,
+        "evidence": rounded(change.evidence) if math.isfinite(change.evidence) else None,
+    }
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    return {"commit": run.commit, "dirty": run.dirty, "date": run.commit_date or run.date}

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from pytest_ddpperf.baselines.history import Benchmark, Entry, Run
+from pytest_ddpperf.records import Interval
+from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.trend import (
+    SCHEMA_FILE,
+    change_texts,
+    changes_text,
+    trend_document,
+    trend_table,
+)
+from pytest_ddpperf.trend import Trend, trends
+
+BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
+COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")
+EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
+
+
+def run(number: int) -> Run:
+    day = f"2026-10-{1 + number:02}T00:00:00+00:00"
+    return Run(day, f"{number:x}" * 40, day, "main", dirty=False)
+
+
+def trend(values: list[float], benchmark: Benchmark = BENCHMARK) -> Trend:
+    """A value for each of as many commits: 0000000, 1111111, ..."""
+    entries = (
+        Entry(benchmark, run(i), value, Interval(value * 0.99, value * 1.01, 0.95), 0.0, gated=True)
+        for i, value in enumerate(values)
+    )
+    (made,) = trends(entries)
+    return made
+
+
+PLACE = "between 3333333 (2026-10-04) and 4444444 (2026-10-05)"
+STEP = trend([0.04] * 4 + [0.05] * 4)
+
+
+def test_a_table_has_a_line_for_each_commit() -> None:
+    lines = render(trend_table(STEP)).splitlines()
+    assert lines[:3] == [
+        "t.py::test_a: ddp",
+        "cpu-a-2c",
+        "step_time, lower is better: 8 runs, 2026-10-01 to 2026-10-08; change: against the level before",
+    ]
+    rows = [line.split() for line in lines[6:14]]
+    assert rows[0] == ["0000000", "2026-10-01", "40.0", "[39.6,", "40.4]", "-", "o" + "." * 31]
+    assert rows[4] == ["4444444", "2026-10-05", "50.0", "[49.5,", "50.5]", "+25.0", "." * 31 + "o"]
+    assert lines[-1].startswith(
+        "between 3333333 (2026-10-04) and 4444444 (2026-10-05): step_time +25.0 % [95 % CI +25.0"
+    )
+
+
+def test_the_level_stands_beside_the_values() -> None:
+    noisy = trend([0.040, 0.042, 0.040, 0.042, 0.040, 0.042])
+    (*_, first) = render(trend_table(noisy)).splitlines()[6].split()
+    assert first == "o" + "." * 14 + "|" + "." * 16  # between the two, in logarithms
+    assert change_texts(noisy) == ("no change",)
+
+
+def test_sentences() -> None:
+    assert change_texts(STEP) == (f"{PLACE}: step_time +25.0 % [95 % CI +25.0 .. +25.0], worse",)
+    assert change_texts(trend([0.9] * 4 + [0.8] * 4, EFFICIENCY)) == (
+        f"{PLACE}: scaling_efficiency -0.100 [95 % CI -0.100 .. -0.100], worse",
+    )
+    assert change_texts(trend([5, 9], COUNTED)) == (
+        "between 0000000 (2026-10-01) and 1111111 (2026-10-02): collective_calls 5 -> 9, worse",
+    )
+    assert change_texts(trend([0.04] * 5)) == ("fewer than 6 commits: no change can be told from noise",)
+    assert change_texts(trend([5, 5], COUNTED)) == ("no change",)
+
+
+def test_a_creep_says_how_slow_it_is() -> None:
+    (text,) = change_texts(trend([0.04 * 0.99**i for i in range(11)]))
+    assert text.startswith("creep from 0000000 (2026-10-01) to aaaaaaa (2026-10-11): step_time -9.6 % [95 % CI -9.6 ")
+    assert text.endswith(", better, by about -0.96 % a commit")
+
+
+def test_a_step_whose_place_is_not_sure_says_so() -> None:
+    change = replace(STEP.changes[0], earliest=2, latest=5)
+    (text,) = change_texts(replace(STEP, changes=(change,)))
+    assert text.endswith("; with 95 % confidence between 2222222 (2026-10-03) and 5555555 (2026-10-06)")
+
+
+def test_remarks() -> None:
+    points = list(STEP.points)
+    points[1] = replace(points[1], run=replace(run(1), branch="topic", dirty=True), runs=2, interval=None)
+    points[2] = replace(points[2], run=replace(run(2), commit=None, branch=None))
+    table = trend_table(replace(STEP, points=tuple(points), outliers=(1,)))
+    assert table.headers[2] == "runs"
+    assert table.rows[1][0] == "1111111+"
+    assert table.rows[1][-1].startswith("x.")
+    assert table.rows[2][0] == "-"
+    assert table.notes[2:] == (
+        "out of line with their neighbours (x), so they count less: 1111111+ (2026-10-02)",
+        "runs of several branches (a detached HEAD, main, topic); --branch keeps to one",
+        "+: the work tree differed from the commit",
+    )
+
+
+def test_of_all_tests_those_that_changed_come_worst_first() -> None:
+    better = trend([0.05] * 4 + [0.02] * 4, replace(BENCHMARK, test="t.py::test_better"))
+    worse = trend([0.04] * 4 + [0.08] * 4, replace(BENCHMARK, test="t.py::test_worse"))
+    still = trend([0.04] * 8, replace(BENCHMARK, test="t.py::test_still"))
+    short = trend([0.04] * 2, replace(BENCHMARK, test="t.py::test_short"))
+    text = changes_text([better, STEP, still, worse, short], "step_time")
+    blocks = text.split("\n\n")
+    assert [block.split("\n")[0] for block in blocks[:-1]] == [
+        "t.py::test_worse: ddp",
+        "t.py::test_a: ddp",
+        "t.py::test_better: ddp",
+    ]
+    assert blocks[-1] == "step_time changed in 3 of 5 benchmarks; 1 of them has fewer than 6 commits, too few to tell"
+
+
+def test_the_json_keeps_to_its_schema() -> None:
+    counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
+    document = json.loads(json.dumps(trend_document([STEP, counted, creep], "step_time"), allow_nan=False))
+    jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+    first = document["trends"][0]
+    assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
+    (change,) = first["changes"]
+    assert (change["kind"], change["worse"], change["size"]) == ("step", True, pytest.approx(0.25))
+    assert (change["before"]["commit"], change["after"]["commit"]) == ("3" * 40, "4" * 40)
+    assert document["trends"][1]["changes"][0]["evidence"] is None
+
+
+def test_the_schema_is_strict() -> None:
+    document = trend_document([STEP], "step_time")
+    document["trends"][0]["points"][0]["more"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="more"):
+        jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
