@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
@@ -118,7 +119,8 @@ class Benchmarks:
             RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
         """
         __tracebackhide__ = True
-        return self._launch(settings, variant, probe_launch, self._job(settings, variant, plan), memory_limit).values
+        job = self._job(replace(settings, communication=False), variant, plan)  # it keeps a copy of what is trained
+        return self._launch(settings, variant, probe_launch, job, memory_limit).values
 
     def _verified(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
         """The variants, each held against a single process where that can be done.
@@ -178,7 +180,7 @@ class Benchmarks:
 
         What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
         """
-        seen: set[str] = set()
+        launched: Counter[str] = Counter()
         picked: dict[int, tuple[str, str]] = {}
 
         def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
@@ -187,9 +189,9 @@ class Benchmarks:
             size = variant.environment.world_size
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            result = self._launch(settings, variant, run_launch, job)
-            if label not in seen:
-                seen.add(label)
+            result = self._launch(settings, variant, run_launch, replace(job, seed=launched[label]))
+            launched[label] += 1
+            if launched[label] == 1:
                 self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
             first, *others = result.values
             if first.picked is not None:

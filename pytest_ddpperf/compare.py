@@ -179,10 +179,14 @@ def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
 
 
 def spread_between_runs(series: Series, environment: Environment) -> float:
-    """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not."""
+    """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
+
+    A fraction; an amount where times are compared by subtraction.
+    """
     if series.unit == "B" or series.metric == FINAL_LOSS:
         return 0.0
-    return OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    spread = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    return spread * abs(series.value) if (series.unit, series.scale) == ("s", "difference") else spread
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

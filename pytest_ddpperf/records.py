@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_ddpperf.communication import BlockTimes
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.phases import PhaseTimes
@@ -74,6 +75,7 @@ class RankLaunch:
             built), ``peak_allocated`` and ``peak_reserved`` on CUDA.
         loss: the last timed step's loss on this rank; None where the step returns none.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
+        communication: steps after those, with and without synchronisation of gradients; None where they were not run.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
     """
 
@@ -86,6 +88,7 @@ class RankLaunch:
     skipped_steps: tuple[int, ...] = ()
     picked: tuple[str, str] | None = None
     phases: PhaseTimes | None = None
+    communication: BlockTimes | None = None
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,7 @@ class Session:
 
     def summary(self) -> list[tuple[str, str]]:
         """Title and text of each part of the terminal's summary."""
+        from pytest_ddpperf.reports.communication import communication_table
         from pytest_ddpperf.reports.phases import phase_table
         from pytest_ddpperf.reports.table import summary_table
         from pytest_ddpperf.reports.terminal import render
@@ -165,8 +166,8 @@ class Session:
         parts = []
         if self.results:
             parts.append(("ddpperf", render(summary_table(self.results, accepting=self.settings.accepting))))
-            phases = phase_table(self.results)
-            parts += [] if phases is None else [("ddpperf phases", render(phases))]
+            more = {"phases": phase_table(self.results), "communication": communication_table(self.results)}
+            parts += [(f"ddpperf {name}", render(table)) for name, table in more.items() if table is not None]
         if self.complaints:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:

@@ -155,6 +155,12 @@ class Settings:
         text="only count: no times, no memory of the process; seconds for a benchmark, on any machine",
         flag=True,
     )
+    communication: bool = _knob(
+        default=True,
+        parse=switch,
+        text="measure exposed communication: steps with and without averaging gradients, in alternating blocks",
+        metavar="true|false",
+    )
     precision: str = _knob(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),

@@ -232,6 +232,13 @@ def test_times_deviate_between_runs_and_counts_do_not(metric: str, world_size: i
     assert spread_between_runs(series(metric, STEADY), environment) == expected
 
 
+def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
+    """1 % of 4 ms; 10 ms, were it not of the value."""
+    exposed = replace(series("exposed_communication", [0.004]), unit="s", scale="difference")
+
+    assert spread_between_runs(exposed, ENVIRONMENT) == pytest.approx(TIMED_SPREAD * 0.004)
+
+
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
     result = judged(measured(environment=crowded, findings=("said before",)), Found(None, "no baseline"))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
@@ -158,6 +159,9 @@ METRICS: tuple[Metric, ...] = (
         Metric(f"phase_{phase}", "s", "lower", "absolute", "difference", phase_seconds(phase), gated=False)
         for phase in PHASES
     ),
+    # Near 0 where all of it is hidden: compared by subtraction. It is in the step time, which is gated.
+    Metric(EXPOSED, "s", "lower", "relative", "difference", exposed_communication, gated=False),
+    Metric(OVERHEAD, "1", "lower", "relative", "difference", communication_overhead, gated=False),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.
     Metric(FINAL_LOSS, "1", "lower", "absolute", "difference", final_loss, slack=0.03),
 )

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
 from pytest_ddpperf.records import Measurement
+from pytest_ddpperf.reports.communication import exposed_change_text
 from pytest_ddpperf.reports.phrases import comparison_text, decisive, findings, without_derived
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import format_count
@@ -88,8 +90,10 @@ def _notes(heads: tuple[Comparison, ...]) -> list[str]:
 def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The other metrics that changed: hints at the cause."""
     told = {head.series.metric for head in heads}
+    exposed = exposed_change_text(result) if "step_time" in told else ""
+    told |= {EXPOSED, OVERHEAD} if exposed else set()
     moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
-    lines = []
+    lines = [exposed] if exposed else []
     for comparison in moved:
         if comparison.series.metric in told:
             continue

@@ -32,6 +32,7 @@ class CommHook:
     period: int = 1
     make_optimizer: MakeOptimizer | None = None
     make_scaler: Callable[[], torch.amp.GradScaler] | None = None
+    still_sent: str = ""
 
 
 def register(
@@ -114,6 +115,7 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
         lossy=True,
         exact_steps=start,
         make_optimizer=make_optimizer,
+        still_sent="the parameters that are averaged once in a period",
         # Ranks have gradients of their own: if one alone left a step out, the others would wait for it to average.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
     )

@@ -123,6 +123,7 @@ def over(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
     return Parallel(
         wrapped,
         no_sync=_no_sync_but_first(wrapped) if wrapped.static_graph else wrapped.no_sync,
+        still_sent=hook.still_sent,
         make_optimizer=hook.make_optimizer,
         make_scaler=hook.make_scaler,
         gradients=partial(gradients_of, module),

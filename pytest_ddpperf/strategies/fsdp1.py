@@ -19,7 +19,16 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.strategies.copies import parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate
-from pytest_ddpperf.strategies.sharding import dtype_of, mesh_of, narrowest, parameters_of_units, require_gpu, units_of
+from pytest_ddpperf.strategies.sharding import (
+    STILL_SENT,
+    dtype_of,
+    gradients_kept,
+    mesh_of,
+    narrowest,
+    parameters_of_units,
+    require_gpu,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
@@ -81,6 +90,8 @@ def parallelise(
     return Parallel(
         wrapped,
         no_sync=wrapped.no_sync,
+        unsynchronised=gradients_kept,
+        still_sent="" if sharding == "NO_SHARD" or ctx.world_size == 1 else STILL_SENT,
         clip_grad_norm=wrapped.clip_grad_norm_,
         # With one rank's shard alone torch.amp.GradScaler would skip a step on some ranks only.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),

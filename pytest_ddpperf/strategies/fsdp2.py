@@ -23,7 +23,15 @@ from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate
-from pytest_ddpperf.strategies.sharding import dtype_of, mesh_of, narrowest, require_gpu, units_of
+from pytest_ddpperf.strategies.sharding import (
+    STILL_SENT,
+    dtype_of,
+    gradients_kept,
+    mesh_of,
+    narrowest,
+    require_gpu,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -76,6 +84,8 @@ def parallelise(
     return Parallel(
         module,
         no_sync=partial(_no_sync, module),
+        unsynchronised=gradients_kept,
+        still_sent=STILL_SENT if ctx.world_size > 1 else "",
         clip_grad_norm=partial(clip, module),
         # torch.amp.GradScaler asks all ranks when gradients are DTensors, but NCCL cannot when they are on the CPU.
         make_scaler=partial(ShardScaler, ctx.device.type, process_group=dist.group.WORLD) if cpu_offload else None,

@@ -54,7 +54,7 @@ class RankView(Protocol):
         """A context for a part of the step, to be shown under a name of its own."""
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Nothing is left to be done."""
 
 
@@ -69,6 +69,9 @@ class Parallel:
             queued to be so on the current stream).
         no_sync: a context for forward and backward of a micro-batch whose gradients are only added up locally. None
             where backward sends nothing anyway.
+        unsynchronised: a context for forward and backward of a step that is not to be synchronised, which leaves
+            gradients that the optimizer can step with. None where ``no_sync`` is just that.
+        still_sent: what such a step sends all the same, in words; empty for nothing.
         make_optimizer: what turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
             given one; gives back the norm before.
@@ -84,8 +87,10 @@ class Parallel:
     """
 
     module: nn.Module
-    synchronise: Callable[[], None] = _nothing
+    synchronise: Callable[[], None] = nothing
     no_sync: Callable[[], AbstractContextManager[Any]] | None = None
+    unsynchronised: Callable[[], AbstractContextManager[Any]] | None = None
+    still_sent: str = ""
     make_optimizer: MakeOptimizer | None = None
     clip_grad_norm: Callable[[float], torch.Tensor] | None = None
     make_scaler: Callable[[], torch.amp.GradScaler] | None = None

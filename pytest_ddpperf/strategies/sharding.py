@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_ddpperf.errors import SettingError
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import Precision, RankView
+
+STILL_SENT = "the parameters that are gathered for forward and backward"
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7
@@ -92,3 +96,29 @@ def parameters_of_units(
                 found.setdefault(parameter, f"{path}.{name}".lstrip("."))
             open_ends += reversed([(f"{path}.{name}", child) for name, child in inside.named_children()])
         yield names[unit], [(name, parameter) for parameter, name in found.items()]
+
+
+@contextmanager
+def gradients_kept() -> Iterator[None]:
+    """Within, backward shards gradients without the other ranks': what it would add up over them it leaves as it is.
+
+    FSDP's own ``no_sync`` keeps gradients whole, which the optimizer of the shards cannot step with. What sends them is
+    looked up in torch.distributed at each call, by the name that this version of torch has for it.
+    """
+    names = {"reduce_scatter_single": _own_chunk, "reduce_scatter_tensor": _own_chunk, "all_reduce": _as_it_is}
+    before = {name: getattr(dist, name) for name in names if hasattr(dist, name)}
+    for name in before:
+        setattr(dist, name, names[name])
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(dist, name, function)
+
+
+def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name
+    output.copy_(input.reshape(-1)[: output.numel()].view_as(output))  # which of the chunks does not matter
+
+
+def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
+    """Nothing is added to it."""

@@ -58,7 +58,8 @@ def parallelise(
         whole = require_optimizer(factory(wrapped.parameters()), "zero1")
         return sharded(whole, parameters_as_bucket_view=parameters_as_bucket_view)
 
-    return over(wrapped, CommHook(make_optimizer=make_optimizer))
+    sent = "the parameters that each rank broadcasts after its update" if ctx.world_size > 1 else ""
+    return over(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.memory import watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.training.exposed import alternating_blocks
+from pytest_ddpperf.training.timing import by_period, timed_block
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class LaunchJob:
         settings: what else decides how a workload is trained.
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
+        seed: of what is drawn at random in the launch, the same on all ranks.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -45,6 +48,7 @@ class LaunchJob:
     plan: Plan
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
+    seed: int = 0
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -74,12 +78,15 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             step_times, loss = timed_block(step.run, steps, clock)
         _refuse_compiling(compiled_graphs() - graphs, job.plan)
         skipped = tuple(number - job.plan.warmup for number in step.skipped_steps if number >= job.plan.warmup)
-        updated = _by_period(_without_skipped(step_times, skipped), step.period)
+        updated = by_period(_without_skipped(step_times, skipped), step.period)
         last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks = memory()
         with collector_paused():
             dist.barrier()
             phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+        blocks = None
+        if step.local is not None and job.settings.communication:
+            blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
     finally:
         step.close()
     return RankLaunch(
@@ -87,27 +94,13 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         step_times=updated,
         skipped_steps=skipped,
         phases=phases,
+        communication=blocks,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         loss=last_loss,
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
     )
-
-
-def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple[float, ...], Any]:
-    """The seconds of each of ``steps`` calls of ``run``, and what the last one gave back.
-
-    Consecutive marks, so that the loop's own time is inside and the times add up to the block's.
-    """
-    loss = None
-    mark = clock.mark
-    clock.settle()
-    marks = [mark()]
-    for _ in range(steps):
-        loss = run()
-        marks.append(mark())
-    return clock.seconds(marks), loss
 
 
 def _in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
@@ -122,13 +115,6 @@ def _refuse_compiling(graphs: int, plan: Plan) -> None:
             f"those of training: raise the warm-up (now {format_count(plan.warmup, 'step')}), or keep shapes and "
             "Python values the same from step to step"
         )
-
-
-def _by_period(step_times: tuple[float, ...], period: int) -> tuple[float, ...]:
-    """Each period's mean: what happens in one step of several belongs to all of them, and no quantile may hide it."""
-    whole = max(1, len(step_times) // period) * period
-    periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
-    return tuple(math.fsum(times) / len(times) for times in periods)
 
 
 def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int]) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,25 @@ DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbe
 
 
 @dataclass(frozen=True)
+class Local:
+    """How a step is run without the other ranks' gradients.
+
+    Attributes:
+        run: the step.
+        unsynchronised: a context in which it averages no gradients.
+        snapshot: keeps what training changes; what it gives puts that back.
+        still_sent: what it sends all the same, in words; empty for nothing.
+        skipped_steps: as of ``Step``.
+    """
+
+    run: Callable[[], Any]
+    unsynchronised: Callable[[], AbstractContextManager[None]]
+    snapshot: Callable[[], Callable[[], None]]
+    still_sent: str = ""
+    skipped_steps: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
 class Step:
     """A step and what is known of it.
 
@@ -39,6 +59,7 @@ class Step:
         seams: what a diagnosed pass can watch to tell its phases apart.
         period: after how many steps what is done repeats.
         modules: what is trained, where that is known. ``optimizers`` likewise.
+        local: how it is run without the other ranks' gradients; None where nobody knows.
     """
 
     run: Callable[[], Any]
@@ -51,6 +72,7 @@ class Step:
     optimizers: Sequence[torch.optim.Optimizer] = ()
     period: int = 1
     seams: Sequence[Seam] = ()
+    local: Local | None = None
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
@@ -85,7 +107,15 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         optimizers=[trainer.optimizer],
         period=math.lcm(trainer.parallel.period, data.burst),
         seams=_seams(trainer, data, job.settings),
+        local=_local(trainer, run, job.settings),
     )
+
+
+def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Local | None:
+    """None in compiled training: what synchronises is part of its graph, and without it there would be another one."""
+    if settings.compile != "no":
+        return None
+    return Local(run, trainer.unsynchronised, trainer.snapshot, trainer.parallel.still_sent, trainer.skipped_steps)
 
 
 def _seams(trainer: Trainer, data: Batches, settings: Settings) -> tuple[Seam, ...]:

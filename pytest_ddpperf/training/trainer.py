@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,10 @@ from torch import nn
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.strategies.parallel import nothing
 from pytest_ddpperf.training.blocks import blocks_of, recompute
 from pytest_ddpperf.training.precision import prepare, scaler_for
+from pytest_ddpperf.training.snapshot import snapshot
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Trainer:
         self._synchronise = self.parallel.synchronise
         self._micro_steps = settings.accumulation_steps
         self._quiet = self.parallel.no_sync if settings.no_sync else None
+        self._loud: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._sync_each = not settings.no_sync
         self._max_norm = settings.clip_grad_norm
         self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
@@ -112,7 +115,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         total: torch.Tensor | None = None
         for left in reversed(range(self._micro_steps)):
-            with self._quiet() if left and self._quiet is not None else nullcontext():
+            with self._quiet() if left and self._quiet is not None else self._loud():
                 loss = self._micro_step(*next_batch())
             if not left or self._sync_each:
                 self._synchronise()
@@ -121,6 +124,21 @@ class Trainer:
             self._scaler.unscale_(self.optimizer)
         assert total is not None  # noqa: S101  there is at least one micro-batch
         return total
+
+    @contextmanager
+    def unsynchronised(self) -> Iterator[None]:
+        """Within, steps do all but average gradients: each rank goes on with its own."""
+        parallel = self.parallel
+        before = self._synchronise, self._loud
+        self._synchronise, self._loud = nothing, parallel.unsynchronised or parallel.no_sync or nullcontext
+        try:
+            yield
+        finally:
+            self._synchronise, self._loud = before
+
+    def snapshot(self) -> Callable[[], None]:
+        """Keeps what training changes; what it gives puts that back."""
+        return snapshot(self.parallel.module, self.optimizer, self._scaler)
 
     def update(self) -> None:
         """Clip, step the optimizer, let the learning rate rise. After an fp16 overflow only the scale changes."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import Clock
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
-from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch, timed_block
+from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -30,27 +28,6 @@ def launcher() -> Iterator[Launcher]:
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
     return LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup, steps))
-
-
-def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
-    """The marks tell the number of steps done so far, squared: 0, 1, 4, 9. Their differences are 1, 3, 5."""
-    events: list[str] = []
-
-    def run() -> int:
-        events.append("step")
-        return events.count("step")
-
-    def mark() -> float:
-        events.append("mark")
-        return float(events.count("step") ** 2)
-
-    clock = Clock(
-        settle=lambda: events.append("settle"),
-        mark=mark,
-        seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
-    )
-    assert timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
-    assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
 
 
 def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:

@@ -1,0 +1,56 @@
+"""How much of a step is communication that nothing hides: from steps with and without it."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.stats.summaries import typical
+
+EXPOSED = "exposed_communication"
+OVERHEAD = "communication_overhead"
+
+Samples = tuple[float, ...]
+
+
+def exposed_communication(measurement: Measurement) -> Samples | None:
+    """Seconds by which a typical step is longer for averaging its gradients: synchronised less unsynchronised.
+
+    Both sides are of blocks of one launch that alternated, so what slows the machine down for a while slows both. A
+    step lasts as long as its slowest rank on either side. Where nothing is sent the difference is the blocks' noise,
+    on both sides of 0.
+    """
+    pairs = _pairs(measurement)
+    return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
+
+
+def communication_overhead(measurement: Measurement) -> Samples | None:
+    """Exposed communication as a share of the synchronised steps of the same blocks."""
+    pairs = _pairs(measurement)
+    return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
+
+
+def still_sent(measurement: Measurement) -> str:
+    """What the unsynchronised steps sent all the same, in words; empty for nothing."""
+    found = (rank.communication for launch in measurement.launches[:1] for rank in launch.ranks[:1])
+    return next((blocks.still_sent for blocks in found if blocks is not None), "")
+
+
+def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
+    """Of each launch the typical synchronised and the typical unsynchronised step; None where a launch lacks them."""
+    launches = [_ranks(launch) for launch in measurement.launches]
+    known = [ranks for ranks in launches if ranks is not None]
+    if len(known) < len(launches):
+        return None
+    return [
+        (_typical([rank.synchronised for rank in ranks]), _typical([rank.unsynchronised for rank in ranks]))
+        for ranks in known
+    ]
+
+
+def _ranks(launch: Launch) -> list[BlockTimes] | None:
+    known = [rank.communication for rank in launch.ranks if rank.communication is not None]
+    return known if len(known) == len(launch.ranks) else None
+
+
+def _typical(ranks: list[tuple[float, ...]]) -> float:
+    return typical(tuple(map(max, zip(*ranks, strict=True))))

@@ -1,0 +1,87 @@
+"""Steps with and without synchronisation of gradients, in blocks that alternate. Importable without torch."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.instruments.clock import clock_for
+from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.training.timing import by_period, timed_block
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_ddpperf.training.step import Local
+
+SHARE = 0.25  # of the timed steps
+BLOCK_STEPS = 4
+MOST_PAIRS = 8  # parameters are put back after each
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How many pairs of blocks, and how many timed steps in each; an untimed period of steps leads in to every one."""
+
+    pairs: int
+    steps: int
+
+
+def blocks_for(steps: int, period: int = 1) -> Blocks:
+    """The blocks of a launch with so many timed steps: about a quarter of them, but at least one period a side.
+
+    Args:
+        steps: timed steps of the launch.
+        period: after how many steps what they do repeats; blocks are whole periods.
+    """
+    periods = int(steps * SHARE) // (2 * period)  # for each side
+    pairs = min(MOST_PAIRS, max(1, periods * period // (BLOCK_STEPS + period)))
+    return Blocks(pairs, max(1, periods // pairs - 1) * period)
+
+
+def sides(pairs: int, seed: int) -> tuple[bool, ...]:
+    """Which blocks are synchronised, in order: both sides of each pair, in an order that is the same on all ranks."""
+    shuffled = random.Random(seed)  # noqa: S311 - the order of blocks is no secret
+    return tuple(side for _ in range(pairs) for side in shuffled.sample((True, False), 2))
+
+
+def alternating_blocks(local: Local, steps: int, period: int, device: torch.device, seed: int) -> BlockTimes | None:
+    """The times of both kinds of steps on this rank; None where a step overflowed in fp16, so that they do not compare.
+
+    All ranks have to call it together, with the same numbers. They begin the timed steps of a block together and meet
+    nowhere in it but where the steps do. After each block all that training changes is again what it was at first.
+
+    Args:
+        local: the step, and the way to keep its gradients on this rank.
+        steps: timed steps of the launch, of which the number of these follows.
+        period: after how many steps what they do repeats.
+        device: where the steps compute.
+        seed: of the order of the blocks; the same on all ranks.
+    """
+    blocks = blocks_for(steps, period)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    overflowed = len(local.skipped_steps)
+    restore = local.snapshot()
+    with collector_paused():
+        for synchronised in sides(blocks.pairs, seed):
+            with nullcontext() if synchronised else local.unsynchronised():
+                times[synchronised] += _block(local, blocks.steps, period, device)
+            restore()
+    if len(local.skipped_steps) > overflowed:
+        return None
+    return BlockTimes(tuple(times[True]), tuple(times[False]), local.still_sent)
+
+
+def _block(local: Local, steps: int, period: int, device: torch.device) -> tuple[float, ...]:
+    """The seconds of steps, after a period of them that leads in."""
+    import torch.distributed as dist
+
+    for _ in range(period):
+        local.run()
+    clock = clock_for(device, marks=steps + 1)
+    dist.barrier()
+    times, _ = timed_block(local.run, steps, clock)
+    return by_period(times, period)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.records import Interval, Launch, RankLaunch
+from pytest_ddpperf.reports.communication import communication_table, exposed_change_text
+from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.verdict import Verdict
+
+Make = Callable[..., Result]
+Compare = Callable[..., Comparison]
+
+
+def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
+    """From 1.2 to 6.3 ms."""
+    made = make_comparison(
+        "exposed_communication",
+        0.0063,
+        Verdict.UNCHANGED,
+        baseline=0.0012,
+        change=0.0051,
+        change_interval=Interval(low, high, 0.95),
+        interval=Interval(0.006, 0.0066, 0.95),
+    )
+    return replace(made, series=replace(made.series, unit="s", scale="difference"), gated=False)
+
+
+def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make_comparison: Compare) -> None:
+    overhead = make_comparison("communication_overhead", 0.125, Verdict.NEW)
+    result = make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead))
+    table = communication_table([result])
+    assert table is not None
+    assert table.headers == ("benchmark", "variant", "exposed\nms", "of a step\n%")
+    assert table.rows == (("test_step[bucketed]", "bucketed", "6.30 [6.00, 6.60]", "12.5"),)
+    assert table.notes == ()
+
+
+def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
+    blocks = BlockTimes((0.02,), (0.01,), "the parameters that are gathered")
+    ranks = (RankLaunch(0, (0.02,), {}, None, None, None, communication=blocks),)
+    result = make_result(
+        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"launches": (Launch(0, ranks, 1.0),)}
+    )
+    table = communication_table([result])
+    assert table is not None
+    assert table.rows[0][-1] == "-"
+    assert table.notes == (
+        "test_step[bucketed] bucketed: exposed communication is without the parameters that are gathered",
+    )
+
+
+def test_without_it_there_is_no_table(make_result: Make) -> None:
+    assert communication_table([make_result()]) is None
+
+
+def test_a_step_time_that_regressed_names_it_where_it_changed(make_result: Make, make_comparison: Compare) -> None:
+    changed = exposed(make_comparison, 0.004, 0.0062)
+    result = make_result(comparisons=(*make_result().comparisons, changed))
+    line = "exposed communication +5.10 ms [95 % CI +4.00 ms .. +6.20 ms]"
+    assert exposed_change_text(result) == line
+    assert failure_text(result, accept="pytest").splitlines()[2] == f"  {line}"
+
+
+def test_what_may_be_chance_is_not_named(make_result: Make, make_comparison: Compare) -> None:
+    result = make_result(comparisons=(*make_result().comparisons, exposed(make_comparison, -0.001, 0.0112)))
+    assert exposed_change_text(result) == ""
+    assert "exposed" not in failure_text(result, accept="pytest")
+    assert exposed_change_text(make_result()) == ""

@@ -1,0 +1,179 @@
+"""Blocks with and without synchronisation: their plan, their order, and that they leave no trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.parallel import Parallel, RankView
+from pytest_ddpperf.training.exposed import Blocks, alternating_blocks, blocks_for, sides
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.step import Local, build_step
+from pytest_ddpperf.training.workload import Workload
+
+DELAY = 0.02
+
+
+@pytest.mark.parametrize(
+    ("steps", "period", "blocks"),
+    [
+        (5, 1, Blocks(1, 1)),  # at least one timed step a side
+        (24, 1, Blocks(1, 2)),  # (1 + 2) x 2 sides: 6 of 24
+        (80, 1, Blocks(2, 4)),  # 2 x (1 + 4) x 2: 20 of 80
+        (1000, 1, Blocks(8, 14)),  # 8 x (1 + 14) x 2: 240 of 1000
+        (60, 4, Blocks(1, 4)),  # whole periods
+    ],
+)
+def test_blocks_take_a_quarter_of_the_timed_steps(steps: int, period: int, blocks: Blocks) -> None:
+    assert blocks_for(steps, period) == blocks
+
+
+def test_the_order_is_drawn_and_the_same_on_all_ranks() -> None:
+    orders = {sides(4, seed) for seed in range(20)}
+    assert len(orders) > 5
+    assert all(sorted(order[i : i + 2]) == [False, True] for order in orders for i in range(0, 8, 2))
+    assert sides(4, 3) == sides(4, 3)
+
+
+def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
+    """Two pairs of four timed steps, each after one that is not timed: five calls in each block."""
+    events: list[str] = []
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        events.append("alone")
+        yield
+        events.append("together")
+
+    def snapshot() -> Callable[[], None]:
+        events.append("keep")
+        return lambda: events.append("restore")
+
+    make_ctx()
+    local = Local(lambda: events.append("step"), alone, snapshot, "all else")
+    times = alternating_blocks(local, 80, 1, torch.device("cpu"), seed=0)
+    assert times is not None
+    assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (8, 8, "all else")
+    whole, lone = ["step"] * 5, ["alone", *["step"] * 5, "together"]
+    expected = [(whole if side else lone) for side in sides(2, 0)]
+    assert events == ["keep", *(event for block in expected for event in (*block, "restore"))]
+
+
+def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
+    skipped: list[int] = []
+    make_ctx()
+    local = Local(lambda: skipped.append(1), nullcontext, lambda: lambda: None, "", skipped)
+    assert alternating_blocks(local, 5, 1, torch.device("cpu"), seed=0) is None
+
+
+def workload() -> Workload:
+    def model() -> torch.nn.Module:
+        layers = [torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6)]
+        return torch.nn.Sequential(torch.nn.Sequential(*layers[:2]), layers[2])
+
+    return Workload(
+        model=model,
+        batch=lambda: (torch.rand(4, 6), torch.zeros(4, 6)),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+        samples_per_step=4,
+    )
+
+
+def trained_state(step: Any) -> list[torch.Tensor]:
+    """This rank's copies of parameters, buffers and optimizer state, in an order."""
+    (module,), (optimizer,) = step.modules, step.optimizers
+    inner = getattr(optimizer, "optim", optimizer)
+    tensors = [*module.parameters(), *module.buffers()]
+    tensors += [value for state in inner.state.values() for value in state.values() if torch.is_tensor(value)]
+    return [getattr(tensor, "_local_tensor", tensor).detach().clone() for tensor in tensors]
+
+
+def before_and_after(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[str, tuple[bool, bool, bool]]:
+    """For each strategy: whether training moved on, whether blocks left no trace, and whether it goes on in step."""
+    found = {}
+    for text in texts:
+        step = build_step(ctx, replace(job, strategy=resolve(text)))
+        for _ in range(2):
+            step.run()
+        early = trained_state(step)
+        step.run()
+        before = trained_state(step)
+        assert step.local is not None
+        alternating_blocks(step.local, 8, step.period, ctx.device, seed=1)
+        after = trained_state(step)
+        step.run()
+        moved = any(not torch.equal(a, b) for a, b in zip(early, before, strict=True))
+        same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        on = any(not torch.equal(a, b) for a, b in zip(after, trained_state(step), strict=True))
+        found[text] = (moved, same, on)
+    return found
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+EVERYDAY = ["flat", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
+ALL = [
+    *EVERYDAY,
+    *("naive", "overlap", "overlap_coalesced", "ddp[static_graph=true]", "ddp[gradient_as_bucket_view=true]"),
+    *("ddp[comm_hook=powersgd]", "ddp[comm_hook=post_local_sgd]"),
+    *("fsdp1[sharding=NO_SHARD]", "fsdp1[use_orig_params=false]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategies"),
+    [
+        pytest.param(Settings(accumulation_steps=2), EVERYDAY, id="everyday"),
+        pytest.param(Settings(), ALL, id="all", marks=pytest.mark.slow),
+        pytest.param(Settings(accumulation_steps=2, no_sync=False), ALL, id="each", marks=pytest.mark.slow),
+        pytest.param(Settings(precision="bf16", clip_grad_norm=1.0), ALL, id="clipped", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_trained_is_the_same_afterwards_on_every_rank(
+    launcher: Launcher, settings: Settings, strategies: list[str]
+) -> None:
+    job = LaunchJob(workload(), None, settings, Plan(2, 8))
+    ranks = launcher.run(before_and_after, job, strategies, world_size=2, backend="gloo", device="cpu").values
+    assert ranks == (dict.fromkeys(strategies, (True, True, True)),) * 2
+
+
+def delayed(module: torch.nn.Module, _ctx: RankView) -> Parallel:
+    """One collective for each of six parameters, and each takes long."""
+
+    def synchronise() -> None:
+        for parameter in module.parameters():
+            time.sleep(DELAY)
+            torch.distributed.all_reduce(parameter.grad)
+
+    return Parallel(module, synchronise)
+
+
+def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher) -> None:
+    """Six collectives of at least 20 ms each; half of that, for what else may slow a machine down."""
+    job = LaunchJob(workload(), resolve(delayed), Settings(), Plan(1, 5))
+    for rank in launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu").values:
+        assert rank.communication is not None
+        assert min(rank.communication.synchronised) - min(rank.communication.unsynchronised) > 6 * DELAY / 2
+
+
+def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:
+    single = LaunchJob(workload(), resolve("single"), Settings(), Plan(1, 5))
+    assert run_launch(make_ctx(), single).communication is not None
+    assert run_launch(make_ctx(), replace(single, settings=Settings(communication=False))).communication is None
+    own = LaunchJob(lambda _ctx: lambda: None, None, Settings(), Plan(1, 5))
+    assert run_launch(make_ctx(), own).communication is None
