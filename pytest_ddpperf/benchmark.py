@@ -9,12 +9,14 @@ from typing import TypeAlias, TypeVar
 
 import pytest
 
+from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankSkipped, Regression, SettingError
 from pytest_ddpperf.judge import Judge, Relate, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.loader_settings import loader_settings
 from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, counted_only, measure
+from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records import Measurement, Plan, RankLaunch
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
@@ -26,6 +28,7 @@ from pytest_ddpperf.training.correctness import Discrepancy, Verification, Verif
 from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.profiling import profile_launch
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -101,6 +104,7 @@ class Benchmarks:
             judge(measurements, 0.0, 0.0)
             self.last = measurements[-1]
             return measurements
+        variants = self._profiled(settings, variants)
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
         observer = Observer(judge, lambda progress: self._show(variants, progress))
         try:
@@ -166,6 +170,24 @@ class Benchmarks:
         self._session.line.show(f"{self._test} {variant.name}: counting")
         job = self._job(settings, variant, Plan(settings.warmup, 1))
         return merged(self._launch(settings, variant, count_launch, job).values)
+
+    def _profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
+        __tracebackhide__ = True
+        if not settings.profile:
+            return list(variants)
+        try:
+            return [replace(variant, profile=self._profile(settings, variant)) for variant in variants]
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
+        finally:
+            self._session.line.clear()
+
+    def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
+        __tracebackhide__ = True
+        self._session.line.show(f"{self._test} {variant.name}: under the profiler")
+        job = self._job(settings, variant, Plan(settings.warmup, 1))
+        return profile.merged(self._launch(settings, variant, profile_launch, job).values)
 
     def _verification(self, settings: Settings, variant: Variant) -> Verification:
         __tracebackhide__ = True

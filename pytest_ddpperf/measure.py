@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics import series_of
@@ -34,6 +35,7 @@ class Variant:
         recipe: the settings that change what a step does, in words.
         findings: what is already known of it that a reader of its numbers needs.
         counts: what one of its steps does; None where nothing was counted.
+        profile: its communication as the profiler sees it; None where it was not profiled.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
     """
 
@@ -45,6 +47,7 @@ class Variant:
     recipe: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
     counts: Counts | None = None
+    profile: CommunicationProfile | None = None
     steps: int | None = None
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
@@ -197,6 +200,7 @@ def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings:
         environment=variant.environment,
         recipe=variant.recipe,
         counts=variant.counts,
+        profile=variant.profile,
         launches=tuple(launches),
         findings=(*variant.findings, *findings),
     )

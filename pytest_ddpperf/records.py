@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.communication import BlockTimes, CommunicationProfile
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.phases import PhaseTimes
@@ -128,6 +128,7 @@ class Measurement:
         series: its metrics; ``measurement["step_time"]`` is one of them.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
+        profile: its communication as the profiler sees it; None where it was not profiled.
         over: the name of the variant, measured side by side, that its speedup is held against; None for none.
     """
 
@@ -142,6 +143,7 @@ class Measurement:
     recipe: Mapping[str, str] = field(default_factory=dict)
     over: str | None = None
     counts: Counts | None = None
+    profile: CommunicationProfile | None = None
 
     @property
     def effective_batch_size(self) -> float | None:

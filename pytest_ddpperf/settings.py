@@ -161,6 +161,12 @@ class Settings:
         text="measure exposed communication: steps with and without averaging gradients, in alternating blocks",
         metavar="true|false",
     )
+    profile: bool = _knob(
+        default=False,
+        parse=switch,
+        text="run a few steps under torch's profiler, in a launch of their own: busy time and overlap of communication",
+        flag=True,
+    )
     precision: str = _knob(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),

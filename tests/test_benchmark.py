@@ -103,6 +103,43 @@ def test_wrong_and_not_to_fail(ddpperf):
     }
 
 
+def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_both(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp")
+    assert measured.profile.busy > 0
+
+
+def test_neither(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp", communication=False, profile=False, verify=False)
+    assert measured.profile is None
+
+
+def test_something_goes_on(ddpperf):
+    ddpperf.check(workload, strategy="zero1", profile=False, verify=False)
+""",
+        *("--ddpperf-profile", "--ddpperf-counted=false"),
+    )
+    run.assert_outcomes(passed=3)
+    both, neither, zero1 = results
+    assert {"exposed_communication", "communication_overhead"} <= both["metrics"].keys()
+    assert (both["profile"]["communication_busy_share"] > 0, both["still_sent"]) == (True, "")
+    assert not {"exposed_communication", "communication_overhead"} & neither["metrics"].keys()
+    assert (neither["profile"], zero1["profile"]) == (None, None)
+    run.stdout.fnmatch_lines(
+        [
+            "*ddpperf communication*",
+            "test_both * ddp *",
+            "test_both ddp: collectives of a step: * transfer, * wait for the last rank; rank ? came last in * of them",
+            "test_both ddp: all_reduce * GB/s, * GB/s on the bus",
+            "test_both ddp: DDP's own window, from the first all-reduce to the last: *, * after backward",
+            "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
+        ]
+    )
+
+
 def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,

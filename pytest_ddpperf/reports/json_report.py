@@ -11,7 +11,9 @@ from typing import Any
 from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
+from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.phases import sections_of
 from pytest_ddpperf.records import Interval
 from pytest_ddpperf.reports.phrases import findings
@@ -96,6 +98,8 @@ def _result_data(result: Result) -> dict[str, Any]:
         },
         "origin": result.origin,
         "counts": counts_data(measured.counts),
+        "still_sent": still_sent(measured),
+        "profile": _profile_data(measured.profile),
         "sections": [
             {
                 "path": section.path,
@@ -107,6 +111,29 @@ def _result_data(result: Result) -> dict[str, Any]:
             for section in sections_of(measured)
         ],
         "findings": list(findings(result)),
+    }
+
+
+def _profile_data(profile: CommunicationProfile | None) -> dict[str, Any] | None:
+    if profile is None:
+        return None
+    window = profile.window
+    return {
+        "step": _number(profile.step),
+        "communication_busy": _number(profile.busy),
+        "communication_busy_share": _number(profile.busy_share),
+        "overlap": _number(profile.overlap),
+        "exposed": _number(profile.exposed),
+        "gaps": _number(profile.gaps),
+        "transfer": _number(profile.transfer),
+        "wait": _number(profile.wait),
+        "slowest": None if profile.slowest is None else {"rank": profile.slowest[0], "share": profile.slowest[1]},
+        "bandwidths": {
+            one.kind: {"algbw": _number(one.algorithm), "busbw": _number(one.bus)} for one in profile.bandwidths
+        },
+        "ddp_window": None
+        if window is None
+        else {"communication": _number(window.communication), "exposed": _number(window.exposed)},
     }
 
 

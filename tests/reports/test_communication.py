@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
 from pytest_ddpperf.records import Interval, Launch, RankLaunch
 from pytest_ddpperf.reports.communication import communication_table, exposed_change_text
 from pytest_ddpperf.reports.failure import failure_text
@@ -50,6 +50,53 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
     assert table.notes == (
         "test_step[bucketed] bucketed: exposed communication is without the parameters that are gathered",
     )
+
+
+PROFILE = CommunicationProfile(
+    step=0.05,
+    busy=0.02,
+    overlapped=0.015,
+    gaps=0.001,
+    transfer=0.012,
+    wait=0.008,
+    slowest=(1, 0.75),
+    bandwidths=(Bandwidth("all_reduce", 2.5e9, 3.75e9),),
+    window=Window(0.03, 0.02),
+)
+
+
+def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare) -> None:
+    """Of 20 ms busy 5 are exposed: 75 % overlap, 40 % of 50 ms."""
+    profiled = make_result(
+        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"profile": PROFILE, "launches": ()}
+    )
+    plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
+    table = communication_table([profiled, plain])
+    assert table is not None
+    assert table.headers[4:] == (
+        *("profiler:\nbusy ms", "of its step\n%", "overlap\n%"),
+        "exposed (of it gaps)\nms",
+    )
+    assert [row[4:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00 (1.00)"), ("-", "-", "-", "-")]
+    assert table.notes == (
+        (
+            "test_step[bucketed] bucketed: collectives of a step: 12.0 ms transfer, 8.00 ms wait for the last rank; "
+            "rank 1 came last in 75 % of them"
+        ),
+        "test_step[bucketed] bucketed: all_reduce 2.50 GB/s, 3.75 GB/s on the bus",
+        (
+            "test_step[bucketed] bucketed: DDP's own window, from the first all-reduce to the last: 30.0 ms, "
+            "10.0 ms after backward"
+        ),
+    )
+
+
+def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
+    nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
+    table = communication_table([make_result(measured={"profile": nothing})])
+    assert table is not None
+    assert table.rows[0][2:] == ("-", "-", "0", "0", "-", "0 (0)")
+    assert table.notes == ()
 
 
 def test_without_it_there_is_no_table(make_result: Make) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.counted import counted_series
@@ -20,6 +22,9 @@ Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
 
+PROFILE = CommunicationProfile(
+    0.05, 0.02, 0.015, 0.001, 0.012, 0.008, (1, 0.75), (Bandwidth("all_reduce", 2.5e9, 3.75e9),), Window(0.03, 0.02)
+)
 COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2.0}}, {"operators": "add"}, {})
 CALLS = Comparison(
     counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
@@ -46,7 +51,25 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
         ),
         make_result(comparisons=(efficiency,), measured={"name": "weak", "mode": "weak"}),
         make_result(comparisons=(CALLS,), measured={"counts": COUNTS}),
+        make_result(measured={"profile": PROFILE}),
+        make_result(measured={"profile": replace(PROFILE, transfer=None, wait=None, slowest=None, window=None)}),
     ]
+
+
+def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
+    assert results_document(results, None)["results"][5]["profile"] == {
+        "step": 0.05,
+        "communication_busy": 0.02,
+        "communication_busy_share": 0.4,
+        "overlap": 0.75,
+        "exposed": 0.005,
+        "gaps": 0.001,
+        "transfer": 0.012,
+        "wait": 0.008,
+        "slowest": {"rank": 1, "share": 0.75},
+        "bandwidths": {"all_reduce": {"algbw": 2.5e9, "busbw": 3.75e9}},
+        "ddp_window": {"communication": 0.03, "exposed": 0.01},
+    }
 
 
 def test_the_document_keeps_to_its_schema(results: list[Result], validate: Callable[[Any], None]) -> None:

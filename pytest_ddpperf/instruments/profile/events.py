@@ -1,0 +1,110 @@
+"""What torch's profiler calls communication, computation and neither; and what a step of such events amounts to. Pure.
+
+On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from the moment that a thread begins with
+it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
+is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
+operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
+and memsets are neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_ddpperf.communication import Collective, ProfiledStep
+from pytest_ddpperf.instruments.profile.spans import Span, intersection, length, within
+
+Class = Literal["communication", "computation", "memory"]
+
+STEP = "ddpperf_step"
+
+_NOT_COMPUTED = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "torch::autograd::")
+_KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+_NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a profile.
+
+    Attributes:
+        name: as torch has it.
+        activity: kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
+        start: in seconds; ``end`` likewise.
+        nbytes: what one rank puts into a collective; None where the profile does not tell.
+    """
+
+    name: str
+    activity: str
+    start: float
+    end: float
+    nbytes: float | None = None
+
+    @property
+    def span(self) -> Span:
+        """From its start to its end."""
+        return self.start, self.end
+
+
+def class_of(event: Event) -> Class | None:
+    """What an event is; None for what is not looked at."""
+    if event.name.startswith("gloo:"):
+        return "communication"
+    if event.activity == "cpu_op":
+        return "computation" if "::" in event.name and not event.name.startswith(_NOT_COMPUTED) else None
+    if event.activity == "kernel":
+        return "communication" if event.name.startswith("nccl") else "computation"
+    return "memory" if event.activity in {"gpu_memcpy", "gpu_memset"} else None
+
+
+def kind_of(name: str) -> str:
+    """Which collective an event of communication is: ``gloo:all_reduce`` and ``ncclDevKernel_AllReduce_...`` alike."""
+    if name.startswith("gloo:"):
+        return name.removeprefix("gloo:")
+    found = _NCCL.match(name)
+    kind = "" if found is None else found["kind"].lower()
+    return _KINDS.get(kind, kind or name)
+
+
+def steps_of(events: Sequence[Event], *, device: str) -> tuple[ProfiledStep, ...]:
+    """The steps of a profile, each with the communication and the computation in it.
+
+    Args:
+        events: of one rank; among them those named ``STEP``, one for each step.
+        device: ``cpu`` or ``cuda``: on CUDA operators on the CPU only launch what is computed.
+    """
+    marks = sorted(event.span for event in events if event.name == STEP and event.activity == "user_annotation")
+    found = [(class_of(event), event) for event in events]
+    communication = [event for kind, event in found if kind == "communication"]
+    computation = [
+        event.span
+        for kind, event in found
+        if kind == "computation" and (event.activity == "kernel") == (device == "cuda")
+    ]
+    return tuple(_step(mark, communication, computation) for mark in marks)
+
+
+def _step(mark: Span, communication: Sequence[Event], computation: Sequence[Span]) -> ProfiledStep:
+    sent = sorted((event for event in communication if mark[0] <= event.start < mark[1]), key=lambda event: event.start)
+    busy = within((event.span for event in communication), mark)
+    computed = within(computation, mark)
+    return ProfiledStep(
+        seconds=mark[1] - mark[0],
+        busy=length(busy),
+        computed=length(computed),
+        overlapped=length(intersection(busy, computed)),
+        collectives=tuple(Collective(kind_of(event.name), event.end - event.start, event.nbytes) for event in sent),
+    )

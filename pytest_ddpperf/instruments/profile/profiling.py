@@ -1,0 +1,82 @@
+"""Steps under torch's profiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from pytest_ddpperf.communication import RankProfile, Window
+from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.instruments.profile.events import STEP, Event, steps_of
+
+_ITEM_SIZES = {  # the words that the profiler has for types
+    **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int"), 2),
+    **dict.fromkeys(("unsigned char", "signed char", "bool"), 1),
+}
+_NANOSECOND = 1e-9
+
+
+def profile_steps(
+    run: Callable[[], Any], steps: int, device: torch.device, modules: Sequence[nn.Module] = ()
+) -> RankProfile:
+    """What was sent and computed in ``steps`` calls of ``run``, which all ranks make together, already warmed up.
+
+    Args:
+        run: one training step.
+        steps: how many; one more goes before, in which the profiler itself gets warm.
+        device: where it is trained. On CUDA each step is waited for, so that its kernels are within it.
+        modules: what is trained, where that is known: DDP tells of itself.
+    """
+    cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    with collector_paused(), profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(steps + 1):
+            with record_function(STEP):
+                run()
+                if cuda:
+                    torch.cuda.synchronize(device)
+    results: Any = profiler.profiler
+    recorded = results.kineto_results.events()
+    began = min(one.start_ns() for one in recorded)
+    events = [_event(one, began) for one in recorded]
+    found = steps_of(events, device=device.type)
+    windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
+    return RankProfile(found[1:], next(iter(windows), None))
+
+
+def window_of(module: DistributedDataParallel) -> Window | None:
+    """DDP's own figures for the steps that it samples (the first ten, then every hundredth); None before there are any.
+
+    From ``_get_ddp_logging_data``, in nanoseconds there; read in torch/csrc/distributed/c10d/logger.cpp.
+    """
+    data = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no other way to it
+    known = [data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap")]
+    if None in known or not known[0]:
+        return None
+    return Window(*(float(value) * _NANOSECOND for value in known if value is not None))
+
+
+def _event(event: Any, began: int) -> Event:
+    return Event(
+        name=event.name(),
+        activity=event.activity_type(),
+        start=(event.start_ns() - began) * _NANOSECOND,
+        end=(event.end_ns() - began) * _NANOSECOND,
+        nbytes=_nbytes(event) if event.name().startswith("gloo:") else None,
+    )
+
+
+def _nbytes(event: Any) -> float | None:
+    """The bytes of a collective's inputs, from their shapes and types; None where a type is not known."""
+    sizes = [_ITEM_SIZES.get(dtype) for dtype in event.dtypes()]
+    if not sizes or None in sizes or len(sizes) != len(event.shapes()):
+        return None
+    return float(sum(math.prod(shape) * size for shape, size in zip(event.shapes(), sizes, strict=True) if size))

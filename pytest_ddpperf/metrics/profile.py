@@ -1,0 +1,90 @@
+"""What the profiles of all ranks amount to: overlap, transfer against wait, bandwidth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+from pytest_ddpperf.communication import Bandwidth, Collective, CommunicationProfile, ProfiledStep, RankProfile
+
+Instance = tuple[Collective, ...]  # one collective, on each rank
+
+_GATHERING = frozenset({"all_gather", "gather"})  # a rank puts in its part of what is gathered
+
+
+def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
+    """The profile of a group, from those of its ranks, in order, with equally many steps.
+
+    Transfer and wait are told apart as in PyTorch's TensorBoard plugin: a collective is as long as on the rank where it
+    was shortest, the rank that came last, and the others waited for that one for the rest of theirs.
+    """
+    steps = [step for rank in ranks for step in rank.steps]
+    instances = _instances(ranks)
+    busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
+    number = len(ranks[0].steps)
+    transfers = [min(one.seconds for one in instance) for instance in instances or ()]
+    waits = [
+        fmean(one.seconds for one in instance) - least
+        for instance, least in zip(instances or (), transfers, strict=True)
+    ]
+    return CommunicationProfile(
+        step=fmean(step.seconds for step in steps),
+        busy=busy,
+        overlapped=overlapped,
+        gaps=_gaps(steps, overlapped, busy),
+        transfer=None if instances is None else sum(transfers) / number,
+        wait=None if instances is None else sum(waits) / number,
+        slowest=_slowest(instances or ()),
+        bandwidths=_bandwidths(instances or (), len(ranks)),
+        window=ranks[0].window,
+    )
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """By what a size over a time is multiplied to give the load of the links (nccl-tests, doc/PERFORMANCE.md)."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> float:
+    """How much of the busy time may be the host between two operators, were it there as it is where nothing is sent.
+
+    There, computed : gaps is known; while something is sent, computed is known, and gaps cannot be told from waiting.
+    """
+    computed = sum(step.computed - step.overlapped for step in steps)
+    between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
+    return min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0
+
+
+def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
+    """The collectives of all steps, each with what it was on every rank; None where ranks differ in them."""
+    per_rank = [[one for step in rank.steps for one in step.collectives] for rank in ranks]
+    if len({tuple(one.kind for one in collectives) for collectives in per_rank}) > 1:
+        return None
+    return list(zip(*per_rank, strict=True))
+
+
+def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
+    if not instances or len(instances[0]) == 1:
+        return None
+    last = Counter(min(range(len(one)), key=lambda rank: one[rank].seconds) for one in instances)
+    rank, times = last.most_common(1)[0]
+    return rank, times / len(instances)
+
+
+def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
+    """For each kind, all sizes over all transfers. The size is of the whole: of all ranks' parts together."""
+    found = []
+    for kind in dict.fromkeys(instance[0].kind for instance in instances):
+        own = [instance for instance in instances if instance[0].kind == kind]
+        sizes = [one.nbytes for instance in own for one in instance[:1]]
+        known = [size for size in sizes if size is not None]
+        seconds = sum(min(one.seconds for one in instance) for instance in own)
+        if len(known) == len(sizes) and seconds > 0:
+            algorithm = sum(known) * (ranks if kind in _GATHERING else 1) / seconds
+            found.append(Bandwidth(kind, algorithm, algorithm * bus_factor(kind, ranks)))
+    return tuple(found)

@@ -1,0 +1,35 @@
+"""The launch under the profiler, as a rank lives it. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.communication import RankProfile
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.loop import LaunchJob
+
+PROFILED_STEPS = 5
+
+
+def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
+    """What a few steps of the job send and compute on this rank; of the job's plan only the warm-up is looked at.
+
+    Raises:
+        WorkloadError: the subject does not keep its contract.
+        SettingError: there is no such strategy, or not for this world size.
+        RankSkipped: this device cannot do what the settings ask for.
+    """
+    import torch.distributed as dist
+
+    from pytest_ddpperf.instruments.profile.profiling import profile_steps
+    from pytest_ddpperf.training.step import build_step
+
+    step = build_step(ctx, job)
+    try:
+        for _ in range(job.plan.warmup):
+            step.run()
+        dist.barrier()
+        return profile_steps(step.run, PROFILED_STEPS * step.period, ctx.device, step.modules)
+    finally:
+        step.close()

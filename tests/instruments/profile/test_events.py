@@ -1,0 +1,85 @@
+"""Profiles of events made up: what is communication, what is computation, and what a step of them amounts to."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.communication import Collective, ProfiledStep
+from pytest_ddpperf.instruments.profile.events import STEP, Event, class_of, kind_of, steps_of
+
+
+@pytest.mark.parametrize(
+    ("name", "activity", "expected"),
+    [
+        ("gloo:all_reduce", "user_annotation", "communication"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", "communication"),
+        ("void at::native::vectorized_elementwise_kernel<4>", "kernel", "computation"),
+        ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", "memory"),
+        ("Memset (Device)", "gpu_memset", "memory"),
+        ("aten::addmm", "cpu_op", "computation"),
+        ("torch::distributed::reducer::mul_out", "cpu_op", "computation"),
+        ("c10d::allreduce_", "cpu_op", None),
+        ("_c10d_functional::wait_tensor", "cpu_op", None),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", None),
+        ("AddmmBackward0", "cpu_op", None),  # it may run hooks, which wait
+        ("nccl:all_reduce", "gpu_user_annotation", None),  # the kernel says when
+        ("cudaLaunchKernel", "cuda_runtime", None),
+    ],
+)
+def test_events_are_told_apart(name: str, activity: str, expected: str | None) -> None:
+    assert class_of(Event(name, activity, 0, 1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gloo:all_gather", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float", "all_reduce"),
+        ("ncclDevKernel_SendRecv", "send_recv"),
+        ("ncclDevKernel_Novel", "novel"),
+    ],
+)
+def test_collectives_of_both_backends_have_one_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_a_step_on_the_cpu() -> None:
+    """Step from 10 to 30. Sent 14 to 18 and 16 to 24: busy 10. Computed 10 to 15, 17 to 20: 8, overlap 4."""
+    events = [
+        Event(STEP, "user_annotation", 10, 30),
+        Event("gloo:all_reduce", "user_annotation", 16, 24, 8.0),
+        Event("gloo:all_reduce", "user_annotation", 14, 18, 4.0),
+        Event("c10d::allreduce_", "cpu_op", 13, 29),
+        Event("aten::linear", "cpu_op", 10, 15),
+        Event("aten::addmm", "cpu_op", 11, 14),
+        Event("aten::mul", "cpu_op", 17, 20),
+        Event("aten::mul", "cpu_op", 1, 2),
+    ]
+    collectives = (Collective("all_reduce", 4, 4.0), Collective("all_reduce", 8, 8.0))
+    assert steps_of(events, device="cpu") == (ProfiledStep(20, 10, 8, 4, collectives),)
+
+
+def test_on_cuda_kernels_count_and_operators_do_not() -> None:
+    """Sent 4 to 8, kernels 0 to 5 and copies, which are neither; the operators on the host only launch them."""
+    events = [
+        Event(STEP, "user_annotation", 0, 10),
+        Event(STEP, "gpu_user_annotation", 1, 9),
+        Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 4, 8),
+        Event("nccl:all_reduce", "gpu_user_annotation", 3, 9),
+        Event("sgemm", "kernel", 0, 5),
+        Event("Memcpy DtoD", "gpu_memcpy", 5, 7),
+        Event("aten::addmm", "cpu_op", 0, 8),
+    ]
+    assert steps_of(events, device="cuda") == (ProfiledStep(10, 4, 5, 1, (Collective("all_reduce", 4, None),)),)
+
+
+def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:
+    events = [
+        Event(STEP, "user_annotation", 10, 20),
+        Event(STEP, "user_annotation", 0, 10),
+        Event("gloo:broadcast", "user_annotation", 8, 13),
+    ]
+    first, second = steps_of(events, device="cpu")
+    assert (first.busy, [one.seconds for one in first.collectives]) == (2, [5])
+    assert (second.busy, second.collectives) == (3, ())

@@ -1,0 +1,87 @@
+"""Two gloo ranks under torch's own profiler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_ddpperf.communication import RankProfile
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.profiling import PROFILED_STEPS, profile_launch
+from pytest_ddpperf.training.workload import Workload
+
+PARAMETERS = 2 * (64 * 64 + 64)
+
+
+def workload() -> Workload:
+    return Workload(
+        model=lambda: torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)),
+        batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        samples_per_step=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def profiles() -> dict[str, tuple[RankProfile, ...]]:
+    """What the ranks of each strategy report."""
+    found = {}
+    with Launcher() as launcher:
+        for strategy in ("naive", "ddp", "fsdp2"):
+            job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(3, 1))
+            found[strategy] = launcher.run(profile_launch, job, world_size=2, backend="gloo", device="cpu").values
+        job = LaunchJob(workload(), resolve("single"), Settings(), Plan(3, 1))
+        found["single"] = launcher.run(profile_launch, job, world_size=1, backend="gloo", device="cpu").values
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "collectives"),
+    [
+        ("naive", [("all_reduce", size * 4) for size in (64 * 64, 64, 64 * 64, 64)]),
+        ("ddp", [("all_reduce", PARAMETERS * 4)]),
+        # Each rank puts in its half; gloo scatters by an all-reduce of the whole.
+        ("fsdp2", [("all_gather", PARAMETERS * 2), ("all_reduce", PARAMETERS * 4)]),
+        ("single", []),
+    ],
+)
+def test_all_collectives_of_a_step_are_there_with_their_bytes(
+    profiles: dict[str, tuple[RankProfile, ...]], strategy: str, collectives: list[tuple[str, int]]
+) -> None:
+    for rank in profiles[strategy]:
+        assert len(rank.steps) == PROFILED_STEPS
+        for step in rank.steps:
+            sent = [(one.kind, one.nbytes) for one in step.collectives]
+            assert len(sent) == len(collectives)
+            assert set(sent) <= set(collectives)
+            assert 0 <= step.overlapped <= min(step.busy, step.computed)
+            assert step.busy + step.computed - step.overlapped <= step.seconds * (1 + 1e-9)
+            assert step.computed > 0
+            assert (step.busy > 0) == bool(collectives)
+
+
+def test_what_waits_for_all_of_its_communication_exposes_most_of_it(
+    profiles: dict[str, tuple[RankProfile, ...]],
+) -> None:
+    """``naive`` sends after backward, so nothing is computed meanwhile but what prepares the next gradient."""
+    naive = merged(profiles["naive"])
+    assert naive.exposed > 0.5 * naive.busy
+    assert naive.bandwidths[0].kind == "all_reduce"
+    assert naive.bandwidths[0].bus == naive.bandwidths[0].algorithm > 0  # two ranks: a factor of 1
+    assert naive.transfer is not None
+    assert naive.wait is not None
+    assert naive.transfer > 0
+    assert naive.wait >= 0
+
+
+def test_only_ddp_has_a_window(profiles: dict[str, tuple[RankProfile, ...]]) -> None:
+    assert {strategy for strategy, ranks in profiles.items() if ranks[0].window is not None} == {"ddp"}
+    window = merged(profiles["ddp"]).window
+    assert window is not None
+    assert window.communication > 0
