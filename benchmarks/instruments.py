@@ -79,8 +79,8 @@ def bare_launch(ctx: RankContext, one: LaunchJob) -> tuple[float, ...]:
 
     from pytest_ddpperf.instruments.clock import clock_for
     from pytest_ddpperf.instruments.collector import collector_paused
-    from pytest_ddpperf.training.loop import timed_block
     from pytest_ddpperf.training.step import build_step
+    from pytest_ddpperf.training.timing import timed_block
 
     step = build_step(ctx, one)
     for _ in range(one.plan.warmup):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
@@ -150,6 +151,33 @@ def test_what_is_trained_is_the_same_afterwards_on_every_rank(
     job = LaunchJob(workload(), None, settings, Plan(2, 8))
     ranks = launcher.run(before_and_after, job, strategies, world_size=2, backend="gloo", device="cpu").values
     assert ranks == (dict.fromkeys(strategies, (True, True, True)),) * 2
+
+
+def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[str, tuple[set[str], bool]]:
+    """For each strategy: the collectives of an unsynchronised step, and whether it says that there are some."""
+    found = {}
+    for text in texts:
+        step = build_step(ctx, replace(job, strategy=resolve(text)))
+        for _ in range(2):
+            step.run()
+        assert step.local is not None
+        with step.local.unsynchronised():
+            step.run()
+            profile = profile_steps(step.run, 1, ctx.device)
+        found[text] = ({one.kind for one in profile.steps[0].collectives}, bool(step.local.still_sent))
+    return found
+
+
+def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
+    job = LaunchJob(workload(), None, Settings(accumulation_steps=2), Plan(2, 8))
+    nothing: tuple[set[str], bool] = (set(), False)
+    expected = dict.fromkeys(EVERYDAY, nothing) | {
+        "zero1": ({"broadcast"}, True),
+        "fsdp1": ({"all_gather"}, True),
+        "fsdp2": ({"all_gather"}, True),
+    }
+    for rank in launcher.run(kinds_sent_alone, job, EVERYDAY, world_size=2, backend="gloo", device="cpu").values:
+        assert rank == expected
 
 
 def delayed(module: torch.nn.Module, _ctx: RankView) -> Parallel:
