@@ -170,8 +170,10 @@ def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
     """The tolerance of one metric: the test's, but at least the metric's slack.
 
     Where values are subtracted it is an amount, and grows with a baseline above 1 as numpy.allclose lets it: 3 % of a
-    loss of 10, but 0.03 for one of 0.001.
+    loss of 10, but 0.03 for one of 0.001. Bytes are far above 1: there the slack stays the amount that it is.
     """
+    if series.scale == "difference" and series.unit == "B":
+        return max(series.slack, tolerance * abs(baseline))
     accepted = max(tolerance, series.slack)
     if series.metric == RESIDENT and baseline > 0:
         return max(accepted, RESIDENT_FLOOR / baseline)

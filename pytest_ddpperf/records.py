@@ -76,6 +76,8 @@ class RankLaunch:
         loss: the last timed step's loss on this rank; None where the step returns none.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
+        held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
+            system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
     """
 
@@ -89,6 +91,7 @@ class RankLaunch:
     picked: tuple[str, str] | None = None
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
+    held: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,17 @@ def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> 
     assert result["peak_resident"].note == "the baseline does not have this metric"
 
 
+@pytest.mark.parametrize(
+    ("growth", "expected"), [(20_000, Verdict.UNCHANGED), (200_000, Verdict.REGRESSED), (0, Verdict.UNCHANGED)]
+)
+def test_growth_of_memory_is_gated_beyond_a_fixed_number_of_bytes(growth: float, expected: Verdict) -> None:
+    """The baseline grows by 1000 bytes a step, which would make any fraction of it a tolerance of nothing."""
+    base = found(series("memory_growth", [900, 1100, 1000, 1000]))
+    one = judged(measured(series("memory_growth", [growth, growth + 100, growth, growth])), base)["memory_growth"]
+
+    assert (one.verdict, one.tolerance) == (expected, 64 * 1024)
+
+
 def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> None:
     base = found(series("step_time", STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
     result = judged(measured(series("step_time", STEADY, factor=3.0)), base)
@@ -149,6 +160,8 @@ def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verd
         ("final_loss", 0.001, 0.0, 0.03),
         ("final_loss", 10.0, 0.0, 0.3),  # 3 % of 10
         ("final_loss", -10.0, 0.05, 0.5),
+        ("memory_growth", 1000.0, 0.05, 65536.0),  # the slack, in bytes
+        ("memory_growth", 4e6, 0.05, 2e5),
     ],
 )
 def test_tolerances(metric: str, baseline: float, tolerance: float, expected: float) -> None:

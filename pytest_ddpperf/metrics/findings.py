@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddpperf.metrics.memory import growing_memory
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
 from pytest_ddpperf.units import format_change, format_count
@@ -23,6 +24,7 @@ def findings_of(measurement: Measurement) -> tuple[str, ...]:
         picked_loading(measurement),
         unsettled_warmup(measurement),
         outlying_launches(measurement),
+        growing_memory(measurement),
     )
     return tuple(text for text in found if text is not None)
 

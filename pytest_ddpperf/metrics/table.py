@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
+from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth, peak_memory
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
@@ -102,19 +103,6 @@ def straggler_skew(measurement: Measurement) -> Samples | None:
     return tuple(_skew(launch) for launch in measurement.launches)
 
 
-def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """The samples of one kind of memory: bytes of the rank with the most, for that one runs out of memory first."""
-
-    def samples(measurement: Measurement) -> Samples | None:
-        ranks = [[rank.memory.get(kind) for rank in launch.ranks] for launch in measurement.launches]
-        known = [[one for one in peaks if one is not None] for peaks in ranks]
-        if any(len(some) < len(peaks) for some, peaks in zip(known, ranks, strict=True)):
-            return None
-        return tuple(max(peaks) for peaks in known)
-
-    return samples
-
-
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
     totals = [_total(rank.loss for rank in launch.ranks) for launch in measurement.launches]
@@ -154,6 +142,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
     Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
     Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
+    Metric("memory_growth", "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(
         Metric(f"phase_{phase}", "s", "lower", "absolute", "difference", phase_seconds(phase), gated=False)

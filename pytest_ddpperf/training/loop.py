@@ -12,6 +12,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
+from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
+FEWEST_GROWTH_STEPS, MOST_GROWTH_STEPS = 7, 10  # as many as are timed, within these
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         peaks = memory()
         with collector_paused():
             dist.barrier()
+            held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
+            dist.barrier()
             phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
         blocks = None
         if step.local is not None and job.settings.communication:
@@ -95,12 +99,17 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         skipped_steps=skipped,
         phases=phases,
         communication=blocks,
+        held=held,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         loss=last_loss,
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
     )
+
+
+def _growth_steps(plan: Plan) -> int:
+    return max(FEWEST_GROWTH_STEPS, min(plan.steps, MOST_GROWTH_STEPS))
 
 
 def _in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:

@@ -31,7 +31,7 @@ def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
 
 
 def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
-    losses = iter([9.0, 8.0, 7.0, 6.0, 5.0, *[4.0] * 10])  # two of warm-up, three timed, and those of the phases
+    losses = iter([9.0, 8.0, 7.0, 6.0, 5.0, *[4.0] * 20])  # two of warm-up, three timed, and those of later passes
     report = run_launch(make_ctx(), job(lambda: next(losses)))
     assert report.rank == 0
     assert len(report.step_times) == 3

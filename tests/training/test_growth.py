@@ -1,0 +1,77 @@
+"""Growth over steps on real ranks: what a step keeps is seen, what is only filled up is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.metrics.memory import GROWTH_SLACK
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.growth import growth_per_step
+from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch
+
+pytestmark = pytest.mark.skipif(
+    memory_reader(torch.device("cpu")) is None, reason="this system does not tell what malloc has given out"
+)
+LAUNCHES = 2
+KEPT = 200_000
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[float]:
+    """Of two ranks in each launch, of a step that all-reduces and calls ``keep(rank, step)``."""
+
+    def build(ctx: Any) -> Callable[[], None]:
+        import torch.distributed as dist
+
+        tensor, done = torch.zeros(64), [0]
+
+        def step() -> None:
+            dist.all_reduce(tensor)
+            keep(ctx.rank, done[0])
+            done[0] += 1
+
+        return step
+
+    job = LaunchJob(build, None, Settings(), Plan(warmup=5, steps=FEWEST_GROWTH_STEPS))
+    launches = [launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu") for _ in range(LAUNCHES)]
+    return [growth_per_step(rank.held) for launch in launches for rank in launch.values]
+
+
+def test_a_step_that_keeps_bytes_on_one_rank_is_caught(launcher: Launcher) -> None:
+    """No tensor, so none of the counts sees it."""
+    kept: list[bytes] = []
+
+    def keep(rank: int, _step: int) -> None:
+        if rank == 1:
+            kept.append(bytes(KEPT))
+
+    found = growths(launcher, keep)
+    others, leaking = found[::2], found[1::2]
+    assert max(others) < GROWTH_SLACK
+    assert all(KEPT <= growth < KEPT + GROWTH_SLACK for growth in leaking)
+
+
+def test_a_step_that_keeps_nothing_does_not_grow(launcher: Launcher) -> None:
+    assert max(growths(launcher, lambda _rank, _step: None)) < GROWTH_SLACK
+
+
+def test_a_cache_that_fills_up_in_the_first_steps_is_no_leak(launcher: Launcher) -> None:
+    """Eight entries, of 1.6 MB together, replaced again and again."""
+    cache: dict[int, bytes] = {}
+
+    def keep(_rank: int, step: int) -> None:
+        cache[step % 8] = bytes(KEPT)
+
+    assert max(growths(launcher, keep)) < GROWTH_SLACK
