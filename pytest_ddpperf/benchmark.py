@@ -12,6 +12,7 @@ import pytest
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankSkipped, Regression, SettingError
+from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.judge import Judge, Relate, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.loader_settings import loader_settings
@@ -106,7 +107,11 @@ class Benchmarks:
             return measurements
         variants = self._profiled(settings, variants)
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
-        observer = Observer(judge, lambda progress: self._show(variants, progress))
+        observer = Observer(
+            judge,
+            lambda progress: self._show(variants, progress),
+            watch=lambda: watch_health(self._session.launcher.pid),
+        )
         try:
             measurements = measure(variants, budget, self._runner(settings), observer)
         except RankSkipped as skipped:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.health import Health
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
@@ -98,17 +99,24 @@ class Progress:
     expected: float
 
 
+def unwatched() -> Callable[[], Health | None]:
+    """Nobody looks at the machine."""
+    return lambda: None
+
+
 @dataclass(frozen=True)
 class Observer:
     """Who looks on while a benchmark runs: ``judge`` decides how to go on, ``progress`` tells the user.
 
     ``judge`` gets the measurements so far, the seconds spent, and the seconds that a round of launches takes.
+    ``watch`` is called before each launch, and what it gives back after it, for the machine's health meanwhile.
     """
 
     judge: Callable[[tuple[Measurement, ...], float, float], Next]
     progress: Callable[[Progress], None]
     seed: int = 0
     clock: Callable[[], float] = field(default=time.monotonic)
+    watch: Callable[[], Callable[[], Health | None]] = field(default=unwatched)
 
 
 def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
@@ -135,8 +143,9 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             expected = spent + round_seconds * (wanted - len(launches[0]))
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
             for i in shuffled.sample(range(len(variants)), len(variants)):
+                health = observer.watch()
                 ranks, seconds = run(variants[i], plans[i])
-                launches[i].append(_launch(len(launches[i]), ranks, seconds))
+                launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=health()))
             round_seconds = observer.clock() - begun
         measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pytest_ddpperf.communication import BlockTimes, CommunicationProfile
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import NotTimed
+from pytest_ddpperf.health import Health
 from pytest_ddpperf.phases import PhaseTimes
 
 Better = Literal["lower", "higher"]
@@ -101,11 +102,13 @@ class Launch:
     Attributes:
         round: which round of the run it belongs to; launches of variants in one round are partners.
         seconds: how long the whole launch took, start-up included.
+        health: what else went on in the machine meanwhile; None where nobody looked.
     """
 
     round: int
     ranks: tuple[RankLaunch, ...]
     seconds: float
+    health: Health | None = None
 
     @property
     def step_times(self) -> tuple[float, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.measure import (
     LAUNCH_SECONDS,
     PILOT_STEPS,
@@ -153,6 +155,20 @@ def test_progress_says_what_is_expected() -> None:
     _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60, 60), [Next("stop")])
     assert [progress.elapsed for progress in seen] == pytest.approx([0.5, 1.0, 1.5])
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
+    """It lasts 0.25 + 5 x 0.05 = 0.5 s on the machine's clock. The pilot is not counted, so nobody watches it."""
+    machine = Machine()
+
+    def watch() -> Callable[[], Health]:
+        begun = machine.now
+        return lambda: Health(CpuHealth(throttled=machine.now - begun))
+
+    observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock, watch=watch)
+    (measured,) = measure([variant()], Budget(5, 0, 2, 60, 60), machine.run, observer)
+    seen = [launch.health.cpu.throttled for launch in measured.launches if launch.health is not None]
+    assert seen == pytest.approx([0.5, 0.5])
 
 
 def test_steps_that_fit() -> None:

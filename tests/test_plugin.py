@@ -42,6 +42,7 @@ def test_step(ddpperf):
     measured = ddpperf.check(build, samples_per_step=4)
     assert measured.world_size == 2
     assert len(measured.launches) >= 2  # as many as the time allows, and no fewer
+    assert None not in [launch.health for launch in measured.launches]
     assert measured["throughput"].value == pytest.approx(8 / measured["step_time"].value)
 
 

@@ -65,17 +65,25 @@ def usable_cores(root: Path = _ROOT) -> int:
     return max(1, min([cores, *map(int, _quotas(root))]))
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """CPUs allowed by each control group from this process's own up to the root, in cgroup v1 and v2."""
+def cpu_group_folders(root: Path = _ROOT) -> Iterator[Path]:
+    """Folders of the control groups that can limit CPU time: this process's own and those around it, cgroup v1 and v2.
+
+    Args:
+        root: the folder that holds ``proc`` and ``sys``.
+    """
     for mount, group in _cpu_groups(root):
         folder = mount / group
         while True:
-            quota = _quota(folder)
-            if quota is not None:
-                yield quota
+            yield folder
             if folder == mount:
                 break
             folder = folder.parent
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """CPUs allowed by each control group from this process's own up to the root."""
+    quotas = map(_quota, cpu_group_folders(root))
+    return (quota for quota in quotas if quota is not None)
 
 
 def _quota(folder: Path) -> float | None:

@@ -80,6 +80,12 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the zygote, whose children ranks are; None while there is none."""
+        zygote = self._zygote
+        return None if zygote is None else zygote.pid
+
     def start(self) -> None:
         """Start the zygote without waiting for it, so that it imports torch while pytest collects.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.memory import growing_memory
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
@@ -26,7 +27,7 @@ def findings_of(measurement: Measurement) -> tuple[str, ...]:
         outlying_launches(measurement),
         growing_memory(measurement),
     )
-    return tuple(text for text in found if text is not None)
+    return (*(text for text in found if text is not None), *health_findings(measurement))
 
 
 def oversubscription(measurement: Measurement) -> str | None:

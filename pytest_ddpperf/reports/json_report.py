@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.health import Health
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.phases import sections_of
 from pytest_ddpperf.records import Interval
@@ -110,6 +112,7 @@ def _result_data(result: Result) -> dict[str, Any]:
             }
             for section in sections_of(measured)
         ],
+        "health": [_health(launch.health) for launch in measured.launches],
         "findings": list(findings(result)),
     }
 
@@ -135,6 +138,14 @@ def _profile_data(profile: CommunicationProfile | None) -> dict[str, Any] | None
         if window is None
         else {"communication": _number(window.communication), "exposed": _number(window.exposed)},
     }
+
+
+def _health(health: Health | None) -> dict[str, Any] | None:
+    """What went on in the machine during a launch; null where nobody looked."""
+    if health is None:
+        return None
+    cpu = dataclasses.asdict(health.cpu)
+    return {"cpu": {name: _number(fact) if isinstance(fact, float) else fact for name, fact in cpu.items()}}
 
 
 def _metric_data(comparison: Comparison) -> dict[str, Any]:

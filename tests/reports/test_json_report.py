@@ -12,8 +12,9 @@ import pytest
 from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Interval, Plan
+from pytest_ddpperf.records import Interval, Launch, Plan
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
@@ -75,6 +76,26 @@ def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
 def test_the_document_keeps_to_its_schema(results: list[Result], validate: Callable[[Any], None]) -> None:
     validate(json.loads(json.dumps(results_document(results, "3f2a1c0"))))
     validate(results_document([], None))
+
+
+def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
+    ranks = make_result().measurement.launches[0].ranks
+    cpu = CpuHealth(others=1 / 3, steal=0.0, overheated=2, governor="schedutil")
+    launches = (Launch(0, ranks, 1.0, Health(cpu)), Launch(1, ranks, 1.0))
+    document = results_document([make_result(measured={"launches": launches})], None)
+    validate(document)
+
+    first, second = document["results"][0]["health"]
+    assert first["cpu"] == {
+        "others": 0.333333333,
+        "steal": 0.0,
+        "throttled": None,
+        "overheated": 2,
+        "swapped": None,
+        "governor": "schedutil",
+        "frequency": None,
+    }
+    assert second is None
 
 
 def test_the_schema_refuses_what_is_not_described(results: list[Result], validate: Callable[[Any], None]) -> None:

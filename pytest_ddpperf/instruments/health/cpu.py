@@ -1,0 +1,163 @@
+"""The processor during a launch: two readings of what the kernel counts, and what lies between them."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from pytest_ddpperf.baselines.machine import cpu_group_folders
+from pytest_ddpperf.health import CpuHealth
+
+_ROOT = Path("/")
+_CORES = "sys/devices/system/cpu"
+_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; guests' time, behind them, is in user's as well
+_OWN_TIMES = slice(11, 15)  # of what follows the name in /proc/PID/stat: utime, stime, and those of reaped children
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """What usable cores have done since the machine started, in clock ticks."""
+
+    busy: int
+    steal: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """What the kernel counts, at one moment; None for what it does not tell.
+
+    Attributes:
+        cores: of the usable ones.
+        ours: clock ticks that our processes have used so far.
+        throttled: seconds; ``overheated``: times; ``swapped``: pages.
+        frequencies: of the usable cores, in Hz.
+        governors: of the usable cores, each once.
+    """
+
+    cores: Ticks | None
+    ours: int | None
+    throttled: float | None
+    overheated: int | None
+    swapped: int | None
+    frequencies: tuple[float, ...] = ()
+    governors: tuple[str, ...] = ()
+
+
+def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
+    """What the kernel counts now; cheap enough to be done before and after every launch.
+
+    Args:
+        pids: of our processes. What a process's children used is its own once they have ended.
+        root: the folder that holds ``proc`` and ``sys``.
+    """
+    usable = os.sched_getaffinity(0)
+    folders = [root / _CORES / f"cpu{core}" for core in sorted(usable)]
+    ours = [process_ticks(_read(root / f"proc/{pid}/stat")) for pid in pids]
+    known = [ticks for ticks in ours if ticks is not None]
+    frequencies = [_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
+    governors = {_read(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
+    return CpuReading(
+        cores=core_ticks(_read(root / "proc/stat"), usable),
+        ours=sum(known) if len(known) == len(ours) else None,
+        throttled=_most(throttled_seconds(_read(folder / "cpu.stat")) for folder in cpu_group_folders(root)),
+        overheated=_sum(_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
+        swapped=swapped_pages(_read(root / "proc/vmstat")),
+        frequencies=tuple(1e3 * one for one in frequencies if one is not None),
+        governors=tuple(sorted(governors)),
+    )
+
+
+def cpu_health(before: CpuReading, after: CpuReading) -> CpuHealth:
+    """What lies between two readings."""
+    others = steal = None
+    if before.cores is not None and after.cores is not None and after.cores.total > before.cores.total:
+        total = after.cores.total - before.cores.total
+        steal = max(0, after.cores.steal - before.cores.steal) / total
+        ours = _difference(before.ours, after.ours)
+        if ours is not None:
+            others = max(0.0, after.cores.busy - before.cores.busy - ours) / total
+    swapped = _difference(before.swapped, after.swapped)
+    overheated = _difference(before.overheated, after.overheated)
+    return CpuHealth(
+        others=others,
+        steal=steal,
+        throttled=_difference(before.throttled, after.throttled),
+        overheated=None if overheated is None else int(overheated),
+        swapped=None if swapped is None else int(swapped) * resource.getpagesize(),
+        governor=",".join(after.governors) or None,
+        frequency=fmean(after.frequencies) if after.frequencies else None,
+    )
+
+
+def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
+    """The ticks of the usable cores together, from /proc/stat (proc(5)); None where it has none of them.
+
+    Busy is all but idle, the wait for disks, and steal.
+    """
+    wanted = {f"cpu{core}" for core in usable}
+    rows = [line.split() for line in text.splitlines()]
+    found = [[int(word) for word in words[: _COUNTED + 1]] for name, *words in filter(None, rows) if name in wanted]
+    found = [ticks[:_COUNTED] for ticks in found if len(ticks) >= _COUNTED]
+    if not found:
+        return None
+    total = sum(map(sum, found))
+    steal = sum(ticks[_STEAL] for ticks in found)
+    return Ticks(total - steal - sum(ticks[_IDLE] + ticks[_IOWAIT] for ticks in found), steal, total)
+
+
+def process_ticks(text: str) -> int | None:
+    """The ticks that a process and its ended children have used, from /proc/PID/stat; None where it says nothing."""
+    _, _, rest = text.rpartition(")")  # the name before may hold anything
+    times = rest.split()[_OWN_TIMES]
+    return sum(map(int, times)) if times else None
+
+
+def throttled_seconds(text: str) -> float | None:
+    """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds)."""
+    facts = _table(text)
+    if "throttled_usec" in facts:
+        return facts["throttled_usec"] / 1e6
+    return facts["throttled_time"] / 1e9 if "throttled_time" in facts else None
+
+
+def swapped_pages(text: str) -> int | None:
+    """Pages that went to swap or came from it, from /proc/vmstat; None where it does not tell."""
+    facts = _table(text)
+    return facts["pswpin"] + facts["pswpout"] if {"pswpin", "pswpout"} <= facts.keys() else None
+
+
+def _table(text: str) -> dict[str, int]:
+    """Lines of a name and a number."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}  # noqa: PLR2004
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _number(file: Path) -> int | None:
+    text = _read(file).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _read(file: Path) -> str:
+    """The text of a kernel file; empty where the system has none."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pytest_ddpperf.health import CpuHealth, Health
+from pytest_ddpperf.metrics import findings_of
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 1, "2.13", None)
+
+
+def measurement(*cpus: CpuHealth | None) -> Measurement:
+    """A launch of two seconds for each."""
+    rank = RankLaunch(0, (1.0,), {}, None, None, None)
+    launches = tuple(Launch(i, (rank,), 2.0, None if cpu is None else Health(cpu)) for i, cpu in enumerate(cpus))
+    return Measurement("ddp", "ddp", None, Plan(5, 1), ENVIRONMENT, launches)
+
+
+def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
+    calm = CpuHealth(others=0.08, steal=0.01, throttled=0.01, overheated=0, swapped=4096, governor="performance")
+    assert findings_of(measurement(calm, calm, CpuHealth(), None)) == ()
+
+
+def test_load_by_others_is_named_with_its_launches() -> None:
+    cpus = [CpuHealth(others=share) for share in (0.38, 0.05, 0.12)]
+    assert findings_of(measurement(*cpus)) == ("other processes used 12 % to 38 % of the cores in 2 of 3 launches",)
+
+
+def test_one_value_is_no_span() -> None:
+    cpus = [CpuHealth(steal=0.04), CpuHealth(steal=0.04)]
+    assert findings_of(measurement(*cpus)) == ("the hypervisor gave 4 % of the cores away in 2 of 2 launches",)
+
+
+def test_a_quota_is_held_against_the_launchs_time() -> None:
+    """Half a second of two."""
+    assert findings_of(measurement(CpuHealth(throttled=0.5))) == (
+        "a CPU quota held processes back for 25 % of the time in 1 of 1 launch",
+    )
+
+
+def test_heat_and_swap_are_named() -> None:
+    assert findings_of(measurement(CpuHealth(overheated=1, swapped=3 * 2**20), CpuHealth(overheated=4))) == (
+        "cores were too hot and slowed down 1 time to 4 times in 2 of 2 launches",
+        "the machine swapped 3.00 MiB in 1 of 2 launches",
+    )
