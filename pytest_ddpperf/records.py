@@ -64,6 +64,21 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class DeviceMemory:
+    """A GPU's memory as one of its ranks saw it after the timed steps, in bytes.
+
+    Attributes:
+        device: NVIDIA's id of the GPU, ``GPU-`` and a uuid: ranks that share one have it in common.
+        used: by all processes together, as the driver tells.
+        reserved: held by the caching allocator of this rank.
+    """
+
+    device: str
+    used: int
+    reserved: int
+
+
+@dataclass(frozen=True)
 class RankLaunch:
     """What one rank reports of one launch.
 
@@ -72,8 +87,9 @@ class RankLaunch:
             strategy does something every n steps only, the mean of each n.
         skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
         picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
-        memory: bytes by kind: ``peak_resident`` on CPU (peak resident memory above the level before the model was
-            built), ``peak_allocated`` and ``peak_reserved`` on CUDA.
+        memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the
+            level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
+        device_memory: what this rank's GPU had in use; None on CPU.
         loss: the last timed step's loss on this rank; None where the step returns none.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
@@ -93,6 +109,7 @@ class RankLaunch:
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
     held: tuple[int, ...] = ()
+    device_memory: DeviceMemory | None = None
 
 
 @dataclass(frozen=True)

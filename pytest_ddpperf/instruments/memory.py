@@ -1,11 +1,13 @@
-"""The most memory a rank has used: resident on CPU, from the caching allocator on CUDA."""
+"""The most memory a rank has used: resident on CPU, from the caching allocator on CUDA; and its GPU's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.records import DeviceMemory
 
 if TYPE_CHECKING:
     import torch
@@ -14,6 +16,22 @@ LABELS: Mapping[str, str] = {
     "peak_resident": "peak resident memory above the level before the model was built, program files left out",
     "peak_allocated": "peak of the bytes in live tensors, in the caching allocator's blocks",
     "peak_reserved": "peak of the bytes that the caching allocator held",
+    "peak_active": "peak of the bytes in live tensors and in those that a stream may still use",
+    "peak_requested": "peak of the bytes in live tensors as they were asked for, not rounded up to blocks",
+    "peak_inactive_split": "peak of the free bytes that could not be given back, their segment being in use",
+    "alloc_retries": "how many times the caching allocator had to give back what it held to get more",
+    "ooms": "how many times it got no memory at all",
+}
+
+# Where torch.cuda.memory_stats has them.
+_STATISTICS: Mapping[str, str] = {
+    "peak_allocated": "allocated_bytes.all.peak",
+    "peak_reserved": "reserved_bytes.all.peak",
+    "peak_active": "active_bytes.all.peak",
+    "peak_requested": "requested_bytes.all.peak",
+    "peak_inactive_split": "inactive_split_bytes.all.peak",
+    "alloc_retries": "num_alloc_retries",
+    "ooms": "num_ooms",
 }
 
 _PROC = Path("/proc/self")
@@ -42,14 +60,41 @@ def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
     return _watch_cuda(device) if device.type == "cuda" else _watch_resident(_PROC)
 
 
+def begin_peaks(device: torch.device) -> None:
+    """Let the peaks of the caching allocator begin here, when all that was queued is done; on CPU nothing happens.
+
+    To be called after the warm-up: while a model is built, and in its first steps, much happens that never comes again.
+    """
+    if device.type != "cuda":
+        return
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.reset_accumulated_memory_stats(device)  # the retries
+
+
+def read_device_memory(device: torch.device) -> DeviceMemory | None:
+    """What the device has in use now, all its users together, and how much of it this process's allocator holds."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    uuid = torch.cuda.get_device_properties(device).uuid
+    return DeviceMemory(f"GPU-{uuid}", total - free, torch.cuda.memory_reserved(device))
+
+
+def allocator_figures(statistics: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of ``LABELS`` that are among torch.cuda's ``memory_stats``."""
+    return {kind: float(statistics[name]) for kind, name in _STATISTICS.items() if name in statistics}
+
+
 def _watch_cuda(device: torch.device) -> Callable[[], dict[str, float]]:
     import torch
 
     torch.cuda.reset_peak_memory_stats(device)
-    return lambda: {
-        "peak_allocated": float(torch.cuda.max_memory_allocated(device)),
-        "peak_reserved": float(torch.cuda.max_memory_reserved(device)),
-    }
+    return lambda: allocator_figures(torch.cuda.memory_stats(device))
 
 
 def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_ddpperf.metrics.health import health_findings
-from pytest_ddpperf.metrics.memory import growing_memory
+from pytest_ddpperf.metrics.memory import growing_memory, tight_memory, uneven_memory
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
 from pytest_ddpperf.units import format_change, format_count
@@ -26,6 +26,8 @@ def findings_of(measurement: Measurement) -> tuple[str, ...]:
         unsettled_warmup(measurement),
         outlying_launches(measurement),
         growing_memory(measurement),
+        uneven_memory(measurement),
+        tight_memory(measurement),
     )
     return (*(text for text in found if text is not None), *health_findings(measurement))
 

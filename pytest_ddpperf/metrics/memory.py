@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.records import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.units import format_count, format_value
+from pytest_ddpperf.units import format_count, format_value, format_values
 
 Samples = tuple[float, ...]
 
 GROWTH_SLACK = 64 * 2**10
 """Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes of each collective, up to 2000 of them:
 in the eleventh to twentieth step of a launch that can be 48 KiB a step at most. Measured: up to 17 KiB."""
+
+COMPARED = ("peak_resident", "peak_allocated")
+UNEVEN = 0.10  # by how much more than the rank with the least the one with the most may use
+UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
@@ -28,6 +32,71 @@ def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
         return tuple(max(peaks) for peaks in known)
 
     return samples
+
+
+def fragmentation(measurement: Measurement) -> Samples | None:
+    """The share of what CUDA's caching allocator held at its peak that live tensors did not fill at theirs."""
+    allocated = peak_memory("peak_allocated")(measurement)
+    reserved = peak_memory("peak_reserved")(measurement)
+    if allocated is None or reserved is None:
+        return None
+    return tuple(1 - one / held if held else 0.0 for one, held in zip(allocated, reserved, strict=True))
+
+
+def outside_allocator(measurement: Measurement) -> Samples | None:
+    """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
+
+    CUDA contexts, NCCL's buffers, what libraries allocate by themselves, and other processes: the driver tells one sum.
+    """
+    known = [_outside(launch) for launch in measurement.launches]
+    return tuple(one for one in known if one is not None) if None not in known else None
+
+
+def _outside(launch: Launch) -> float | None:
+    by_device: dict[str, list[DeviceMemory]] = {}
+    for rank in launch.ranks:
+        if rank.device_memory is None:
+            return None
+        by_device.setdefault(rank.device_memory.device, []).append(rank.device_memory)
+    return float(
+        max(max(0, max(one.used for one in ranks) - sum(one.reserved for one in ranks)) for ranks in by_device.values())
+    )
+
+
+def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
+    """Each kind of memory on each rank, averaged over launches; kinds that a rank does not know are left out."""
+    kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
+    found = {}
+    for kind in kinds:
+        launches = [[rank.memory.get(kind) for rank in launch.ranks] for launch in measurement.launches]
+        ranks = list(zip(*launches, strict=True))
+        if all(None not in values for values in ranks):
+            found[kind] = tuple(fmean(value for value in values if value is not None) for values in ranks)
+    return found
+
+
+def uneven_memory(measurement: Measurement) -> str | None:
+    """A sentence where ranks use so unlike amounts of memory that their largest does not stand for all; else None."""
+    for kind, ranks in memory_by_rank(measurement).items():
+        least, most = min(ranks), max(ranks)
+        if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
+            first, second = format_values((least, most), "B")
+            return f"{kind} is {first} on rank {ranks.index(least)} and {second} on rank {ranks.index(most)}"
+    return None
+
+
+def tight_memory(measurement: Measurement) -> str | None:
+    """A sentence where CUDA's caching allocator ran out of memory in timed steps and went on; else None."""
+    retries, ooms = (
+        sum(rank.memory.get(kind, 0) for launch in measurement.launches for rank in launch.ranks)
+        for kind in ("alloc_retries", "ooms")
+    )
+    if not retries and not ooms:
+        return None
+    return (
+        f"GPU memory was full: the caching allocator gave back what it held {format_count(int(retries), 'time')} and "
+        f"failed {format_count(int(ooms), 'time')}, which costs step time; make the batch smaller"
+    )
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddpperf.phases import MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records import Launch, Measurement
 
 Samples = tuple[float, ...]
@@ -69,6 +69,16 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
     paths = dict.fromkeys(section.path for phases in launches for rank in phases for section in rank.sections)
     return tuple(_summary(path, launches) for path in paths)
+
+
+def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
+    """What each phase did to memory: the largest change and the largest peak that a rank saw in any launch.
+
+    Phases in which no rank could read its memory are left out.
+    """
+    ranks = [rank for phases in map(_ranks, measurement.launches) if phases is not None for rank in phases]
+    uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
+    return {phase: use for phase, use in uses.items() if use is not None}
 
 
 def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:

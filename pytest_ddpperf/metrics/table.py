@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth, peak_memory
+from pytest_ddpperf.metrics.memory import (
+    GROWTH_SLACK,
+    fragmentation,
+    memory_growth,
+    outside_allocator,
+    peak_memory,
+)
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
@@ -142,6 +148,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
     Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
     Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
+    # What takes the two above apart: their verdicts would only repeat those.
+    *(
+        Metric(kind, "B", "lower", "absolute", "ratio", peak_memory(kind), gated=False)
+        for kind in ("peak_active", "peak_requested", "peak_inactive_split")
+    ),
+    Metric("fragmentation", "1", "lower", "relative", "difference", fragmentation, gated=False),
+    Metric("outside_allocator", "B", "lower", "absolute", "ratio", outside_allocator, gated=False),
     Metric("memory_growth", "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(

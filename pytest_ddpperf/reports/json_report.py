@@ -16,7 +16,8 @@ from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.health import Health
 from pytest_ddpperf.metrics.communication import still_sent
-from pytest_ddpperf.metrics.phases import sections_of
+from pytest_ddpperf.metrics.memory import memory_by_rank
+from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records import Interval
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.results import Comparison, Result
@@ -112,6 +113,10 @@ def _result_data(result: Result) -> dict[str, Any]:
             }
             for section in sections_of(measured)
         ],
+        "memory_by_rank": {
+            kind: [_number(value) for value in ranks] for kind, ranks in memory_by_rank(measured).items()
+        },
+        "memory_by_phase": {phase: dataclasses.asdict(use) for phase, use in memory_of_phases(measured).items()},
         "health": [_health(launch.health) for launch in measured.launches],
         "findings": list(findings(result)),
     }

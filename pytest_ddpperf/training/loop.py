@@ -13,7 +13,7 @@ from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
-from pytest_ddpperf.instruments.memory import watch_memory
+from pytest_ddpperf.instruments.memory import begin_peaks, read_device_memory, watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.timing import by_period, timed_block
@@ -56,7 +56,8 @@ class LaunchJob:
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """What this rank measured: step times in seconds, memory peaks in bytes, the last loss.
 
-    Memory is watched from before the model is built to the end of the timed steps; no instrument is in those.
+    Memory is watched from before the model is built to the end of the timed steps, on CUDA from the end of the warm-up;
+    no instrument is in timed steps.
 
     Raises:
         WorkloadError: the subject does not keep its contract, or a loss is no finite number.
@@ -73,6 +74,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         for number in range(1, job.plan.warmup + 1):
             loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
         steps = math.ceil(job.plan.steps / step.period) * step.period
+        begin_peaks(ctx.device)
         clock = clock_for(ctx.device, marks=steps + 1)
         graphs = compiled_graphs()
         with collector_paused():
@@ -82,7 +84,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         skipped = tuple(number - job.plan.warmup for number in step.skipped_steps if number >= job.plan.warmup)
         updated = by_period(_without_skipped(step_times, skipped), step.period)
         last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
-        peaks = memory()
+        peaks, device_memory = memory(), read_device_memory(ctx.device)
         with collector_paused():
             dist.barrier()
             held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
@@ -102,6 +104,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         held=held,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
+        device_memory=device_memory,
         loss=last_loss,
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.memory import LABELS, Resident, peak_above, read_resident, watch_memory
+from pytest_ddpperf.instruments.memory import (
+    LABELS,
+    Resident,
+    allocator_figures,
+    begin_peaks,
+    peak_above,
+    read_device_memory,
+    read_resident,
+    watch_memory,
+)
+from pytest_ddpperf.records import DeviceMemory
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -61,6 +72,73 @@ def test_what_was_there_before_is_not_in_the_peak() -> None:
     del held
 
 
+STATISTICS = {
+    "allocated_bytes.all.peak": 512,
+    "allocated_bytes.all.current": 1,
+    "allocated_bytes.large_pool.peak": 2,
+    "active_bytes.all.peak": 1024,
+    "reserved_bytes.all.peak": 2097152,
+    "requested_bytes.all.peak": 500,
+    "inactive_split_bytes.all.peak": 2096128,
+    "num_alloc_retries": 3,
+    "num_ooms": 1,
+}
+
+
+def test_figures_out_of_the_allocators_statistics() -> None:
+    assert allocator_figures(STATISTICS) == {
+        "peak_allocated": 512,
+        "peak_active": 1024,
+        "peak_reserved": 2097152,
+        "peak_requested": 500,
+        "peak_inactive_split": 2096128,
+        "alloc_retries": 3,
+        "ooms": 1,
+    }
+    assert allocator_figures(STATISTICS).keys() <= LABELS.keys()
+    assert allocator_figures({}) == {}
+
+
+@pytest.fixture
+def cuda_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of a made-up torch.cuda, in order; its device has 1000 bytes, 300 of them free."""
+    calls: list[str] = []
+
+    def answering(name: str, answer: object) -> None:
+        def answers(_device: object) -> object:
+            calls.append(name)
+            return answer
+
+        monkeypatch.setattr(torch.cuda, name, answers)
+
+    for name in ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats"):
+        answering(name, None)
+    answering("memory_stats", STATISTICS)
+    answering("mem_get_info", (300, 1000))
+    answering("memory_reserved", 400)
+    answering("get_device_properties", SimpleNamespace(uuid="1f2e"))
+    return calls
+
+
+def test_peaks_begin_when_the_warm_up_is_really_done(cuda_calls: list[str]) -> None:
+    begin_peaks(torch.device("cuda", 0))
+    assert cuda_calls == ["synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats"]
+
+
+def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
+    begin_peaks(CPU)
+    assert read_device_memory(CPU) is None
+    assert cuda_calls == []
+
+
+def test_a_gpus_memory_as_the_driver_tells(cuda_calls: list[str]) -> None:
+    assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory("GPU-1f2e", used=700, reserved=400)
+
+
+def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -> None:
+    assert watch_memory(torch.device("cuda", 0))() == allocator_figures(STATISTICS)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_allocator_peaks_on_cuda() -> None:
@@ -73,3 +151,8 @@ def test_allocator_peaks_on_cuda() -> None:
     assert found.keys() <= LABELS.keys()
     assert found["peak_allocated"] == before + 16 * MIB
     assert found["peak_reserved"] >= found["peak_allocated"]
+    begin_peaks(device)
+    assert peaks()["peak_allocated"] == before
+    memory = read_device_memory(device)
+    assert memory is not None
+    assert memory.used > memory.reserved >= 0

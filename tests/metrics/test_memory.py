@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.metrics import findings_of, series_of
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
+from pytest_ddpperf.records import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
 
 MIB = 2**20
 
@@ -50,3 +51,73 @@ def test_growth_within_the_slack_is_not_named() -> None:
 def test_growth_that_only_one_launch_shows_is_not_named() -> None:
     """0, 0 and 3 MiB: 1 MiB a step on average, but the interval reaches below nothing."""
     assert findings_of(measurement([steady(0)], [steady(0)], [steady(3 * MIB)])) == ()
+
+
+def peaks(*launches: Sequence[Mapping[str, float]]) -> Measurement:
+    """Of launches, each given by the memory of its ranks."""
+    return _of([[RankLaunch(r, (1.0,), memory, None, None, None) for r, memory in enumerate(one)] for one in launches])
+
+
+def devices(*launches: Sequence[DeviceMemory | None]) -> Measurement:
+    """Of launches, each given by what its ranks saw of their GPUs."""
+    return _of(
+        [
+            [RankLaunch(r, (1.0,), {}, None, None, None, device_memory=seen) for r, seen in enumerate(one)]
+            for one in launches
+        ]
+    )
+
+
+def _of(launches: Sequence[Sequence[RankLaunch]]) -> Measurement:
+    done = tuple(Launch(i, tuple(ranks), 1.0) for i, ranks in enumerate(launches))
+    return replace(measurement([()] * len(launches[0])), launches=done)
+
+
+def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
+    return next((one.samples for one in series_of(measured) if one.metric == metric), None)
+
+
+def test_what_no_allocator_of_ours_holds_is_outside() -> None:
+    """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most."""
+    alone, first, second = DeviceMemory("a", 700, 400), DeviceMemory("b", 900, 400), DeviceMemory("b", 950, 300)
+    assert samples(devices([alone, first, second]), "outside_allocator") == (300,)
+    assert samples(devices([first, second]), "outside_allocator") == (250,)
+    assert samples(devices([alone, None]), "outside_allocator") is None
+
+
+def test_fragmentation_is_the_share_that_tensors_did_not_fill() -> None:
+    """6 of 8 GiB: a quarter is left. Nothing held is nothing wasted."""
+    gib = 2.0**30
+    one = {"peak_allocated": 6 * gib, "peak_reserved": 8 * gib}
+    assert samples(peaks([one], [{"peak_allocated": 0, "peak_reserved": 0}]), "fragmentation") == (0.25, 0)
+    assert samples(peaks([{"peak_resident": gib}]), "fragmentation") is None
+
+
+def test_what_the_allocator_tells_besides_is_shown_and_not_gated() -> None:
+    kinds = ("peak_active", "peak_requested", "peak_inactive_split")
+    found = {one.metric: one for one in series_of(peaks([dict.fromkeys(kinds, 5.0)]))}
+    assert [(found[kind].value, found[kind].gated) for kind in kinds] == [(5.0, False)] * 3
+
+
+def test_memory_of_each_rank_is_averaged_over_launches() -> None:
+    first = [{"peak_resident": 10, "other": 1}, {"peak_resident": 20}]
+    second = [{"peak_resident": 14, "other": 1}, {"peak_resident": 26}]
+    assert memory_by_rank(peaks(first, second)) == {"peak_resident": (12, 23)}
+
+
+def test_ranks_that_use_unlike_amounts_are_named() -> None:
+    (finding,) = findings_of(peaks([{"peak_resident": 800 * MIB}, {"peak_resident": 500 * MIB}]))
+    assert finding == "peak_resident is 500 MiB on rank 1 and 800 MiB on rank 0"
+
+
+def test_ranks_that_use_about_the_same_are_not_named() -> None:
+    assert findings_of(peaks([{"peak_resident": 540 * MIB}, {"peak_resident": 500 * MIB}])) == ()  # 8 %
+    assert findings_of(peaks([{"peak_resident": 20 * MIB}, {"peak_resident": 5 * MIB}])) == ()  # 15 MiB
+
+
+def test_an_allocator_that_had_to_try_again_is_named() -> None:
+    (finding,) = findings_of(peaks([{"alloc_retries": 2, "ooms": 0}, {"alloc_retries": 1, "ooms": 1}]))
+    assert finding.startswith(
+        "GPU memory was full: the caching allocator gave back what it held 3 times and failed 1 time"
+    )
+    assert findings_of(peaks([{"alloc_retries": 0, "ooms": 0}])) == ()

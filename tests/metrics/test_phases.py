@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.phases import phase_seconds, sections_of
+from pytest_ddpperf.metrics.phases import memory_of_phases, phase_seconds, sections_of
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 
@@ -78,3 +78,15 @@ def test_sections_are_averages_too() -> None:
     ]
     assert [one.share for one in found] == pytest.approx([0.2, 0.15, 0.5])
     assert [one.memory for one in found] == [use, replace(use, change=-5), MemoryUse("allocated", 100, 900)]
+
+
+def test_memory_of_a_phase_is_the_largest_that_a_rank_saw() -> None:
+    """Changes of 5 and 8, peaks of 90 and 70; the optimizer's is known on one rank only."""
+    one = replace(phases(forward=(1,)), memory={"forward": MemoryUse("allocated", 5, 90)})
+    uses = {"forward": MemoryUse("allocated", 8, 70), "optimizer": MemoryUse("allocated", 0, 10)}
+    other = replace(one, memory=uses)
+    assert memory_of_phases(measurement([one], [other])) == {
+        "forward": MemoryUse("allocated", 8, 90),
+        "optimizer": MemoryUse("allocated", 0, 10),
+    }
+    assert memory_of_phases(measurement([None])) == {}

@@ -14,7 +14,8 @@ from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Interval, Launch, Plan
+from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes
+from pytest_ddpperf.records import Interval, Launch, Plan, RankLaunch
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
@@ -96,6 +97,20 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
         "frequency": None,
     }
     assert second is None
+
+
+def test_memory_is_told_by_rank_and_by_phase(make_result: Make, validate: Callable[[Any], None]) -> None:
+    uses = {"forward": MemoryUse("heap", 4096, None)}
+    phases = PhaseTimes(dict.fromkeys(PHASES, (0.1,)), memory=uses)
+    ranks = tuple(
+        RankLaunch(rank, (0.1,), {"peak_resident": 10.0 + rank}, None, None, None, phases=phases) for rank in range(2)
+    )
+    document = results_document([make_result(measured={"launches": (Launch(0, ranks, 1.0),)})], None)
+    validate(document)
+
+    result = document["results"][0]
+    assert result["memory_by_rank"] == {"peak_resident": [10.0, 11.0]}
+    assert result["memory_by_phase"] == {"forward": {"kind": "heap", "change": 4096, "peak": None}}
 
 
 def test_the_schema_refuses_what_is_not_described(results: list[Result], validate: Callable[[Any], None]) -> None:
