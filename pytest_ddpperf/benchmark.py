@@ -110,7 +110,7 @@ class Benchmarks:
         observer = Observer(
             judge,
             lambda progress: self._show(variants, progress),
-            watch=lambda: watch_health(self._session.launcher.pid),
+            watch=lambda: watch_health(self._session.launcher.pid, gpus=variants[0].environment.device == "cuda"),
         )
         try:
             measurements = measure(variants, budget, self._runner(settings), observer)

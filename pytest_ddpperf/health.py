@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,38 @@ class CpuHealth:
 
 
 @dataclass(frozen=True)
+class GpuHealth:
+    """A GPU during a launch, from readings a fraction of a second apart; None for what the driver does not tell.
+
+    Attributes:
+        device: NVIDIA's id of it, ``GPU-`` and a uuid.
+        readings: how many the figures are of: those in which the GPU was busy; where it never was, all of them.
+        utilisation: share of the time in which something ran on it; the mean.
+        sm_clock: of the multiprocessors, in Hz; the median. ``memory_clock`` likewise.
+        sm_clock_limit: the highest that the GPU can have, in Hz. ``memory_clock_limit`` likewise.
+        temperature: the highest, in degrees Celsius.
+        power: in W; the mean.
+        throttled: share of the readings by what held the clocks back.
+        others: bytes of the GPU's memory by pid, for processes that used it before the launch began and still did when
+            it had ended; None for a number of bytes that is not told.
+    """
+
+    device: str
+    readings: int
+    utilisation: float | None = None
+    sm_clock: float | None = None
+    sm_clock_limit: float | None = None
+    memory_clock: float | None = None
+    memory_clock_limit: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    throttled: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[int, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Health:
-    """The machine during a launch."""
+    """The machine during a launch; ``gpus`` are all that the driver shows, none where they were not looked at."""
 
     cpu: CpuHealth
+    gpus: tuple[GpuHealth, ...] = ()

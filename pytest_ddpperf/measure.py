@@ -144,8 +144,11 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
             for i in shuffled.sample(range(len(variants)), len(variants)):
                 health = observer.watch()
-                ranks, seconds = run(variants[i], plans[i])
-                launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=health()))
+                try:
+                    ranks, seconds = run(variants[i], plans[i])
+                finally:
+                    seen = health()  # ends the watch, whatever became of the launch
+                launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=seen))
             round_seconds = observer.clock() - begun
         measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)

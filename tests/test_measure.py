@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.measure import (
     LAUNCH_SECONDS,
@@ -169,6 +170,22 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
     (measured,) = measure([variant()], Budget(5, 0, 2, 60, 60), machine.run, observer)
     seen = [launch.health.cpu.throttled for launch in measured.launches if launch.health is not None]
     assert seen == pytest.approx([0.5, 0.5])
+
+
+def test_the_watch_ends_with_a_launch_that_fails() -> None:
+    ended: list[bool] = []
+
+    def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+        if plan.steps == PILOT_STEPS:
+            return Machine().run(variant, plan)
+        raise LaunchError("no ranks")
+
+    def watch() -> Callable[[], None]:
+        return lambda: ended.append(True)
+
+    with pytest.raises(LaunchError):
+        measure([variant()], Budget(7, 0, 2, 60, 60), run, Observer(Script([]), lambda _: None, watch=watch))
+    assert ended == [True]
 
 
 def test_steps_that_fit() -> None:

@@ -21,7 +21,7 @@ def held_after_steps(run: Callable[[], object], steps: int, device: torch.device
 
     On CUDA those are the live tensors in the caching allocator's blocks; on CPU what malloc has given out, tensors and
     all else, and Python's small objects. Garbage is collected before each reading: what only waits for that is no leak.
-    The collector should be paused around this, with what was there before set aside: collecting is cheap then.
+    That is cheap on a rank, where all that comes from the process it was forked from is set aside.
 
     Args:
         run: one step, which all ranks do together; already warmed up.

@@ -14,11 +14,12 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.health import Health
+from pytest_ddpperf.health import CpuHealth, GpuHealth
 from pytest_ddpperf.metrics.communication import still_sent
+from pytest_ddpperf.metrics.health import gpus_of
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.records import Interval, Launch
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.results import Comparison, Result
 
@@ -117,7 +118,7 @@ def _result_data(result: Result) -> dict[str, Any]:
             kind: [_number(value) for value in ranks] for kind, ranks in memory_by_rank(measured).items()
         },
         "memory_by_phase": {phase: dataclasses.asdict(use) for phase, use in memory_of_phases(measured).items()},
-        "health": [_health(launch.health) for launch in measured.launches],
+        "health": [_health(launch) for launch in measured.launches],
         "findings": list(findings(result)),
     }
 
@@ -145,12 +146,25 @@ def _profile_data(profile: CommunicationProfile | None) -> dict[str, Any] | None
     }
 
 
-def _health(health: Health | None) -> dict[str, Any] | None:
+def _health(launch: Launch) -> dict[str, Any] | None:
     """What went on in the machine during a launch; null where nobody looked."""
-    if health is None:
+    if launch.health is None:
         return None
-    cpu = dataclasses.asdict(health.cpu)
-    return {"cpu": {name: _number(fact) if isinstance(fact, float) else fact for name, fact in cpu.items()}}
+    return {"cpu": _facts(launch.health.cpu), "gpus": [_gpu(gpu) for gpu in gpus_of(launch)]}
+
+
+def _gpu(gpu: GpuHealth) -> dict[str, Any]:
+    others = [{"pid": pid, "memory": size} for pid, size in gpu.others.items()]
+    return {
+        **_facts(gpu),
+        "throttled": {name: _number(share) for name, share in gpu.throttled.items()},
+        "others": others,
+    }
+
+
+def _facts(health: CpuHealth | GpuHealth) -> dict[str, Any]:
+    facts = dataclasses.asdict(health)
+    return {name: _number(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
 
 
 def _metric_data(comparison: Comparison) -> dict[str, Any]:

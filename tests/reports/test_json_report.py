@@ -12,10 +12,10 @@ import pytest
 from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.health import CpuHealth, Health
+from pytest_ddpperf.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes
-from pytest_ddpperf.records import Interval, Launch, Plan, RankLaunch
+from pytest_ddpperf.records import DeviceMemory, Interval, Launch, Plan, RankLaunch
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
@@ -82,7 +82,9 @@ def test_the_document_keeps_to_its_schema(results: list[Result], validate: Calla
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
     ranks = make_result().measurement.launches[0].ranks
     cpu = CpuHealth(others=1 / 3, steal=0.0, overheated=2, governor="schedutil")
-    launches = (Launch(0, ranks, 1.0, Health(cpu)), Launch(1, ranks, 1.0))
+    gpus = (GpuHealth("a", 3, sm_clock=1.7e9, throttled={"power cap": 1 / 3}, others={7: None}), GpuHealth("b", 3))
+    ranks = (replace(ranks[0], device_memory=DeviceMemory("a", 9, 4)), ranks[1])
+    launches = (Launch(0, ranks, 1.0, Health(cpu, gpus)), Launch(1, ranks, 1.0))
     document = results_document([make_result(measured={"launches": launches})], None)
     validate(document)
 
@@ -96,6 +98,9 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
         "governor": "schedutil",
         "frequency": None,
     }
+    (on_a,) = first["gpus"]  # no rank computed on the other
+    assert (on_a["device"], on_a["sm_clock"], on_a["power"]) == ("a", 1.7e9, None)
+    assert (on_a["throttled"], on_a["others"]) == ({"power cap": 0.333333333}, [{"pid": 7, "memory": None}])
     assert second is None
 
 
