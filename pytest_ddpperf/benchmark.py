@@ -210,13 +210,15 @@ class Benchmarks:
         launched: Counter[str] = Counter()
         picked: dict[int, tuple[str, str]] = {}
 
-        def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+        def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
             __tracebackhide__ = True
             label = f"{variant.name} w{variant.environment.world_size}"
             size = variant.environment.world_size
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            result = self._launch(settings, variant, run_launch, replace(job, seed=launched[label]))
+            result = self._launch(
+                settings, variant, run_launch, replace(job, seed=launched[label], diagnosed=diagnosed)
+            )
             launched[label] += 1
             if launched[label] == 1:
                 self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)

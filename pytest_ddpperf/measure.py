@@ -24,6 +24,8 @@ LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbour
 FEWEST_STEPS, MOST_STEPS = 5, 1000
 CUSTOM = "custom"  # the strategy of a step that brings its own
 FEWEST_LAUNCHES = 2  # below that there is no interval
+DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
+FEW_STEPS = 20  # a launch with fewer has long steps, of which a diagnosis takes as many: then the fewest launches
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,12 @@ class Next:
 
 
 class Run(Protocol):
-    """Runs one launch of a variant; gives back what each rank reports and how long the launch took, in seconds."""
+    """Runs one launch of a variant; gives back what each rank reports and how long the launch took, in seconds.
 
-    def __call__(self, variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+    ``diagnosed``: whether the timed steps are to be followed by those that tell where time and memory go.
+    """
+
+    def __call__(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
         """Run it."""
 
 
@@ -145,7 +150,9 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             for i in shuffled.sample(range(len(variants)), len(variants)):
                 health = observer.watch()
                 try:
-                    ranks, seconds = run(variants[i], plans[i])
+                    ranks, seconds = run(
+                        variants[i], plans[i], diagnosed=len(launches[i]) < diagnosed_launches(plans[i])
+                    )
                 finally:
                     seen = health()  # ends the watch, whatever became of the launch
                 launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=seen))
@@ -166,7 +173,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
     plans, expected = [], 0.0
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
-        ranks, seconds = run(variant, Plan(budget.warmup, steps))
+        ranks, seconds = run(variant, Plan(budget.warmup, steps), diagnosed=False)
         pilot = _launch(0, ranks, seconds)
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)
@@ -175,6 +182,11 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
         plans.append(plan)
         expected += fixed + (plan.warmup - budget.warmup + plan.steps) * step
     return plans, expected
+
+
+def diagnosed_launches(plan: Plan) -> int:
+    """In how many launches, from the first, it is looked where time and memory go."""
+    return FEWEST_LAUNCHES if plan.steps < FEW_STEPS else DIAGNOSED_LAUNCHES
 
 
 def fitting_steps(step: float, seconds: float) -> int:

@@ -33,9 +33,11 @@ class Machine:
 
     now: float = 0.0
     asked: list[tuple[str, Plan]] = field(default_factory=list)
+    diagnosed: list[bool] = field(default_factory=list)
 
-    def run(self, variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+    def run(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
         self.asked.append((variant.name, plan))
+        self.diagnosed.append(diagnosed)
         seconds = FIXED + plan.steps * STEP
         self.now += seconds
         ranks = [RankLaunch(rank, (STEP / (2 - rank),) * plan.steps, {}, 1.0, 4.0, None) for rank in (0, 1)]
@@ -158,6 +160,17 @@ def test_progress_says_what_is_expected() -> None:
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
 
 
+def test_the_first_launches_are_diagnosed_and_so_are_those_that_confirm() -> None:
+    answers = [Next("confirm", 3), Next("stop")]
+    _, machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
+    assert machine.diagnosed == [False, *[True] * 4, False, False, *[True] * 3]  # the pilot, six launches, three more
+
+
+def test_of_long_steps_fewer_launches_are_diagnosed() -> None:
+    _, machine, _, _ = run_script([variant()], Budget(19, 0, 4, 600, 600), [Next("stop")])
+    assert machine.diagnosed == [False, True, True, False, False]
+
+
 def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
     """It lasts 0.25 + 5 x 0.05 = 0.5 s on the machine's clock. The pilot is not counted, so nobody watches it."""
     machine = Machine()
@@ -175,9 +188,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+    def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
         if plan.steps == PILOT_STEPS:
-            return Machine().run(variant, plan)
+            return Machine().run(variant, plan, diagnosed=diagnosed)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:

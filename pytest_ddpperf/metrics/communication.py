@@ -36,10 +36,9 @@ def still_sent(measurement: Measurement) -> str:
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Of each launch the typical synchronised and the typical unsynchronised step; None where a launch lacks them."""
-    launches = [_ranks(launch) for launch in measurement.launches]
-    known = [ranks for ranks in launches if ranks is not None]
-    if len(known) < len(launches):
+    """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
+    known = [ranks for ranks in map(_ranks, measurement.launches) if ranks is not None]
+    if not known:
         return None
     return [
         (_typical([rank.synchronised for rank in ranks]), _typical([rank.unsynchronised for rank in ranks]))

@@ -101,8 +101,7 @@ def tight_memory(measurement: Measurement) -> str | None:
 
 def memory_growth(measurement: Measurement) -> Samples | None:
     """Bytes that each step leaves behind for good, on the rank that grows most; see ``growth_per_step``."""
-    ranks = [_growths(launch) for launch in measurement.launches]
-    return None if any(growths is None for growths in ranks) else tuple(max(growths) for growths in ranks if growths)
+    return tuple(max(growths) for growths in map(_growths, measurement.launches) if growths) or None
 
 
 def growing_memory(measurement: Measurement) -> str | None:

@@ -51,9 +51,8 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
     """
 
     def samples(measurement: Measurement) -> Samples | None:
-        ranks = [_ranks(launch) for launch in measurement.launches]
-        known = [phases for phases in ranks if phases is not None]
-        if len(known) < len(ranks):
+        known = [phases for phases in map(_ranks, measurement.launches) if phases is not None]
+        if not known:
             return None
         return tuple(_mean([rank.seconds[phase] for rank in phases], _faster_half(phases)) for phases in known)
 

@@ -37,7 +37,7 @@ class Metric:
         better: the direction of an improvement.
         family: ``absolute`` for what belongs to one machine, ``relative`` for what partners of one run make up.
         scale: compared by quotient or by subtraction.
-        samples: one number for each launch; None where the measurement does not have this metric.
+        samples: one number for each launch that has it; None where none has.
         gated: whether its verdict counts for the result's.
         slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
     """

@@ -20,10 +20,13 @@ from pytest_ddpperf.training.timing import by_period, timed_block
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.communication import BlockTimes
     from pytest_ddpperf.loader_settings import LoaderSettings
+    from pytest_ddpperf.phases import PhaseTimes
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.step import Step
     from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
@@ -42,6 +45,7 @@ class LaunchJob:
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
         seed: of what is drawn at random in the launch, the same on all ranks.
+        diagnosed: whether steps that tell where time and memory go follow the timed ones.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -51,6 +55,7 @@ class LaunchJob:
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
     seed: int = 0
+    diagnosed: bool = True
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -65,7 +70,6 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     import torch.distributed as dist
 
-    from pytest_ddpperf.instruments.phases.diagnosis import diagnose
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
@@ -85,23 +89,16 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         updated = by_period(_without_skipped(step_times, skipped), step.period)
         last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        with collector_paused():
-            dist.barrier()
-            held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
-            dist.barrier()
-            phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
-        blocks = None
-        if step.local is not None and job.settings.communication:
-            blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
+        diagnosis = _diagnosis(ctx, job, step) if job.diagnosed else _Diagnosis()
     finally:
         step.close()
     return RankLaunch(
         rank=ctx.rank,
         step_times=updated,
         skipped_steps=skipped,
-        phases=phases,
-        communication=blocks,
-        held=held,
+        phases=diagnosis.phases,
+        communication=diagnosis.communication,
+        held=diagnosis.held,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         device_memory=device_memory,
@@ -109,6 +106,32 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
     )
+
+
+@dataclass(frozen=True)
+class _Diagnosis:
+    """Where time and memory of a rank go; see ``RankLaunch``."""
+
+    phases: PhaseTimes | None = None
+    communication: BlockTimes | None = None
+    held: tuple[int, ...] = ()
+
+
+def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
+    """One pass after the other, each with steps of its own."""
+    import torch.distributed as dist
+
+    from pytest_ddpperf.instruments.phases.diagnosis import diagnose
+
+    with collector_paused():
+        dist.barrier()
+        held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
+        dist.barrier()
+        phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+    blocks = None
+    if step.local is not None and job.settings.communication:
+        blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
+    return _Diagnosis(phases, blocks, held)
 
 
 def _growth_steps(plan: Plan) -> int:

@@ -34,10 +34,12 @@ def test_it_may_be_below_zero() -> None:
     assert exposed_communication(measurement((BlockTimes((1.0,), (1.25,)),))) == (-0.25,)
 
 
-def test_a_launch_without_it_leaves_the_metric_out() -> None:
+def test_a_launch_without_it_is_left_out() -> None:
     known = BlockTimes((1.0,), (1.0,))
     measured = measurement((known, known), (known, None))
-    assert exposed_communication(measured) is None
-    assert communication_overhead(measured) is None
-    assert not {series.metric for series in series_of(measured)} & {"exposed_communication", "communication_overhead"}
+    assert exposed_communication(measured) == (0.0,)
+    assert exposed_communication(measurement((known, None))) is None
+    assert communication_overhead(measured) == (0.0,)
+    without = series_of(measurement((known, None)))
+    assert not {series.metric for series in without} & {"exposed_communication", "communication_overhead"}
     assert still_sent(measurement((None, None))) == ""
