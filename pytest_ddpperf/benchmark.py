@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import pytest
@@ -13,11 +14,12 @@ from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankSkipped, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge import Judge, Relate, screening
+from pytest_ddpperf.judge import Judge, Partners, Relate, screening
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.loader_settings import loader_settings
 from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Run, Variant, counted_only, measure
 from pytest_ddpperf.metrics import profile
+from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.records import Measurement, Plan, RankLaunch
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
@@ -54,6 +56,7 @@ class Benchmarks:
         self._test = test
         self._sections = sections
         self._names: set[tuple[str, int]] = set()
+        self._imports: Imports | None = None  # while this side and another one are measured side by side
         self.last: Measurement | None = None
 
     def _require_names(self, variants: Sequence[Variant]) -> None:
@@ -78,10 +81,13 @@ class Benchmarks:
         self._require_names(variants)
         try:
             variants = self._verified(settings, variants)
-            found = [self._find(v) for v in variants]
-            variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
-            judge = Judge(self._test, settings, found, relate)
-            self.measured(settings, self.counted(settings, variants), judge)
+            other = self._session.other
+            if other is None:
+                found = [self._find(v) for v in variants]
+                variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
+                results = self._results(settings, variants, found, relate)
+            else:
+                results = self._side_by_side(settings, variants, relate, other)
         except IncorrectTraining as error:
             self._skip_unless_failing(settings, error)
             raise
@@ -89,13 +95,34 @@ class Benchmarks:
             self._list_broken(variants, error)
             self._skip_unless_failing(settings, error)
             raise
-        self._session.results += judge.results
-        failing = [result for result in judge.results if result.verdict in settings.failing]
+        self._session.results += results
+        failing = [result for result in results if result.verdict in settings.failing]
         if failing and not settings.accepting:
             accept = self._session.accept_command(self._test)
             texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
             raise Regression("\n".join(texts))
-        return tuple(result.measurement for result in judge.results)
+        return tuple(result.measurement for result in results)
+
+    def _results(
+        self, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, relate: Relate
+    ) -> tuple[Result, ...]:
+        __tracebackhide__ = True
+        judge = Judge(self._test, settings, found, relate)
+        self.measured(settings, self.counted(settings, variants), judge)
+        return judge.results
+
+    def _side_by_side(
+        self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
+    ) -> tuple[Result, ...]:
+        __tracebackhide__ = True
+        self._imports = Imports(other)
+        try:
+            results = side_by_side(
+                other.revision, variants, relate, lambda both, found: self._results(settings, both, found, relate)
+            )
+            return tuple(map(self._imports.told, results))
+        finally:
+            self._imports = None
 
     def measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:
         """Measures the variants side by side until the judge is content."""
@@ -103,7 +130,7 @@ class Benchmarks:
         if settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, 0.0, 0.0)
-            self.last = measurements[-1]
+            self.last = _last(variants, measurements)
             return measurements
         variants = self._profiled(settings, variants)
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
@@ -118,7 +145,7 @@ class Benchmarks:
             pytest.skip(str(skipped))
         finally:
             self._session.line.clear()
-        self.last = measurements[-1]
+        self.last = _last(variants, measurements)
         return measurements
 
     def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
@@ -212,7 +239,7 @@ class Benchmarks:
 
         def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
             __tracebackhide__ = True
-            label = f"{variant.name} w{variant.environment.world_size}"
+            label = f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other
             size = variant.environment.world_size
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
@@ -238,7 +265,10 @@ class Benchmarks:
     ) -> LaunchResult[T]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group."""
         __tracebackhide__ = True
-        return self._session.launcher.run(
+        run = self._session.launcher.run
+        if self._imports is not None:
+            run = partial(self._imports.run, run, variant)
+        return run(
             function,
             *args,
             world_size=variant.environment.world_size,
@@ -288,6 +318,11 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
         recipe=variant.recipe,
     )
     return Result(test, measured, (), Verdict.BROKEN, None, "not compared", (reason,))
+
+
+def _last(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> Measurement:
+    """The last measurement of this side."""
+    return [one for variant, one in zip(variants, measurements, strict=True) if not variant.other][-1]
 
 
 def _stored_steps(found: Found) -> int | None:

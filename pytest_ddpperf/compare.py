@@ -61,13 +61,21 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
         verdict=max(worst(comparisons, found), least, key=lambda verdict: verdict.severity),
         baseline=_shown(measurement, found),
         origin=found.origin,
-        findings=(*measurement.findings, *findings_of(measurement), *lost, *fewer_counts(comparisons)),
+        findings=(
+            *measurement.findings,
+            *findings_of(measurement),
+            *lost,
+            *([] if found.counterpart else fewer_counts(comparisons)),
+        ),
         differs=found.differs,
+        counterpart=found.counterpart,
     )
 
 
 def _shown(measurement: Measurement, found: Found) -> BaselineRecord | None:
     """The record that a result is told beside: where nothing was timed, one of another machine is as good."""
+    if found.counterpart is not None:
+        return None
     own = found.record is not None and not found.differs
     return found.record if own or measurement.launches or found.counted is None else found.counted
 
@@ -78,8 +86,9 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
         return ()
     there = {series.metric for series in measurement.series}
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
+    accepted = "" if found.counterpart else "; --ddpperf-save accepts that"
     return tuple(
-        f"the baseline has {series.metric}, this run does not: it is gated no more; --ddpperf-save accepts that"
+        f"{_base_words(found)} has {series.metric}, this run does not: it is gated no more{accepted}"
         for series in found.record.series
         if series.gated and series.metric not in there and (series.scale == "exact") in looked_at
     )
@@ -97,8 +106,14 @@ def fewer_counts(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
 
 
 def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
-    """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone."""
+    """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone.
+
+    Beside another revision, what got better and nowhere worse is improved: the question is what the change did. Beside
+    a baseline it takes all metrics, for the word says that the whole baseline is stale.
+    """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
+    if found.counterpart is not None and set(gated) == {Verdict.IMPROVED, Verdict.UNCHANGED}:
+        return Verdict.IMPROVED
     return max(gated, key=lambda verdict: verdict.severity, default=_without_judgement(found))
 
 
@@ -106,13 +121,12 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
     base = _series_named(series.metric, found.record)
     if base is None or found.record is None:
-        note = "" if found.record is None else "the baseline does not have this metric"
+        note = "" if found.record is None else f"{_base_words(found)} does not have this metric"
         return _unjudged(series, rules, _without_judgement(found) if found.differs else Verdict.NEW, note)
     obstacle = _obstacle(series, base, measurement, found)
     if obstacle is not None and _kind(series) != _kind(base):
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
-    spread = spread_between_runs(series, measurement.environment)
-    change = intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
+    change = _change(series, base, measurement, found)
     tolerance = tolerance_of(series, base.value, rules.tolerance)
     if series.metric == RESIDENT and base.value == 0 and series.value <= RESIDENT_FLOOR:
         verdict, note = Verdict.UNCHANGED, ""
@@ -121,6 +135,8 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha)
         note = _note(verdict, change, series, tolerance, rules.alpha)
+        if verdict is Verdict.IMPROVED and found.counterpart is not None:
+            note = ""
     return Comparison(
         series=series,
         baseline=base.value,
@@ -140,9 +156,11 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
     then = None if base is None else base.counts
     rules = Rules(0.0, 0.0)
     if then is None or now is None:
-        return _unjudged(series, rules, Verdict.NEW, "" if found.record is None else "the baseline has no counts")
+        return _unjudged(
+            series, rules, Verdict.NEW, "" if found.record is None else f"{_base_words(found)} has no counts"
+        )
     if series.metric not in then.totals:
-        return _unjudged(series, rules, Verdict.NEW, "the baseline does not have this metric")
+        return _unjudged(series, rules, Verdict.NEW, f"{_base_words(found)} does not have this metric")
     value = then.totals[series.metric]
     verdict, note = Verdict.UNCHANGED, ""
     if series.value != value:
@@ -189,6 +207,18 @@ def spread_between_runs(series: Series, environment: Environment) -> float:
         return 0.0
     spread = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
     return spread * abs(series.value) if (series.unit, series.scale) == ("s", "difference") else spread
+
+
+def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
+    """The change from the base: by rounds where both sides were measured in the same ones."""
+    if found.counterpart is not None and len(series.samples) == len(base.samples):
+        return intervals.paired(series.samples, base.samples, scale=series.scale)
+    spread = 0.0 if found.counterpart is not None else spread_between_runs(series, measurement.environment)
+    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
+
+
+def _base_words(found: Found) -> str:
+    return "the baseline" if found.counterpart is None else "the other revision"
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

@@ -59,6 +59,22 @@ class RanksTimedOut(RankFailed):
     """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
 
 
+class OtherSideFailed(DdpperfError):
+    """The other revision cannot run a benchmark that this one has run; the message says why.
+
+    Attributes:
+        benchmark: its name and number of ranks.
+    """
+
+    def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
+        super().__init__(message)
+        self.benchmark = benchmark
+
+
+class SameCode(DdpperfError):
+    """Both sides of a comparison ran the same file of the project; the message names it and the cure."""
+
+
 class RankSkipped(DdpperfError):
     """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
 

@@ -18,6 +18,7 @@ from pytest_ddpperf.stats.sequential import Phase, advance, alpha_per_look, begi
 from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
+Partners: TypeAlias = "Callable[[tuple[Measurement, ...]], Sequence[Found]]"
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
@@ -31,11 +32,12 @@ class Judge:
     Args:
         test: pytest node id.
         settings: of the test.
-        found: the baseline of each variant, in the variants' order.
+        found: the baseline of each variant, in the variants' order; or what makes one of the measurements that follow
+            those of the variants: of the same benchmarks under another revision.
         relate: adds to measurements what they amount to side by side: efficiency, speedup.
     """
 
-    def __init__(self, test: str, settings: Settings, found: Sequence[Found], relate: Relate) -> None:
+    def __init__(self, test: str, settings: Settings, found: Sequence[Found] | Partners, relate: Relate) -> None:
         self.results: tuple[Result, ...] = ()
         self._test = test
         self._settings = settings
@@ -45,9 +47,13 @@ class Judge:
 
     def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
         """Judge the variants and say what to measure next; times in seconds."""
+        bases = self._found(measured) if callable(self._found) else self._found
         self.results = tuple(
-            compare(self._test, point, found, tolerance=self._settings.tolerance, alpha=alpha_per_look())
-            for point, found in zip(self._relate(measured), self._found, strict=True)
+            replace(
+                compare(self._test, point, base, tolerance=self._settings.tolerance, alpha=alpha_per_look()),
+                seconds=elapsed,
+            )
+            for point, base in zip(self._relate(measured[: len(bases)]), bases, strict=True)
         )
         self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         # Counts are what they are: no launch changes them, and none has to confirm them.

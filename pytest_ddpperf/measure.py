@@ -40,6 +40,7 @@ class Variant:
         counts: what one of its steps does; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
+        other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
     """
 
     name: str
@@ -52,8 +53,14 @@ class Variant:
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
     steps: int | None = None
+    other: bool = False
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the other variants of its test, on either side."""
+        return self.name, self.environment.world_size
 
     @property
     def strategy_text(self) -> str:
@@ -127,6 +134,8 @@ class Observer:
 def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
     """The variants measured side by side: each round launches every variant once, in random order.
 
+    Every second round reverses the order of the one before, so that each variant comes first as often as last.
+
     A pilot launch of each comes first and is not counted: the first launch of a benchmark is slower than the others,
     and it tells how many steps fill a launch. The plan is fixed from then on.
 
@@ -138,6 +147,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     shuffled = random.Random(observer.seed)  # noqa: S311 - the order of launches is no secret
     launches: list[list[Launch]] = [[] for _ in variants]
     findings: list[str] = []
+    order: list[int] = []
     wanted, limit = budget.launches, budget.screening
     while True:
         while len(launches[0]) < wanted:
@@ -147,7 +157,9 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
                 break
             expected = spent + round_seconds * (wanted - len(launches[0]))
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
-            for i in shuffled.sample(range(len(variants)), len(variants)):
+            odd = len(launches[0]) % 2 == 1
+            order = order[::-1] if odd else shuffled.sample(range(len(variants)), len(variants))
+            for i in order:
                 health = observer.watch()
                 try:
                     ranks, seconds = run(
@@ -171,6 +183,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
 def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[Plan], float]:
     """A plan for each variant, and about how long a round will take."""
     plans, expected = [], 0.0
+    agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
         ranks, seconds = run(variant, Plan(budget.warmup, steps), diagnosed=False)
@@ -178,7 +191,9 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)
         share = budget.screening / budget.launches / len(variants)
-        plan = Plan(budget.warmup, budget.steps or variant.steps or fitting_steps(step, share - fixed))
+        followed = agreed.get(variant.key) if variant.other else variant.steps
+        plan = Plan(budget.warmup, budget.steps or followed or fitting_steps(step, share - fixed))
+        agreed[variant.key] = plan.steps
         plans.append(plan)
         expected += fixed + (plan.warmup - budget.warmup + plan.steps) * step
     return plans, expected

@@ -13,11 +13,13 @@ from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_word
 if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.rank_group import RankGroup
+    from pytest_ddpperf.revision.worktree import Revision
     from pytest_ddpperf.session import Session
 
 MARKER = "ddpperf"
 SETTINGS = pytest.StashKey[Settings]()
 SESSION = pytest.StashKey["Session"]()
+REVISION = pytest.StashKey["Revision | None"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 
@@ -49,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.session import open_store
 
             open_store(settings, config.rootpath, settings.save).ensure_writable()
+        config.stash[REVISION] = _revision(config, settings)
         if settings.json is not None:
             from pytest_ddpperf.reports.json_report import ensure_writable
 
@@ -72,6 +75,18 @@ def _settings(config: pytest.Config) -> Settings:
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
     settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None}, said_in_ini)
     return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
+
+
+def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
+    if settings.against is None:
+        return None
+    if settings.save is not None:
+        raise SettingError(
+            f"--ddpperf-against={settings.against} reads no baseline and --ddpperf-save writes one: give one of them"
+        )
+    from pytest_ddpperf.revision.worktree import resolve
+
+    return resolve(settings.against, config.rootpath, config.invocation_params.dir)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -99,7 +114,11 @@ def _session(config: pytest.Config) -> Session:
         raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
         config.stash[SESSION] = Session(
-            config.stash[SETTINGS], config.rootpath, _live_line(config), _given_options(config)
+            config.stash[SETTINGS],
+            config.rootpath,
+            _live_line(config),
+            _given_options(config),
+            config.stash[REVISION],
         )
     return config.stash[SESSION]
 

@@ -28,6 +28,25 @@ class BaselineRecord:
 
 
 @dataclass(frozen=True)
+class Counterpart:
+    """The other side of a benchmark that was measured side by side with another revision.
+
+    Attributes:
+        revision: in words: ``3f2a1c0 (main)``.
+        commit: full hash; None for a folder that is no git checkout.
+        launches: of the other side.
+        lacking: why there are none.
+        modules: of the project, by name: the files that this and the other side imported; None for not imported.
+    """
+
+    revision: str
+    commit: str | None
+    launches: int = 0
+    lacking: str = ""
+    modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Found:
     """What the store knows for a benchmark: the record to compare with, or why there is none.
 
@@ -44,6 +63,7 @@ class Found:
     differs: tuple[str, ...] = ()
     counted: BaselineRecord | None = None
     counted_differs: tuple[str, ...] = ()
+    counterpart: Counterpart | None = None  # where the record is the other side of this very run
 
 
 @dataclass(frozen=True)
@@ -82,6 +102,8 @@ class Result:
     origin: str
     findings: tuple[str, ...]
     differs: tuple[str, ...] = ()  # as of Found
+    counterpart: Counterpart | None = None  # as of Found
+    seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one
 
     @property
     def name(self) -> str:

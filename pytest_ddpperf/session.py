@@ -17,9 +17,11 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
+from pytest_ddpperf.other_side import OtherSide
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.results import BaselineRecord, Found, Result
+from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
@@ -62,13 +64,22 @@ class Session:
         results: of every benchmark so far, in the order measured.
         line: the terminal's live line, for progress.
         complaints: what the summary has to say about the session itself.
+        other: the side that benchmarks are held against; None where that is the stored baselines.
     """
 
-    def __init__(self, settings: Settings, root: Path, line: LiveLine, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        line: LiveLine,
+        options: Sequence[str] = (),
+        revision: Revision | None = None,
+    ) -> None:
         self.settings = settings
         self.line = line
         self.results: list[Result] = []
         self.complaints: list[str] = []
+        self.other = None if revision is None else OtherSide(revision, PRELOADED)
         self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []
@@ -203,8 +214,12 @@ class Session:
     def close(self) -> None:
         """End the zygote and whatever still runs below it."""
         self.line.clear()
-        if "launcher" in self.__dict__:
-            self.launcher.close()
+        try:
+            if "launcher" in self.__dict__:
+                self.launcher.close()
+        finally:
+            if self.other is not None:
+                self.other.close()
 
 
 def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:

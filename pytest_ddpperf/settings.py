@@ -28,6 +28,7 @@ from pytest_ddpperf.values import (
     switch,
     verdicts,
     whole_number,
+    words,
     world_sizes,
     written,
 )
@@ -256,6 +257,14 @@ class Settings:
         text="let --ddpperf-save store inconclusive benchmarks too",
         per_test=False,
         flag=True,
+    )
+    against: str | None = _knob(
+        None,
+        words,
+        "compare with a revision, measured side by side, instead of baselines: a branch, tag or commit, "
+        "merge-base:BRANCH, or the folder of another checkout",
+        "REV",
+        per_test=False,
     )
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file", "FILE", per_test=False

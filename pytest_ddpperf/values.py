@@ -43,6 +43,13 @@ def _whole(value: object, least: int) -> int:
     return value
 
 
+def words(value: object) -> str:
+    """A text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
 def steps(value: object) -> int | None:
     """Timed steps of a launch; None (``auto``) for as many as fill about a second."""
     if value is None or value == "auto":

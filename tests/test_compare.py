@@ -17,7 +17,7 @@ from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Measurement, Plan, Series
-from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Found, Result
 from pytest_ddpperf.verdict import Verdict
 
 ROWS = {metric.name: metric for metric in METRICS}
@@ -332,3 +332,41 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated() -> None:
     result = counted(now, counts(operators=10.0, flops=10.0))
     assert result.verdict is Verdict.UNCHANGED
     assert result["operators"].note == "not the same in every step, so not compared exactly: add 3, then 4"
+
+
+def beside(*metrics: Series, then: Counts | None = None) -> Found:
+    """The other side of this very run."""
+    record = replace(stored(*metrics), counts=then)
+    return Found(record, "revision 3f2a1c0 (main)", counted=record, counterpart=Counterpart("3f2a1c0 (main)", None))
+
+
+def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
+    """The rounds differ by far more than 4 %, and both sides in the same way; there is no spread between runs."""
+    rounds = (1.0, 1.3, 0.8, 1.1)
+    new = measured(series("step_time", rounds, factor=1.04))
+    result = judged(new, beside(series("step_time", rounds)), tolerance=0.03)
+    assert result.verdict is Verdict.REGRESSED
+    interval = result["step_time"].change_interval
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((0.04, 0.04))
+    assert result["step_time"].mde == pytest.approx(0.03)
+    assert judged(new, found(series("step_time", rounds)), tolerance=0.03).verdict is Verdict.INCONCLUSIVE
+    assert (result.baseline, result.counterpart) == (None, Counterpart("3f2a1c0 (main)", None))
+
+
+def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
+    """In one metric, and in none worse: improved; beside a baseline it would take all of them."""
+    now, then = counts(collective_calls=1.0, flops=10.0), counts(collective_calls=2.0, flops=10.0)
+    new = replace(measured(), counts=now, series=counted_series(now))
+    result = judged(new, beside(then=then))
+    assert result.verdict is Verdict.IMPROVED
+    assert result.findings == ()
+    faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))
+    assert (faster.verdict, faster["step_time"].note) == (Verdict.IMPROVED, "")
+
+
+def test_what_the_other_revision_alone_measures_is_named() -> None:
+    result = judged(
+        measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
+    )
+    assert result.findings == ("the other revision has step_time, this run does not: it is gated no more",)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.judge import Judge, alone, with_efficiency, with_speedup
-from pytest_ddpperf.measure import Next
+from pytest_ddpperf.measure import Next, Variant
 from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.other_side import partners
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
-from pytest_ddpperf.results import BaselineRecord, Found
+from pytest_ddpperf.results import BaselineRecord, Counterpart, Found
+from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
 
 PLAN = Plan(warmup=1, steps=4)
+REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
 STEADY = [0.1000, 0.1001, 0.0999, 0.1000]
 
 
@@ -123,3 +128,29 @@ def test_speedup_is_over_the_partner_of_the_same_round() -> None:
     assert faster["speedup"].samples == pytest.approx((2.0, 2.0))
     assert not faster["speedup"].gated
     assert faster.over == "naive"
+
+
+def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
+    """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    sides = tuple(
+        replace(measured([factor * time for time in STEADY]), name=name)
+        for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
+    )
+    relate = partial(with_speedup, over="a")
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, relate), relate)
+    assert one(sides, 4.0, 1.0) == Next("confirm", 4)
+    assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
+    assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
+    assert one.results[1]["speedup"].change == pytest.approx(0.0)
+    assert one.results[0].seconds == 4.0
+
+
+def test_what_the_other_side_cannot_run_is_new() -> None:
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    sides = tuple(replace(measured(STEADY), name=name) for name in ("a", "b", "b"))
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {("a", 2): "it raised"}, alone), alone)
+    assert one(sides, 4.0, 1.0) == Next("stop")
+    assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
+    assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
+    assert one.results[0].counterpart == Counterpart(REVISION.label, REVISION.commit, lacking="it raised")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -59,9 +59,9 @@ class Script:
         return self.answers.pop(0)
 
 
-def variant(name: str = "ddp", steps: int | None = None) -> Variant:
+def variant(name: str = "ddp", steps: int | None = None, *, other: bool = False) -> Variant:
     environment = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
-    return Variant(name, None, Strategy("ddp"), None, environment, steps=steps)
+    return Variant(name, None, Strategy("ddp"), None, environment, steps=steps, other=other)
 
 
 def run_script(
@@ -127,7 +127,24 @@ def test_variants_share_every_round_in_changing_order() -> None:
     rounds = [tuple(name for name, _ in machine.asked[i : i + 2]) for i in range(2, 26, 2)]
     assert {frozenset(names) for names in rounds} == {frozenset("ab")}
     assert set(rounds) == {("a", "b"), ("b", "a")}
+    assert [rounds.count(("a", "b")), rounds.count(("b", "a"))] == [6, 6]  # neither gains from its place
     assert [len(one.launches) for one in measured] == [12, 12]
+
+
+def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
+    """The other side's steps take half the time: it runs no more of them for that."""
+    machine = Machine()
+
+    def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
+        ranks, seconds = machine.run(variant, plan)
+        if variant.other:
+            ranks = tuple(replace(rank, step_times=tuple(time / 2 for time in rank.step_times)) for rank in ranks)
+        return ranks, seconds
+
+    sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
+    observer = Observer(Script([Next("stop")]), list[Progress]().append, clock=machine.clock)
+    measured = measure(sides, Budget(None, 5, 2, 120, 120), run, observer)
+    assert [one.plan for one in measured] == [Plan(5, 20), Plan(5, 7)] * 2
 
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:

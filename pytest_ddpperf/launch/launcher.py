@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.records import Mode
+    from pytest_ddpperf.revision.redirection import Redirection
 
 T = TypeVar("T")
 
@@ -64,11 +65,19 @@ class Launcher:
     Args:
         environ: what ranks get as their environment; by default this process's own, as it is at each launch.
         preload: modules that ranks shall find imported; they must start no thread and leave CUDA alone.
+        redirection: the other checkout that ranks import the project from; None for this one.
     """
 
-    def __init__(self, *, environ: Mapping[str, str] | None = None, preload: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        preload: Iterable[str] = (),
+        redirection: Redirection | None = None,
+    ) -> None:
         self._environ = environ
         self._preload = tuple(preload)
+        self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -164,7 +173,7 @@ class Launcher:
         with self._lock:
             zygote = self._started()
             self._wait_until_ready(zygote)
-            job = replace(job, environ=environment.inherited(self._environment(), zygote.pinned))
+            job = self._redirected(replace(job, environ=environment.inherited(self._environment(), zygote.pinned)))
             started = time.monotonic()
             kills = processes.out_of_memory_kills()
             with RankGroup(zygote, job.local_world_size, job.first_rank) as group:
@@ -183,6 +192,12 @@ class Launcher:
             raise failures.failure(ends, job.world_size, out_of_memory=processes.out_of_memory_kills() > kills)
         return LaunchResult(_values(ends), tuple(end.output for end in ends), seconds)
 
+    def _redirected(self, job: Job) -> Job:
+        if self._redirection is None:
+            return job
+        path, environ = self._redirection.search_path(job.path), self._redirection.environ(job.environ)
+        return replace(job, path=path, environ=environ)
+
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):
             raise LaunchError(f"ranks can be started on Linux only, and this is {sys.platform}")
@@ -191,7 +206,8 @@ class Launcher:
         if self._zygote is None:
             rewriter = (_REWRITER,) if _REWRITER in sys.modules else ()
             self._owner = os.getpid()
-            self._zygote = ZygoteProcess(self._environment(), (*_PRELOADED, *rewriter, *self._preload))
+            preload = (*_PRELOADED, *rewriter, *self._preload)
+            self._zygote = ZygoteProcess(self._environment(), preload, self._redirection)
             atexit.register(self.close)
         return self._zygote
 

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.messages import Ended, Event, Fork, Forked, Ready, Refused, Request, Signal, Swept, Unready
+from pytest_ddpperf.revision.imports import redirect
+from pytest_ddpperf.revision.redirection import Redirection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,12 +180,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parser = argparse.ArgumentParser(prog="pytest_ddpperf.launch.zygote", description=__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the controller's socket")
     parser.add_argument("--controller", type=int, default=None, help="pid to end with, where the kernel can arrange it")
+    parser.add_argument("--redirection", default=None, help="another checkout that the project is imported from")
     parser.add_argument("preload", nargs="*", help="modules that ranks find already imported")
     options = parser.parse_args(arguments)
     if options.controller is not None:
         processes.die_with_parent(signal.SIGTERM, options.controller)
     control = socket.socket(fileno=options.control)
     try:
+        if options.redirection is not None:
+            redirect(Redirection.loads(options.redirection))
         birth = _become_zygote(control, options.preload)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller says it
         control.send(pickle.dumps(Unready(f"{type(error).__name__}: {error}"[: MESSAGE_SIZE // 2])))

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_ddpperf.launch.messages import Request
+    from pytest_ddpperf.revision.redirection import Redirection
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 _BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
@@ -37,7 +39,10 @@ _END_SECONDS = 5.0
 class ZygoteProcess:
     """A running zygote. It ends with ``close``, with the controller, or by itself where the kernel takes it."""
 
-    def __init__(self, environ: Mapping[str, str], preload: Sequence[str]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], preload: Sequence[str], redirection: Redirection | None = None
+    ) -> None:
+        self._redirection = redirection
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
@@ -47,13 +52,13 @@ class ZygoteProcess:
             self._process = self._start(theirs.fileno(), environment.inherited(environ, self.pinned), preload)
 
     def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-c",
-            _BOOTSTRAP,
-            json.dumps(environment.search_path()),
-            f"--control={control}",
-        ]
+        path = environment.search_path()
+        if self._redirection is not None and self._redirection.python is not None:
+            # Another environment's hooks do not know where this package is; the project is sought elsewhere later.
+            path = (*path, str(Path(__file__).parents[2]))
+        command = [self._python, "-c", _BOOTSTRAP, json.dumps(path), f"--control={control}"]
+        if self._redirection is not None:
+            command.append(f"--redirection={self._redirection.dumps()}")
         if threading.current_thread() is threading.main_thread():
             # The kernel means the thread: another one than the main one may well end before the controller does.
             command.append(f"--controller={os.getpid()}")
@@ -66,6 +71,11 @@ class ZygoteProcess:
             pass_fds=[control],
             start_new_session=True,
         )
+
+    @property
+    def _python(self) -> str:
+        own = None if self._redirection is None else self._redirection.python
+        return own or sys.executable
 
     @property
     def alive(self) -> bool:
@@ -91,7 +101,7 @@ class ZygoteProcess:
                 if isinstance(event, Unready):
                     raise LaunchError(
                         f"the ranks cannot import what they need: {event.reason}; "
-                        f"check torch with: {sys.executable} -c 'import torch, torch.distributed'"
+                        f"check torch with: {self._python} -c 'import torch, torch.distributed'"
                     )
             if not events and time.monotonic() >= deadline:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")

@@ -21,7 +21,7 @@ from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records import Interval, Launch
 from pytest_ddpperf.reports.phrases import findings
-from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.results import Comparison, Counterpart, Result
 
 SCHEMA = "pytest-ddpperf/results/1"
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
@@ -93,6 +93,8 @@ def _result_data(result: Result) -> dict[str, Any]:
         "metrics": {comparison.series.metric: _metric_data(comparison) for comparison in result.comparisons},
         "plan": {"warmup": measured.plan.warmup, "steps": measured.plan.steps},
         "launches": len(measured.launches),
+        "seconds": _number(result.seconds),
+        "against": _counterpart_data(result.counterpart),
         "baseline": None
         if baseline is None
         else {
@@ -165,6 +167,17 @@ def _gpu(gpu: GpuHealth) -> dict[str, Any]:
 def _facts(health: CpuHealth | GpuHealth) -> dict[str, Any]:
     facts = dataclasses.asdict(health)
     return {name: _number(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
+
+
+def _counterpart_data(counterpart: Counterpart | None) -> dict[str, Any] | None:
+    if counterpart is None:
+        return None
+    return {
+        "revision": counterpart.revision,
+        "commit": counterpart.commit,
+        "launches": counterpart.launches,
+        "modules": {name: {"here": here, "there": there} for name, (here, there) in counterpart.modules.items()},
+    }
 
 
 def _metric_data(comparison: Comparison) -> dict[str, Any]:

@@ -172,11 +172,13 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
     over = {result.measurement.over: None for result in results if result.measurement.over}
     partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
+    others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
+    against = [f"change: from revision {other}, measured in alternating launches" for other in others]
     remarks = (
         f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
         for remark, names in concerned.items()
     )
-    return (*memory, *partners, *remarks)
+    return (*memory, *partners, *against, *remarks)
 
 
 def _verdict(result: Result, *, accepting: bool) -> str:
@@ -187,8 +189,8 @@ def _verdict(result: Result, *, accepting: bool) -> str:
 def _verdict_remarks(result: Result) -> list[str]:
     """What the row's verdict rests on, where the row itself does not show it."""
     if result.verdict is Verdict.NEW and result.baseline is None:
-        return ["no baseline; --ddpperf-save stores one"]
-    if result.verdict is Verdict.IMPROVED:
+        return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
+    if result.verdict is Verdict.IMPROVED and result.counterpart is None:
         return ["better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"]
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         return [f"the baseline is not comparable: {', '.join(result.differs)}"]

@@ -140,6 +140,45 @@ def change(
     )
 
 
+def paired(
+    new: Sequence[float], base: Sequence[float], *, scale: Scale, confidence: float = CONFIDENCE
+) -> Change | None:
+    """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
+
+    What disturbs a whole round disturbs both sides of it and cancels out (Student 1908). Both belong to one run, so
+    there is no spread between runs, and more rounds shrink all of the error. Ratios as of ``change``; one without a
+    logarithm is a difference relative to the base's mean.
+
+    Args:
+        new: one number for each round.
+        base: the other side's, of the same rounds in the same order.
+        scale: ``ratio`` or ``difference``.
+        confidence: of the interval.
+
+    Returns:
+        The change, or None as of ``change``.
+
+    Raises:
+        ValueError: a side has no samples, or not as many as the other one.
+    """
+    if not all(map(math.isfinite, (*new, *base))):
+        return None
+    logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
+    size = 1.0
+    if scale == "ratio" and not logarithmic:
+        size = abs(_moments(base).mean)
+        if size == 0 and (any(new) or any(base)):
+            return None
+    pairs = zip(new, base, strict=True)
+    side = _moments([math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs])
+    errors = (
+        None if side.variance is None else _Errors(side.variance / side.n, 0.0, ((side.variance / side.n, side.n - 1),))
+    )
+    return _assemble(
+        side.mean, errors, known=0.0, scale=scale, logarithmic=logarithmic, launches=side.n, confidence=confidence
+    )
+
+
 def half_width(change: Change, alpha: float) -> float | None:
     """How far the two-sided ``1 - alpha`` interval reaches to either side of ``shift``; None where that is unknown."""
     if change.standard_error is None:

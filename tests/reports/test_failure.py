@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.failure import failure_text
-from pytest_ddpperf.results import BaselineRecord, Comparison, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Result
 from pytest_ddpperf.verdict import Verdict
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
@@ -163,3 +163,15 @@ def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -
     assert "  strategy ddp, weak scaling, 2 ranks, gloo, 8 launches" in failure_text(weak, accept=ACCEPT)
     named = make_result(measured={"name": "big batch", "strategy": "ddp"})
     assert "  benchmark big batch, strategy ddp, 2 ranks" in failure_text(named, accept=ACCEPT)
+
+
+def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
+    beside = make_result(
+        baseline=None,
+        origin="revision 3f2a1c0 (main), side by side, 8+8 launches",
+        counterpart=Counterpart("3f2a1c0 (main)", "3f2a1c0", 8),
+    )
+    assert failure_text(beside, accept=ACCEPT).splitlines() == [
+        HEAD,
+        f"{MEASURED}; revision 3f2a1c0 (main), side by side, 8+8 launches",
+    ]

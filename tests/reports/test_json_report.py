@@ -17,7 +17,7 @@ from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records import DeviceMemory, Interval, Launch, Plan, RankLaunch
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
-from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
@@ -31,6 +31,7 @@ COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2
 CALLS = Comparison(
     counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
 )
+MODULES = {"demo": ("/here/demo.py", "/there/demo.py"), "demo.new": ("/here/new.py", None)}
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
         make_result(comparisons=(CALLS,), measured={"counts": COUNTS}),
         make_result(measured={"profile": PROFILE}),
         make_result(measured={"profile": replace(PROFILE, transfer=None, wait=None, slowest=None, window=None)}),
+        make_result(counterpart=Counterpart("3f2a1c0 (main)", "3f2a1c0", 8, "", MODULES), baseline=None, seconds=12.5),
     ]
 
 
@@ -186,3 +188,18 @@ def test_an_impossible_place_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file" / "results.json"
     with pytest.raises(SettingError, match=rf"--ddpperf-json: {path} cannot be written: .*; name another file"):
         write(path, results_document([], None))
+
+
+def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) -> None:
+    *others, last = results_document(results, None)["results"]
+    assert {one["against"] for one in others} == {None}
+    assert last["seconds"] == 12.5
+    assert last["against"] == {
+        "revision": "3f2a1c0 (main)",
+        "commit": "3f2a1c0",
+        "launches": 8,
+        "modules": {
+            "demo": {"here": "/here/demo.py", "there": "/there/demo.py"},
+            "demo.new": {"here": "/here/new.py", "there": None},
+        },
+    }

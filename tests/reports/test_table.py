@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.table import summary_table
-from pytest_ddpperf.results import BaselineRecord, Comparison, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Result
 from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
@@ -149,3 +149,14 @@ def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
 def test_no_results_make_an_empty_table() -> None:
     table = summary_table([])
     assert (table.rows, table.notes, table.title) == ((), (), "")
+
+
+def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, make_comparison: Compare) -> None:
+    fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, baseline=0.04, change=-0.25)
+    beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
+    new = make_result(verdict=Verdict.NEW, findings=("revision 3f2a1c0 (main) cannot run it: it raised",), **beside)
+    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
+    assert table.notes == (
+        "change: from revision 3f2a1c0 (main), measured in alternating launches",
+        "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
+    )

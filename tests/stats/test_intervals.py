@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pytest_ddpperf.records import Scale
-from pytest_ddpperf.stats.intervals import Change, center, change, half_width, t_quantile
+from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
 
 # Student's t, 97.5 %, from printed tables: 12.7062 with 1 degree of freedom, 4.3027 with 2, 2.3060 with 8.
 T1, T2, T8, Z = 12.7062, 4.3027, 2.3060, 1.9600
@@ -161,3 +161,39 @@ def test_the_ends_of_the_number_range_give_finite_numbers_or_none(scale: Scale) 
         if one is not None:
             assert one.interval is not None
             assert all(map(math.isfinite, (one.estimate, one.interval.low, one.interval.high)))
+
+
+def test_pairs_of_a_round_are_compared_with_each_other() -> None:
+    """Logs of the quotients: ln 2 and ln 8; mean ln 4, variance 2 (ln 2)^2, so the standard error of the mean is ln 2.
+
+    The rounds themselves, 1 and 100, do not enter.
+    """
+    found = known(paired([2.0, 800.0], [1.0, 100.0], scale="ratio"))
+    assert found.estimate == pytest.approx(3.0)
+    assert (found.df, found.launches) == (1, 2)
+    assert found.standard_error == pytest.approx(math.log(2))
+    assert found.fixed_variance == 0
+    assert found.sampling_variance == pytest.approx(math.log(2) ** 2)
+    assert found.interval is not None
+    assert math.log1p(found.interval.low) == pytest.approx(math.log(2) * (2 - T1), rel=1e-5)
+
+
+def test_pairs_of_differences() -> None:
+    """1, 2 and 3: mean 2, variance 1, standard error 1 / sqrt(3)."""
+    found = known(paired([2.0, 4.0, 8.0], [1.0, 2.0, 5.0], scale="difference"))
+    assert found.estimate == pytest.approx(2.0)
+    assert half_width(found, 0.05) == pytest.approx(T2 / math.sqrt(3), rel=1e-4)
+
+
+def test_pairs_with_a_zero_are_relative_to_the_bases_mean() -> None:
+    """0 and 2 more than a base whose mean is 2."""
+    assert known(paired([0.0, 6.0], [0.0, 4.0], scale="ratio")).estimate == pytest.approx(0.5)
+    assert paired([1.0], [0.0], scale="ratio") is None
+    assert known(paired([0.0], [0.0], scale="ratio")).estimate == 0
+    assert paired([math.nan], [1.0], scale="ratio") is None
+
+
+def test_one_pair_has_no_scatter_and_sides_must_match() -> None:
+    assert known(paired([2.0], [1.0], scale="ratio")).interval is None
+    with pytest.raises(ValueError, match="zip"):
+        paired([1.0, 2.0], [1.0], scale="ratio")

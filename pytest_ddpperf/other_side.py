@@ -1,0 +1,214 @@
+"""The other side of a run that is held against a revision: its files, its ranks, and what both sides import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, SameCode
+from pytest_ddpperf.judge import Partners, Relate
+from pytest_ddpperf.launch import Launcher, LaunchResult
+from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.records import Measurement
+from pytest_ddpperf.results import BaselineRecord, Counterpart, Found, Result
+from pytest_ddpperf.revision.imports import TOOL, Observed, observed
+from pytest_ddpperf.revision.redirection import Redirection, interpreter_folders, within
+from pytest_ddpperf.revision.worktree import Revision, Worktree
+from pytest_ddpperf.units import format_count
+
+T = TypeVar("T")
+
+
+class OtherSide:
+    """Owns the other revision's files and ranks, from the first benchmark that needs them to ``close``.
+
+    Args:
+        revision: what to check out.
+        preload: modules that its ranks shall find imported.
+    """
+
+    def __init__(self, revision: Revision, preload: Sequence[str]) -> None:
+        self.revision = revision
+        self._preload = tuple(preload)
+
+    @cached_property
+    def _worktree(self) -> Worktree:
+        return Worktree(self.revision)
+
+    @cached_property
+    def redirection(self) -> Redirection:
+        """Where the project is there."""
+        root = os.path.realpath(self.revision.root)
+        return Redirection(root, os.path.realpath(self._worktree.path), interpreter_folders(root))
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """Starts ranks that import the project from there.
+
+        Raises:
+            LaunchError: it cannot be checked out.
+        """
+        return Launcher(preload=self._preload, redirection=self.redirection)
+
+    def close(self) -> None:
+        """End its ranks and remove its files."""
+        if "launcher" in self.__dict__:
+            self.launcher.close()
+        if "_worktree" in self.__dict__:
+            self._worktree.close()
+
+
+class Imports:
+    """What both sides of a benchmark have imported of the project so far."""
+
+    def __init__(self, other: OtherSide) -> None:
+        self._other = other
+        self._here: dict[str, str] = {}
+        self._there: dict[str, str] = {}
+
+    def run(self, here: Callable[..., Any], variant: Variant, *call: Any, **group: Any) -> LaunchResult[Any]:
+        """Runs a launch of a variant on the ranks of its side, and keeps what they have imported.
+
+        Args:
+            here: runs a launch on this side, as ``Launcher.run`` does.
+            variant: of either side.
+            call: as of ``Launcher.run``.
+            group: likewise.
+
+        Raises:
+            OtherSideFailed: the other side's ranks failed.
+            SameCode: they imported a file of this checkout.
+            DdpperfError: as of ``Launcher.run``, on this side.
+        """
+        __tracebackhide__ = True
+        if not variant.other:
+            return self._noted(self._here, here(observed, self._other.redirection, *call, **group))
+        there = self._other.launcher.run
+        try:
+            result = there(observed, self._other.redirection, *call, **group)
+        except LaunchError:
+            raise
+        except DdpperfError as error:
+            raise OtherSideFailed(str(error), benchmark=variant.key) from error
+        result = self._noted(self._there, result)
+        self._require_own()
+        return result
+
+    @staticmethod
+    def _noted(files: dict[str, str], result: LaunchResult[Observed[T]]) -> LaunchResult[T]:
+        for one in result.values:
+            files.update(one.files)
+        return LaunchResult(tuple(one.value for one in result.values), result.outputs, result.seconds)
+
+    def _require_own(self) -> None:
+        redirection = self._other.redirection
+        places = [place for place in (redirection.other, redirection.environment) if place is not None]
+        strays = {n: file for n, file in self._there.items() if not any(within(file, place) for place in places)}
+        for name, file in sorted(strays.items()):
+            more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
+            raise SameCode(
+                f"the ranks of {self._other.revision.label} imported {name} from {file}{more}, which is this "
+                "checkout's: both sides would run the same code. The hook of an editable install that builds on import "
+                "(meson-python, scikit-build-core) cannot be pointed elsewhere: install the project without it"
+            )
+
+    @property
+    def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
+        """By module of the project, the file that each side imported."""
+        tree = self._other.redirection.other
+        names = {*self._here, *(name for name, file in self._there.items() if within(file, tree))}
+        return {name: (self._here.get(name), self._there.get(name)) for name in sorted(names)}
+
+    def told(self, result: Result) -> Result:
+        """A result with what was imported for it, and a remark where that says that both sides are the same."""
+        if result.counterpart is None:
+            return result
+        modules = self.modules
+        findings = list(result.findings)
+        if result.counterpart.lacking:
+            findings.append(f"{result.origin}: {result.counterpart.lacking}")
+        if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
+            findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
+        elif not modules and not result.counterpart.lacking:
+            findings.append("neither side imported a module of the project: both ran the same code, that of the test")
+        return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
+
+
+def side_by_side(
+    revision: Revision,
+    variants: Sequence[Variant],
+    relate: Relate,
+    results: Callable[[Sequence[Variant], Partners], tuple[Result, ...]],
+) -> tuple[Result, ...]:
+    """The results of variants, each held against itself under the other revision; those it cannot run are new.
+
+    Args:
+        revision: the other one.
+        variants: this side's.
+        relate: as of ``Judge``.
+        results: counts, measures and judges the variants of both sides.
+    """
+    __tracebackhide__ = True
+    lost: dict[tuple[str, int], str] = {}
+    while True:
+        theirs = [replace(one, other=True) for one in variants if one.key not in lost]
+        try:
+            return results([*variants, *theirs], partners(revision, variants, lost, relate))
+        except OtherSideFailed as error:
+            lost[error.benchmark] = str(error).partition("\n")[0]
+
+
+def partners(
+    revision: Revision, variants: Sequence[Variant], lost: Mapping[tuple[str, int], str], relate: Relate
+) -> Partners:
+    """What makes, of the measurements of both sides, the base that each of this side's is held against.
+
+    Args:
+        revision: the other one.
+        variants: this side's; their measurements come first, then the other side's, in the same order.
+        lost: why the other side has none of a variant, by the variant's key.
+        relate: as of ``Judge``; where a variant is lost, what it makes is for this side alone.
+    """
+
+    def found(measured: tuple[Measurement, ...]) -> tuple[Found, ...]:
+        theirs = measured[len(variants) :]
+        related = iter(theirs if lost else relate(theirs))
+        return tuple(
+            _without(revision, lost[variant.key]) if variant.key in lost else _base(revision, next(related), own)
+            for variant, own in zip(variants, measured, strict=False)
+        )
+
+    return found
+
+
+def _base(revision: Revision, theirs: Measurement, own: Measurement) -> Found:
+    record = BaselineRecord(
+        name=theirs.name,
+        strategy=theirs.strategy,
+        mode=theirs.mode,
+        plan=theirs.plan,
+        environment=theirs.environment,
+        series=theirs.series,
+        commit=revision.commit,
+        date="",  # now; it is never stored
+        steps=(),
+        recipe=theirs.recipe,
+        counts=theirs.counts,
+    )
+    launches = f", {len(own.launches)}+{len(theirs.launches)} launches" if own.launches else ", counted only"
+    origin = f"{_origin(revision)}, side by side{launches}"
+    counterpart = Counterpart(revision.label, revision.commit, len(theirs.launches))
+    return Found(record, origin, counted=record, counterpart=counterpart)
+
+
+def _without(revision: Revision, reason: str) -> Found:
+    counterpart = Counterpart(revision.label, revision.commit, lacking=reason)
+    return Found(None, f"{_origin(revision)} cannot run it", counterpart=counterpart)
+
+
+def _origin(revision: Revision) -> str:
+    return f"revision {revision.label}"

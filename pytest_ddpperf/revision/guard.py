@@ -1,0 +1,38 @@
+"""Removes a temporary checkout. As a process of its own it does so when whoever started it is done or gone.
+
+It runs as a file, with nothing but the standard library: however the other process ends, killed or not, the end of its
+standard input says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_ATTEMPTS = 3  # ranks that are just being killed may still write into it
+_CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set where pytest runs in a hook of git's
+
+
+def git_environ() -> dict[str, str]:
+    """The environment for git to find the repository by the folder it is run in."""
+    return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
+
+
+def remove(tree: Path, root: Path) -> None:
+    """Remove the folder that a checkout was put into, and what the repository at ``root`` knows of it."""
+    command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
+    with contextlib.suppress(OSError):
+        subprocess.run(command, env=git_environ(), capture_output=True, check=False)  # noqa: S603  fixed words
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(tree.parent, ignore_errors=True)
+        if not tree.parent.exists():
+            return
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    remove(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,317 @@
+"""Runs against another revision as a user meets them: whole pytest runs in small git projects of two commits.
+
+What may not depend on luck is counted; the one benchmark that is judged by time does twenty times the work.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import SameCode
+from pytest_ddpperf.launch import LaunchResult, RankOutput
+from pytest_ddpperf.other_side import Imports
+from pytest_ddpperf.revision.imports import Observed
+from pytest_ddpperf.revision.redirection import Redirection
+
+OLD = """
+def steps(calls, sizes=(8,)):
+    def build(ctx):
+        import torch
+
+        matrices = [torch.ones(size, size) for size in sizes]
+
+        def step():
+            for matrix in matrices:
+                matrix @ matrix
+            for _ in range(calls):
+                torch.distributed.all_reduce(torch.ones(4))
+            return 1.0
+
+        return step
+
+    return build
+
+
+def fewer(ctx):
+    return steps(2)(ctx)
+
+
+def more(ctx):
+    return steps(1)(ctx)
+
+
+def slower(ctx):
+    return steps(0, [256])(ctx)
+"""
+NEW = """
+
+def fresh(ctx):
+    return steps(1)(ctx)
+"""
+SUITE = """
+import sys
+from pathlib import Path
+
+import pytest
+import demo
+from demo import training
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted_only=True
+)
+
+
+def test_more(ddpperf):
+    ddpperf.check(training.more)
+
+
+def test_fewer(ddpperf):
+    ddpperf.check(training.fewer)
+
+
+def test_fresh(ddpperf):
+    ddpperf.check(training.fresh)
+
+
+def test_own(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+    ddpperf.expect(optimizer_steps=0)
+
+
+def test_stray(ddpperf):
+    def build(ctx):
+        sys.path.insert(0, str(HERE))
+        import stray
+
+        return lambda: 1.0
+
+    ddpperf.check(build)
+
+
+@pytest.mark.ddpperf(counted_only=False, counted=False)
+def test_slower(ddpperf):
+    ddpperf.check(training.slower)
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "a commit")
+
+
+def project(pytester: pytest.Pytester, suite: str) -> Path:
+    """A project with a src layout; ``demo.training`` is changed and not yet committed."""
+    root = pytester.path
+    git(root, "init", "-q")
+    package = root / "src" / "demo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "training.py").write_text(OLD)
+    (root / "perf").mkdir()
+    (root / "perf" / "stray.py").touch()
+    (root / "perf" / "test_demo.py").write_text(suite)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\n")
+    commit(root)
+    changed = OLD.replace("steps(1)", "steps(3)").replace("steps(2)", "steps(1)").replace("[256]", "[256] * 20")
+    (package / "training.py").write_text(changed + NEW)
+    return root
+
+
+def results(root: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads((root / "results.json").read_text())["results"]
+    return {result["test"].partition("::")[2]: result for result in found}
+
+
+def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
+    root = project(pytester, SUITE)
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=3, failed=3)
+    short = git(root, "rev-parse", "--short=7", "HEAD")
+    found = results(root)
+    assert {test: result["verdict"] for test, result in found.items()} == {
+        "test_more": "regressed",
+        "test_fewer": "improved",
+        "test_fresh": "new",
+        "test_own": "unchanged",
+        "test_stray": "broken",
+        "test_slower": "regressed",
+    }
+    run.stdout.fnmatch_lines(
+        [
+            "collective_calls regressed: 1 -> 3 per step, counted",
+            f"  strategy custom, 2 ranks, gloo; revision {short} (HEAD), side by side, counted only",
+            "  all_reduce 1 -> 3 calls per step (+2)*",
+            "*at perf/test_demo.py:* in test_more",
+            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is this checkout's:*",
+            "step_time regressed: *",
+            f"  strategy custom, 2 ranks, gloo, 4 launches x 5 steps; revision {short} (HEAD), side by side, 4+4 *",
+            f"change: from revision {short} (HEAD), measured in alternating launches",
+            f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
+            "test_own custom: neither side imported a module of the project: *",
+        ]
+    )
+    assert "--ddpperf-save" not in run.stdout.str()
+    slower = found["test_slower"]
+    assert slower["baseline"] is None
+    assert slower["launches"] == slower["against"]["launches"] == 4
+    assert slower["seconds"] > 0
+    modules = slower["against"]["modules"]
+    assert set(modules) == {"demo", "demo.training"}
+    assert modules["demo.training"]["here"] == str(root / "src/demo/training.py")
+    assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
+    assert not Path(modules["demo.training"]["there"]).exists()
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--ddpperf-against=gone"],
+            "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
+        ),
+        (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
+        (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
+    ],
+)
+def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester, options: list[str], said: str) -> None:
+    git(pytester.path, "init", "-q")
+    run = pytester.runpytest_subprocess(*options)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([said])
+
+
+def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> None:
+    run = pytester.runpytest_subprocess("--ddpperf-against=HEAD")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
+
+
+@pytest.mark.slow
+def test_several_variants_are_each_held_against_themselves(pytester: pytest.Pytester) -> None:
+    suite = """
+import pytest
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+from demo import model
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=2, tolerance="1000%", backend="gloo", device="cpu", timeout=60
+)
+workload = Workload(
+    model=model.network,
+    batch=lambda: (torch.randn(6, 8), torch.randint(4, (6,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    samples_per_step=6,
+)
+
+
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", "flat"])
+    assert [one.strategy for one in compared.measurements] == ["naive", "flat"]
+    assert compared.speedup("flat") > 0
+
+
+def test_scaling(ddpperf):
+    curve = ddpperf.scaling(workload, world_sizes=[1, 2])
+    assert [point.world_size for point in curve.points] == [1, 2]
+"""
+    root = project(pytester, suite)
+    layers = "from torch import nn\n\n\ndef network():\n    return nn.Sequential(nn.Linear(8, 4){more})\n"
+    (root / "src/demo/model.py").write_text(layers.format(more=""))
+    commit(root)
+    (root / "src/demo/model.py").write_text(layers.format(more=", nn.Linear(4, 4)"))
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(failed=2)
+    listed = json.loads((root / "results.json").read_text())["results"]
+    assert [(one["name"], one["verdict"]) for one in listed] == [
+        ("naive", "regressed"),
+        ("flat", "regressed"),
+        ("weak w1", "regressed"),
+        ("weak w2", "regressed"),
+    ]
+    calls = [one["metrics"]["collective_calls"] for one in listed]
+    assert [(one["baseline"], one["value"]) for one in calls] == [(2, 4), (1, 1), (0, 0), (1, 1)]
+    assert listed[1]["metrics"]["speedup"]["baseline"] is not None
+    assert listed[3]["metrics"]["scaling_efficiency"]["baseline"] is not None
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_checkout(pytester: pytest.Pytester) -> None:
+    suite = """
+import os, signal, sys
+from pathlib import Path
+import demo
+
+BLOCKED = Path(__file__).parents[1] / "results.json"
+
+def test_blocks(ddpperf):
+    def build(ctx):
+        if "ddpperf-against-" in demo.__file__:
+            BLOCKED.touch()
+            signal.pause()
+        return lambda: 1.0
+
+    ddpperf.check(build, world_size=1, device="cpu", backend="gloo")
+"""
+    root = project(pytester, suite)
+    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-against=HEAD"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 60
+        while not (root / "results.json").exists():
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(git(root, "worktree", "list").splitlines()) == 2
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+@pytest.fixture
+def imports() -> Imports:
+    other: Any = SimpleNamespace(
+        redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
+    )
+    return Imports(other)
+
+
+def launched(*files: dict[str, str]) -> LaunchResult[Any]:
+    return LaunchResult(tuple(Observed(None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
+
+
+def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
+    imports._noted(imports._here, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
+    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
+    imports._require_own()
+    assert imports.modules == {
+        "demo": ("/here/demo.py", "/there/demo.py"),
+        "demo.b": ("/here/b.py", None),
+        "demo.c": (None, "/there/c.py"),
+    }
+
+
+def test_a_file_of_this_checkout_on_the_other_side_is_an_error(imports: Imports) -> None:
+    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"}))
+    with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
+        imports._require_own()
