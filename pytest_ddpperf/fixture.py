@@ -17,9 +17,9 @@ from pytest_ddpperf.measure import Next
 from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
-from pytest_ddpperf.strategies import Strategy, resolve, row_of
+from pytest_ddpperf.strategies import resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
-from pytest_ddpperf.variants import Asked, GivenStrategy, Subject, variant
+from pytest_ddpperf.variants import Asked, GivenStrategy, GivenWays, Subject, several, variant
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -147,25 +147,25 @@ class Ddpperf:
 
     def compare(
         self,
-        subject: Workload,
+        subject: Workload | Mapping[str, Subject],
         *,
-        strategies: Iterable[str | Strategy | Callable[..., Any]],
-        over: str | Strategy | Callable[..., Any] | None = None,
+        strategies: GivenWays = None,
+        over: GivenStrategy = None,
         name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> SideBySide:
-        """Measures a Workload under several strategies, in alternating launches of one run, and judges each.
+        """Measures several ways to do the same work, in alternating launches of one run, and judges each.
 
         Args:
-            subject: a Workload.
-            strategies: as ``check`` takes them, two or more.
-            over: the one that speedup is held against (default: the first).
-            name: tells the comparisons of one test apart: it comes before the names of the strategies.
+            subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
+            strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
+            over: the name or strategy of the one that speedup is held against (default: the first).
+            name: tells the comparisons of one test apart: it comes before the names of what is compared.
             samples_per_step: as of ``check``.
             tokens_per_step: as of ``check``.
-            knobs: as of ``check``; ``max_time`` is for all strategies together.
+            knobs: as of ``check``; ``max_time`` is for all of them together.
 
         Returns:
             What was measured: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``.
@@ -176,24 +176,22 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS[1:]))
-        if isinstance(strategies, (str, Strategy)) or not isinstance(subject, Workload):
-            raise SettingError(
-                "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp']"
-            )
-        chosen = [resolve(strategy) for strategy in strategies]
-        base = resolve(over) if over is not None else next(iter(chosen), None)
-        if len(set(chosen)) < max(2, len(chosen)) or base not in chosen:
-            raise SettingError(
-                f"ddpperf.compare(strategies={[str(one) for one in chosen]}, over={str(base)!r}): expected two or more "
-                "strategies, each once, and over to be one of them"
-            )
-        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        ways = several(subject, strategies, over)
         environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
         before = "" if name is None else f"{name} "
-        variants = [variant(asked, environment, strategy=one, name=f"{before}{one}") for one in chosen]
-        relate = partial(with_speedup, over=variants[chosen.index(base)].name)
+        variants = [
+            variant(
+                Asked(way.subject, settings, knobs, samples_per_step, tokens_per_step),
+                environment,
+                strategy=way.strategy,
+                name=f"{before}{key}",
+            )
+            for key, way in ways.by_name.items()
+        ]
+        names = tuple(ways.by_name)
+        relate = partial(with_speedup, over=variants[names.index(ways.over)].name)
         measured = self._benchmarks.judged(settings, variants, relate)
-        return SideBySide(str(base), measured, lambda strategy: str(resolve(strategy)))
+        return SideBySide(ways.over, names, measured, ways.canonical)
 
     def expect(
         self,

@@ -267,28 +267,29 @@ class SideBySide:
     """Several ways to do the same work, measured in alternating launches.
 
     Attributes:
-        over: the strategy that the others are held against, in words.
-        measurements: in the order given.
-        canonical: gives the words in which a strategy is kept, however it is written.
+        over: the name of the one that the others are held against.
+        names: of all of them, in the order given: a strategy in words, or what the test calls it.
+        measurements: in the same order.
+        canonical: gives the words in which a name is kept, however it is written.
     """
 
     over: str
+    names: tuple[str, ...]
     measurements: tuple[Measurement, ...]
     canonical: Callable[[Any], str] = str
 
-    def __getitem__(self, strategy: Any) -> Measurement:
-        """The measurement of one of them, by its strategy, written in any way that ``compare`` takes.
+    def __getitem__(self, name: Any) -> Measurement:
+        """The measurement of one of them, by its name, or by its strategy written in any way that ``compare`` takes.
 
         Raises:
             KeyError: that was not measured; the message names what was.
         """
-        name = self.canonical(strategy)
-        for measurement in self.measurements:
-            if measurement.strategy == name:
-                return measurement
-        raise KeyError(f"strategy {name!r} was not measured; there are {[one.strategy for one in self.measurements]}")
+        kept = self.canonical(name)
+        if kept not in self.names:
+            raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
+        return self.measurements[self.names.index(kept)]
 
-    def speedup(self, strategy: Any) -> float:
+    def speedup(self, name: Any) -> float:
         """How many times the work per second of ``over``."""
-        one = self[strategy]
-        return 1.0 if one.strategy == self.over else one["speedup"].value
+        one = self[name]
+        return 1.0 if self.canonical(name) == self.over else one["speedup"].value

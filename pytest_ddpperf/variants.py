@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,8 +14,71 @@ from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies import Strategy, require_world_size, resolve
 from pytest_ddpperf.training.workload import Workload
 
+FEWEST_WAYS = 2
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
+GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of several ways to do the same work."""
+
+    subject: Subject
+    strategy: GivenStrategy = None
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What is compared in one call.
+
+    Attributes:
+        by_name: in the order given.
+        over: the name of the one that the others are held against.
+        canonical: gives the name that is kept for whatever way it is written.
+    """
+
+    by_name: Mapping[str, Way]
+    over: str
+    canonical: Callable[[Any], str]
+
+
+def several(subject: Subject | Mapping[str, Subject], strategies: GivenWays, over: GivenStrategy) -> Ways:
+    """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies.
+
+    Raises:
+        SettingError: they are not two or more, ``over`` is none of them, or there is neither of both.
+    """
+    ways: dict[str, Way] = {}
+    if isinstance(subject, Mapping) and strategies is None:
+        ways = {str(name): Way(one) for name, one in subject.items()}
+        canonical: Callable[[Any], str] = str
+        given = f"{list(ways)}"
+    elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
+        raise SettingError(
+            "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp'], "
+            "or what is to be compared by name, such as {'old': build, 'new': other_build}"
+        )
+    elif isinstance(strategies, Mapping):
+        ways = {str(name): Way(subject, one) for name, one in strategies.items()}
+        canonical, given = str, f"strategies={list(ways)}"
+    else:
+        chosen = [resolve(strategy) for strategy in strategies]
+        if len(set(chosen)) == len(chosen):
+            ways = {str(one): Way(subject, one) for one in chosen}
+        canonical, given = _strategy_words, f"strategies={[str(one) for one in chosen]}"
+    base = canonical(over) if over is not None else next(iter(ways), "")
+    if len(ways) < FEWEST_WAYS or base not in ways:
+        what = "strategies" if isinstance(subject, Workload) else "subjects"
+        raise SettingError(
+            f"ddpperf.compare({given}, over={base!r}): expected two or more {what}, each once, "
+            "and over to be one of them"
+        )
+    return Ways(ways, base, canonical)
+
+
+def _strategy_words(strategy: Any) -> str:
+    return str(resolve(strategy))
 
 
 @dataclass(frozen=True)

@@ -193,13 +193,13 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
 )
 def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester, options: list[str], said: str) -> None:
     git(pytester.path, "init", "-q")
-    run = pytester.runpytest_subprocess(*options)
+    run = pytester.runpytest_inprocess(*options)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([said])
 
 
 def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> None:
-    run = pytester.runpytest_subprocess("--ddpperf-against=HEAD")
+    run = pytester.runpytest_inprocess("--ddpperf-against=HEAD")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
 

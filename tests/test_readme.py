@@ -27,7 +27,7 @@ def test_the_examples_run(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_readme=code)
     options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
     run = inner.runpytest(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
-    run.assert_outcomes(passed=8)
+    run.assert_outcomes(passed=9)
 
 
 def test_the_table_of_settings_is_the_table_in_the_code() -> None:

@@ -1,0 +1,59 @@
+"""What a call of ``compare`` names: pure, so without any ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.variants import Way, several
+
+
+def nothing(*_: object) -> Any:
+    return None
+
+
+WORKLOAD = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
+
+
+def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
+    ways = several(WORKLOAD, ["naive", Strategy("ddp", bucket_cap_mb=5)], "ddp[bucket_cap_mb=5]")
+    assert list(ways.by_name) == ["naive", "ddp[bucket_cap_mb=5]"]
+    assert ways.over == "ddp[bucket_cap_mb=5]"
+    assert ways.canonical(Strategy("ddp", bucket_cap_mb=5)) == ways.canonical("ddp[bucket_cap_mb=5]") == ways.over
+
+
+def test_strategies_may_have_names_of_their_own() -> None:
+    ways = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
+    assert ways.by_name == {"small": Way(WORKLOAD, "ddp[bucket_cap_mb=1]"), "large": Way(WORKLOAD, "ddp")}
+    assert (ways.over, ways.canonical("large")) == ("small", "large")
+
+
+def test_subjects_are_compared_by_name_with_the_first() -> None:
+    ways = several({"old": nothing, "new": WORKLOAD}, None, None)
+    assert ways.by_name == {"old": Way(nothing), "new": Way(WORKLOAD)}
+    assert ways.over == "old"
+    assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
+
+
+@pytest.mark.parametrize(
+    ("subject", "strategies", "over", "said"),
+    [
+        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\], over='ddp'\): expected two or more strategies"),
+        (WORKLOAD, ["ddp", "ddp"], None, "two or more strategies, each once"),
+        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat'.* over to be one of them"),
+        (WORKLOAD, [], None, "two or more strategies"),
+        (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
+        ({"old": nothing}, None, None, r"compare\(\['old'\], over='old'\): expected two or more subjects"),
+        ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
+        ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, None, None, "or what is to be compared by name"),
+        (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
+        (nothing, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        several(subject, strategies, over)
