@@ -15,6 +15,7 @@ from pytest_ddpperf.launch import Launcher, LaunchResult
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.results import BaselineRecord, Counterpart, Found, Result
+from pytest_ddpperf.revision.environment import prepared
 from pytest_ddpperf.revision.imports import TOOL, Observed, observed
 from pytest_ddpperf.revision.redirection import Redirection, interpreter_folders, within
 from pytest_ddpperf.revision.worktree import Revision, Worktree
@@ -28,12 +29,15 @@ class OtherSide:
 
     Args:
         revision: what to check out.
+        setup: the command that builds or installs it in an environment of its own; None where nothing has to be.
         preload: modules that its ranks shall find imported.
     """
 
-    def __init__(self, revision: Revision, preload: Sequence[str]) -> None:
+    def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str]) -> None:
         self.revision = revision
+        self._setup = setup
         self._preload = tuple(preload)
+        self._failure: str | None = None
 
     @cached_property
     def _worktree(self) -> Worktree:
@@ -41,16 +45,27 @@ class OtherSide:
 
     @cached_property
     def redirection(self) -> Redirection:
-        """Where the project is there."""
+        """Where the project is there.
+
+        Raises:
+            LaunchError: it cannot be checked out or set up; that is tried once.
+        """
+        if self._failure is not None:
+            raise LaunchError(self._failure)
         root = os.path.realpath(self.revision.root)
-        return Redirection(root, os.path.realpath(self._worktree.path), interpreter_folders(root))
+        try:
+            plain = Redirection(root, os.path.realpath(self._worktree.path), interpreter_folders(root))
+            return plain if self._setup is None else prepared(plain, self._worktree.folder, self._setup)
+        except LaunchError as error:
+            self._failure = str(error)
+            raise
 
     @cached_property
     def launcher(self) -> Launcher:
         """Starts ranks that import the project from there.
 
         Raises:
-            LaunchError: it cannot be checked out.
+            LaunchError: as of ``redirection``.
         """
         return Launcher(preload=self._preload, redirection=self.redirection)
 
@@ -113,7 +128,8 @@ class Imports:
             raise SameCode(
                 f"the ranks of {self._other.revision.label} imported {name} from {file}{more}, which is this "
                 "checkout's: both sides would run the same code. The hook of an editable install that builds on import "
-                "(meson-python, scikit-build-core) cannot be pointed elsewhere: install the project without it"
+                "(meson-python, scikit-build-core) cannot be pointed elsewhere: "
+                "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
             )
 
     @property
@@ -134,7 +150,10 @@ class Imports:
         if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
             findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
         elif not modules and not result.counterpart.lacking:
-            findings.append("neither side imported a module of the project: both ran the same code, that of the test")
+            findings.append(
+                "neither side imported a module from its checkout: both ran the same code; "
+                "a project that is installed, and not as an editable install, is not looked for there"
+            )
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
 
 

@@ -79,7 +79,7 @@ class Session:
         self.line = line
         self.results: list[Result] = []
         self.complaints: list[str] = []
-        self.other = None if revision is None else OtherSide(revision, PRELOADED)
+        self.other = None if revision is None else OtherSide(revision, settings.against_setup, PRELOADED)
         self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []

@@ -266,6 +266,14 @@ class Settings:
         "REV",
         per_test=False,
     )
+    against_setup: str | None = _knob(
+        None,
+        words,
+        "command that builds or installs that revision, such as 'pip install .': run there, in a virtual environment "
+        "of its own that finds what is installed here too",
+        "COMMAND",
+        per_test=False,
+    )
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file", "FILE", per_test=False
     )

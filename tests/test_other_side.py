@@ -164,7 +164,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
             f"  strategy custom, 2 ranks, gloo, 4 launches x 5 steps; revision {short} (HEAD), side by side, 4+4 *",
             f"change: from revision {short} (HEAD), measured in alternating launches",
             f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
-            "test_own custom: neither side imported a module of the project: *",
+            "test_own custom: neither side imported a module from its checkout: *",
         ]
     )
     assert "--ddpperf-save" not in run.stdout.str()
@@ -253,6 +253,47 @@ def test_scaling(ddpperf):
     assert [(one["baseline"], one["value"]) for one in calls] == [(2, 4), (1, 1), (0, 0), (1, 1)]
     assert listed[1]["metrics"]["speedup"]["baseline"] is not None
     assert listed[3]["metrics"]["scaling_efficiency"]["baseline"] is not None
+
+
+@pytest.mark.slow
+def test_a_revision_that_has_to_be_built_gets_an_environment_of_its_own(pytester: pytest.Pytester) -> None:
+    """What is built here lies in a folder that git does not know; there a command puts it among the packages."""
+    suite = """
+import built
+
+def test_calls(ddpperf):
+    def build(ctx):
+        return built.training.more(ctx)
+
+    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counted_only=True)
+"""
+    root = project(pytester, suite)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = src build\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\nbuild\n")
+    (root / "build.py").write_text(
+        "import pathlib, sysconfig, torch\n"
+        "pathlib.Path(sysconfig.get_path('purelib'), 'built.py').write_text('from demo import training')\n"
+    )
+    training = root / "src" / "demo" / "training.py"
+    training.write_text(OLD)
+    commit(root)
+    (root / "build").mkdir()
+    (root / "build" / "built.py").write_text("from demo import training")
+    training.write_text(OLD.replace("steps(1)", "steps(3)"))
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
+    run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
+    run.stdout.fnmatch_lines(["collective_calls regressed: 1 -> 3 per step, counted"])
+    modules = results(root)["test_calls"]["against"]["modules"]
+    assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
+    assert modules["built"]["there"].endswith("/site-packages/built.py")
+    assert modules["built"]["here"] == str(root / "build" / "built.py")
+
+    run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=echo no compiler; exit 3")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        ["--ddpperf-against-setup: 'echo no compiler; exit 3' failed with status 3", "no compiler"]
+    )
+    assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.slow

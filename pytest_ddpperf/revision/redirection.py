@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_PACKAGES = frozenset({"site-packages", "dist-packages"})
+PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,6 @@ def within(path: str, folder: str) -> bool:
 def interpreter_folders(root: str) -> tuple[str, ...]:
     """The folders inside ``root`` that belong to this interpreter: a virtual environment within the project."""
     candidates = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    candidates |= {entry for entry in sys.path if Path(entry).name in _PACKAGES}
+    candidates |= {entry for entry in sys.path if Path(entry).name in PACKAGES}
     inside = (os.path.normpath(folder) for folder in candidates)
     return tuple(sorted(folder for folder in inside if folder != root and within(folder, root)))

@@ -82,7 +82,7 @@ class Worktree:
 
     Attributes:
         path: the top folder of the project there.
-        folder: a temporary folder beside it for whatever else goes with it; None for a user's own folder.
+        folder: a temporary folder for whatever else goes with it.
 
     Raises:
         LaunchError: git cannot check it out.
@@ -90,14 +90,14 @@ class Worktree:
 
     def __init__(self, revision: Revision) -> None:
         self._guard: subprocess.Popen[bytes] | None = None
-        if revision.folder is not None:
-            self.path, self.folder = revision.folder, None
-            return
         remove_left_over(revision.root)
         self.folder = Path(os.path.realpath(tempfile.mkdtemp(prefix=PREFIX)))
-        self.path = self.folder / _TREE
+        tree = self.folder / _TREE
+        self.path = revision.folder or tree
         try:
-            self._guard = _start_guard(self.path, revision.root)
+            self._guard = _start_guard(tree, revision.root)
+            if revision.folder is not None:
+                return
             # Hooks are for the user's own checkouts; this one is nobody's to work in.
             add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
             _git(revision.root, *add, str(revision.commit), seconds=_CHECKOUT_SECONDS)

@@ -76,8 +76,9 @@ def test_a_folder_is_another_checkout(repository: Path, tmp_path: Path) -> None:
     found = resolve("../copy", repository, repository)
     assert found == Revision("../copy", git(repository, "rev-parse", "HEAD"), repository, tmp_path / "copy")
     tree = Worktree(found)
-    assert (tree.path, tree.folder) == (tmp_path / "copy", None)
+    assert tree.path == tmp_path / "copy"
     tree.close()
+    assert not tree.folder.exists()
     assert (tmp_path / "copy" / "number").exists()
 
 
@@ -131,7 +132,6 @@ def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytes
 def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
     (repository / "number").write_text("not committed")
     tree = Worktree(resolve("v1", repository, repository))
-    assert tree.folder is not None
     assert (tree.path / "number").read_text() == "1"
     assert (repository / "number").read_text() == "not committed"
     remove_left_over(repository)  # another session begins: this one is in use
@@ -169,7 +169,6 @@ def test_it_goes_with_its_process(repository: Path, number: signal.Signals) -> N
 
 def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
-    assert tree.folder is not None
     assert tree._guard is not None
     tree._guard.kill()
     tree.close()
