@@ -115,7 +115,7 @@ class Benchmarks:
         self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
     ) -> tuple[Result, ...]:
         __tracebackhide__ = True
-        self._imports = Imports(other)
+        self._imports = Imports(other, self._sections)
         try:
             results = side_by_side(
                 other.revision, variants, relate, lambda both, found: self._results(settings, both, found, relate)

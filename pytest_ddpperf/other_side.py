@@ -78,10 +78,16 @@ class OtherSide:
 
 
 class Imports:
-    """What both sides of a benchmark have imported of the project so far."""
+    """What both sides of a benchmark have imported of the project so far.
 
-    def __init__(self, other: OtherSide) -> None:
+    Args:
+        other: the other side.
+        sections: titles and texts for the test's report: why the other side failed goes there.
+    """
+
+    def __init__(self, other: OtherSide, sections: list[tuple[str, str]]) -> None:
         self._other = other
+        self._sections = sections
         self._here: dict[str, str] = {}
         self._there: dict[str, str] = {}
 
@@ -108,6 +114,7 @@ class Imports:
         except LaunchError:
             raise
         except DdpperfError as error:
+            self._sections.append((f"{variant.name}, revision {self._other.revision.label}", str(error)))
             raise OtherSideFailed(str(error), benchmark=variant.key) from error
         result = self._noted(self._there, result)
         self._require_own()

@@ -334,7 +334,7 @@ def imports() -> Imports:
     other: Any = SimpleNamespace(
         redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
     )
-    return Imports(other)
+    return Imports(other, [])
 
 
 def launched(*files: dict[str, str]) -> LaunchResult[Any]:

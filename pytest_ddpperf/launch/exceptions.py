@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Kind, Stage
 
 _PACKAGE = Path(__file__).parents[1]
-_MACHINERY = (str(_PACKAGE / "launch"), str(_PACKAGE / "training"))
+_MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training", "revision"))
 _CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 
 
