@@ -135,8 +135,8 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(variant: Variant, plan: Plan) -> tuple[tuple[RankLaunch, ...], float]:
-        ranks, seconds = machine.run(variant, plan)
+    def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
+        ranks, seconds = machine.run(variant, plan, diagnosed=diagnosed)
         if variant.other:
             ranks = tuple(replace(rank, step_times=tuple(time / 2 for time in rank.step_times)) for rank in ranks)
         return ranks, seconds
