@@ -8,25 +8,25 @@ import pytest
 
 from pytest_ddpperf import Ddpperf, Strategy
 
-from .language_model import LARGER, language_model
+from .language_model import LARGER, SMALL, Size, language_model
 
-DEFAULT = [1, 25]  # MiB
+DEFAULT = [0.25, 25]  # MiB
 SWEEP = [0.25, 1, 2, 5, 10, 25, 100]
 
 
-@pytest.mark.ddpperf(launches=4, max_time=20)
+@pytest.mark.ddpperf(launches=3, max_time=20)
 def test_bucket_size(ddpperf: Ddpperf) -> None:
-    compare_sizes(ddpperf, DEFAULT)
+    compare_sizes(ddpperf, SMALL, DEFAULT)
 
 
 @pytest.mark.sweep
 @pytest.mark.ddpperf(max_time=120)
 @pytest.mark.parametrize("strategy", ["bucketed", "ddp"])
 def test_bucket_sizes(ddpperf: Ddpperf, strategy: str) -> None:
-    compare_sizes(ddpperf, SWEEP, strategy)
+    compare_sizes(ddpperf, LARGER, SWEEP, strategy)
 
 
-def compare_sizes(ddpperf: Ddpperf, sizes: Sequence[float], strategy: str = "ddp") -> None:
+def compare_sizes(ddpperf: Ddpperf, model: Size, sizes: Sequence[float], strategy: str = "ddp") -> None:
     """Measure each bucket size of a strategy, side by side."""
     strategies = [Strategy(strategy, bucket_cap_mb=size) for size in sizes]
-    ddpperf.compare(language_model(LARGER, batch_size=2), strategies=strategies)
+    ddpperf.compare(language_model(model, batch_size=4), strategies=strategies)

@@ -8,7 +8,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import LARGER, SMALL, language_model
 
-pytestmark = pytest.mark.ddpperf(max_time=20)
+pytestmark = pytest.mark.ddpperf(launches=4, max_time=16)
 
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])

@@ -13,7 +13,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-pytestmark = pytest.mark.ddpperf(launches=4, max_time=30)
+pytestmark = pytest.mark.ddpperf(launches=3, max_time=20)
 
 WORLD_SIZES = [1, 2, 4]
 FLOOR = 0.25
