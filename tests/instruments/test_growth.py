@@ -53,8 +53,8 @@ def test_garbage_that_waits_to_be_collected_is_no_growth() -> None:
     assert growth_per_step(readings) < 20_000
 
 
-def test_a_system_that_does_not_tell_runs_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_read_runs_the_steps_that_the_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "memory_reader", lambda _device: None)
     done: list[int] = []
     assert held_after_steps(lambda: done.append(1), STEPS, CPU) == ()
-    assert done == []
+    assert len(done) == STEPS

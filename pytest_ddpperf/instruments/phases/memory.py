@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _PROBE = 2**20
+_PROBES = 5  # another thread may give memory back while one of them looks
 
 
 class _MallInfo(ctypes.Structure):
@@ -70,8 +71,11 @@ def _heap_reader() -> Callable[[], Reading] | None:
         info = mallinfo()
         return info.uordblks + info.hblkhd, None  # in the heaps, and in pages of their own
 
-    before, _ = read()
-    probe = torch.empty(_PROBE, dtype=torch.uint8)
-    after, _ = read()
-    del probe
-    return read if after - before >= _PROBE else None
+    def sees_tensors() -> bool:
+        before, _ = read()
+        probe = torch.empty(_PROBE, dtype=torch.uint8)
+        after, _ = read()
+        del probe
+        return after - before >= _PROBE
+
+    return read if any(sees_tensors() for _ in range(_PROBES)) else None
