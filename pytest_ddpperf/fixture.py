@@ -89,7 +89,7 @@ class Ddpperf:
         settings = self._overlaid(knobs, "measure")
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
-        variants = self._benchmarks.counted(settings, [one])
+        variants = self._benchmarks.passes.counted(settings, [one])
         return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"))[0]
 
     def scaling(
@@ -270,7 +270,7 @@ class Ddpperf:
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
             tried = variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None)
-            return self._benchmarks.probe(settings, tried, PLAN, most)
+            return self._benchmarks.passes.probe(settings, tried, PLAN, most)
 
         try:
             return search(probe, start=start, limit=limit, memory_limit=most)

@@ -1,0 +1,159 @@
+"""The launches of a benchmark's variants, pass by pass: verified, counted, profiled, timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from pytest_ddpperf.communication import CommunicationProfile
+from pytest_ddpperf.counts import Counts, merged
+from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.launch import LaunchResult
+from pytest_ddpperf.loader_settings import loader_settings
+from pytest_ddpperf.measure import Run, Variant
+from pytest_ddpperf.metrics import profile
+from pytest_ddpperf.other_side import Imports
+from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.session import Session
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import modules_of
+from pytest_ddpperf.training.correctness import Verification, VerifyJob, verify_launch
+from pytest_ddpperf.training.counting import count_launch
+from pytest_ddpperf.training.limit import probe_launch
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.profiling import profile_launch
+
+T = TypeVar("T")
+
+
+class Passes:
+    """Runs the launches of one test's benchmarks.
+
+    Attributes:
+        imports: what both sides have imported, while this one and another revision are measured side by side.
+
+    Args:
+        session: launches, and has a line for what goes on.
+        test: pytest node id.
+        sections: titles and texts for the test's report.
+    """
+
+    def __init__(self, session: Session, test: str, sections: list[tuple[str, str]]) -> None:
+        self.imports: Imports | None = None
+        self._session = session
+        self._test = test
+        self._sections = sections
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Around launches that a line tells of: it goes when they have ended; a rank that skips skips the test."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
+        finally:
+            self._session.line.clear()
+
+    def verification(self, settings: Settings, variant: Variant) -> Verification:
+        """What holding a variant against a single process came to, where that is wanted."""
+        __tracebackhide__ = True
+        if not settings.verify or variant.strategy is None:
+            return Verification()
+        self._session.line.show(f"{self._test} {variant.name}: comparing with a single process")
+        job = VerifyJob(variant.subject, variant.strategy, settings)
+        return self._launch(settings, variant, verify_launch, job).rank(0)
+
+    def counted(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with what one of their steps does, counted in a launch of their own, where that is wanted."""
+        __tracebackhide__ = True
+        if not (settings.counted or settings.counted_only):
+            return list(variants)
+        with self.shown():
+            return [replace(variant, counts=self._counts(settings, variant)) for variant in variants]
+
+    def _counts(self, settings: Settings, variant: Variant) -> Counts:
+        __tracebackhide__ = True
+        self._session.line.show(f"{self._test} {variant.name}: counting")
+        job = self._job(settings, variant, Plan(settings.warmup, 1))
+        return merged(self._launch(settings, variant, count_launch, job).values)
+
+    def profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
+        __tracebackhide__ = True
+        if not settings.profile:
+            return list(variants)
+        with self.shown():
+            return [replace(variant, profile=self._profile(settings, variant)) for variant in variants]
+
+    def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
+        __tracebackhide__ = True
+        self._session.line.show(f"{self._test} {variant.name}: under the profiler")
+        job = self._job(settings, variant, Plan(settings.warmup, 1))
+        return profile.merged(self._launch(settings, variant, profile_launch, job).values)
+
+    def timed(self, settings: Settings) -> Run:
+        """What launches a variant; keeps what its ranks printed in its first launch for the test's report.
+
+        What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
+        """
+        launched: Counter[str] = Counter()
+        picked: dict[int, tuple[str, str]] = {}
+
+        def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
+            __tracebackhide__ = True
+            label = f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other
+            size = variant.environment.world_size
+            loader = loader_settings(picked[size][0]) if size in picked else settings.loader
+            job = self._job(replace(settings, loader=loader), variant, plan)
+            result = self._launch(
+                settings, variant, run_launch, replace(job, seed=launched[label], diagnosed=diagnosed)
+            )
+            launched[label] += 1
+            if launched[label] == 1:
+                self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
+            first, *others = result.values
+            if first.picked is not None:
+                picked[size] = first.picked
+            return (replace(first, picked=picked.get(size)), *others), result.seconds
+
+        return run
+
+    def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
+        """What the ranks of one launch report that may use so many bytes each; None for what the device has.
+
+        Raises:
+            RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
+        """
+        __tracebackhide__ = True
+        job = self._job(replace(settings, communication=False), variant, plan)  # it keeps a copy of what is trained
+        return self._launch(settings, variant, probe_launch, job, memory_limit).values
+
+    def _job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
+        counts = (variant.samples_per_step, variant.tokens_per_step)
+        return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
+
+    def _launch(
+        self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object
+    ) -> LaunchResult[T]:
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group."""
+        __tracebackhide__ = True
+        run = self._session.launcher.run
+        if self.imports is not None:
+            run = partial(self.imports.run, run, variant)
+        return run(
+            function,
+            *args,
+            world_size=variant.environment.world_size,
+            backend=variant.environment.backend,
+            device=variant.environment.device,
+            timeout=settings.timeout,
+            mode=variant.mode,
+            preload=modules_of(variant.strategy),
+        )
