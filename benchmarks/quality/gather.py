@@ -1,0 +1,165 @@
+"""Launches of every condition, in rounds and in random order, written down as they end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.quality.conditions import LENGTHS, Calibration, Condition, injection
+from benchmarks.quality.launches import WARMUP, Campaign, Cell, Recorded, append, read, write
+from pytest_ddpperf.baselines.fingerprint import differences, environment
+from pytest_ddpperf.baselines.machine import machine_facts
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.environment import thread_count
+from pytest_ddpperf.records import Environment, Plan
+from pytest_ddpperf.session import PRELOADED
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
+
+CALIBRATING_LAUNCHES = 5
+SELDOM = 4  # a group that shares cores gets a turn in one round of so many
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a campaign is to measure, and for how many seconds, calibration apart."""
+
+    cells: tuple[Cell, ...]
+    conditions: tuple[Condition, ...]
+    seconds: float
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is launched next."""
+
+    cell: Cell
+    round: int
+    condition: Condition
+
+
+def gather(file: Path, wanted: Wanted, *, environ: dict[str, str]) -> Campaign:
+    """Measures until the time is up, adding to ``file`` if it is there; the campaign without its new launches.
+
+    Raises:
+        SettingError: the file is from another machine, or its folder does not exist.
+        BrokenFile: it is none of ours.
+    """
+    if not file.parent.is_dir():
+        raise SettingError(f"--data {file}: there is no folder {file.parent}")
+    clock = time.monotonic
+    with Launcher(preload=(*PRELOADED, "benchmarks.quality.steps")) as launcher:
+        here = _environments(launcher, wanted, thread_count(environ))
+        old = read(file) if file.exists() else Campaign(_now().isoformat(), here, {})
+        require_same_machine(file, old, here)
+        missing = [cell for cell in wanted.cells if cell not in old.calibrations]
+        calibrations = {**old.calibrations, **{cell: calibrated(launcher, cell) for cell in missing}}
+        campaign = replace(old, environments={**old.environments, **here}, calibrations=calibrations)
+        write(campaign, file)  # also mends a file that was cut off
+        until = clock() + wanted.seconds
+        offset = (_now() - dt.datetime.fromisoformat(old.began)).total_seconds() - clock()
+        with gzip.open(file, "at", encoding="utf-8") as out:
+            for turn in turns(wanted, campaign.launches):
+                if clock() >= until:
+                    break
+                append(measured(launcher, campaign.calibrations[turn.cell], turn, clock() + offset), out)
+    return campaign
+
+
+def turns(wanted: Wanted, there: Sequence[Recorded] = ()) -> Iterator[Turn]:
+    """Endless: which cell, which of its rounds, and which condition comes next.
+
+    Args:
+        wanted: the conditions of a round are in random order, and so are the cells.
+        there: launches that the rounds come after.
+    """
+    draw = random.Random(f"{wanted.seed} {len(there)}")  # noqa: S311  no secret
+    last = {cell: max((one.round for one in there if one.cell == cell), default=-1) for cell in wanted.cells}
+    fewest = min(cell.ranks for cell in wanted.cells)
+    turn = 0
+    while True:
+        cells = [cell for cell in wanted.cells if cell.ranks == fewest or turn % SELDOM == 0]
+        for cell in draw.sample(cells, len(cells)):
+            last[cell] += 1
+            launches = [condition for condition in wanted.conditions for _ in range(condition.launches)]
+            for condition in draw.sample(launches, len(launches)):
+                yield Turn(cell, last[cell], condition)
+        turn += 1
+
+
+def measured(launcher: Launcher, calibration: Calibration, turn: Turn, started: float) -> Recorded:
+    """One launch, run as the plugin runs its own; ``started`` in seconds since the campaign began."""
+    from benchmarks.quality.steps import Training
+
+    cell, length = turn.cell, LENGTHS[turn.cell.length]
+    subject = Training(length, injection(turn.condition, calibration), turn.condition.rank)
+    job = LaunchJob(subject, None, Settings(), Plan(WARMUP, length.steps), diagnosed=False)
+    result = launcher.run(run_launch, job, world_size=cell.ranks, backend="gloo", device="cpu", timeout=300)
+    ranks = result.values
+    return Recorded(
+        cell=cell,
+        round=turn.round,
+        condition=turn.condition.name,
+        started=started,
+        seconds=result.seconds,
+        step_times=tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True))),
+        typical=tuple(typical(rank.step_times) for rank in ranks),
+        resident=tuple(rank.memory.get("peak_resident", 0.0) for rank in ranks),
+        loss=tuple(rank.loss for rank in ranks),
+    )
+
+
+def calibrated(launcher: Launcher, cell: Cell) -> Calibration:
+    """What a cell's injections are made from: medians over launches of the slowest rank's figures."""
+    from benchmarks.quality.steps import ELEMENTS, Costs, calibrate
+
+    def slowest(figure: Callable[[Costs], float]) -> float:
+        return statistics.median(max(map(figure, ranks)) for ranks in launches)
+
+    launches = [
+        launcher.run(
+            calibrate, LENGTHS[cell.length], world_size=cell.ranks, backend="gloo", device="cpu", timeout=300
+        ).values
+        for _ in range(CALIBRATING_LAUNCHES)
+    ]
+    by_size = zip(
+        *([max(sent) for sent in zip(*(r.reduces for r in ranks), strict=True)] for ranks in launches), strict=True
+    )
+    reduces = dict(zip(ELEMENTS, map(statistics.median, by_size), strict=True))
+    return Calibration(slowest(lambda costs: costs.step), slowest(lambda costs: costs.product), reduces)
+
+
+def _environments(launcher: Launcher, wanted: Wanted, threads: int) -> dict[int, Environment]:
+    torch = launcher.machine()
+    return {
+        ranks: environment(
+            machine_facts(), device="cpu", backend="gloo", world_size=ranks, threads=threads, torch_version=torch.torch
+        )
+        for ranks in sorted({cell.ranks for cell in wanted.cells})
+    }
+
+
+def require_same_machine(file: Path, old: Campaign, here: Mapping[int, Environment]) -> None:
+    """Refuse to add to launches that these could not be compared with.
+
+    Raises:
+        SettingError: a keyed fact of the environment differs.
+    """
+    for ranks, env in here.items():
+        there = old.environments.get(ranks)
+        differs = () if there is None else differences(there, env)
+        if differs:
+            raise SettingError(f"{file} is from another machine ({', '.join(differs)}): give --data another file")
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(tz=dt.timezone.utc)

@@ -1,0 +1,210 @@
+"""Every rule on comparisons drawn from one campaign: how often it alarms, how long it takes, what it could see."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
+from benchmarks.quality.launches import Campaign, Cell, Recorded
+from benchmarks.quality.peers import RULES
+from benchmarks.quality.rates import Rate
+from benchmarks.quality.replay import Outcome, against_baseline, against_partner, seconds_of, steps_of
+from benchmarks.quality.resampling import (
+    Sides,
+    TooFew,
+    of_cell,
+    one_each,
+    partners,
+    separate,
+    side_by_side,
+    with_first,
+)
+from pytest_ddpperf.records import Interval
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.verdict import Verdict
+
+STORED = "stored baseline"
+PAIRED = "side by side"
+OURS = (STORED, PAIRED)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a rule made of one condition.
+
+    Attributes:
+        alarms: how often it was called slower.
+        inconclusive: how often it could not be told; None for rules that always can.
+        seconds: of measuring, median; None for rules without a run of their own. ``launches`` likewise.
+        mde: the smallest slowdown that a run could have seen, median.
+    """
+
+    alarms: Rate
+    inconclusive: Rate | None = None
+    seconds: float | None = None
+    launches: float | None = None
+    mde: float | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """By how much a condition's launches are slower than their round's unchanged ones: of typical and mean step."""
+
+    typical: float
+    mean: float
+    interval: Interval | None  # of the typical one
+
+
+@dataclass(frozen=True)
+class CellFindings:
+    """One length of steps in groups of one size.
+
+    Attributes:
+        step: seconds of a typical unchanged one.
+        rounds: recorded.
+        effects: by condition; without the unchanged one.
+        tallies: by rule, then by condition.
+    """
+
+    cell: Cell
+    step: float
+    rounds: int
+    effects: Mapping[str, Effect]
+    tallies: Mapping[str, Mapping[str, Tally]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a campaign amounts to."""
+
+    campaign: Campaign
+    comparisons: int
+    cells: tuple[CellFindings, ...]
+
+
+def judged(campaign: Campaign, comparisons: int, seed: int, settings: Settings | None = None) -> Findings:
+    """The findings of ``comparisons`` drawn for each rule, condition and cell; the same ones for the same seed.
+
+    Args:
+        campaign: with any number of launches; what these do not suffice for is left out.
+        comparisons: of every rate.
+        seed: of the drawing.
+        settings: that the plugin is run with (default: its own).
+    """
+    cells = sorted({one.cell for one in campaign.launches}, key=lambda cell: (cell.ranks, cell.length))
+    return Findings(
+        campaign,
+        comparisons,
+        tuple(_cell(campaign, cell, comparisons, seed, settings or Settings()) for cell in cells),
+    )
+
+
+def _cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings: Settings) -> CellFindings:
+    launches, env = campaign.launches, campaign.environments[cell.ranks]
+    unchanged = of_cell(launches, cell, UNCHANGED)
+    draws = {condition: _Draws(launches, cell, condition, settings) for condition in CONDITIONS}
+    ours: dict[str, tuple[Callable[[_Draws, random.Random], Sides], Callable[[Sides], Outcome]]] = {
+        STORED: (_Draws.separate, lambda sides: against_baseline(sides, env, settings)),
+        PAIRED: (_Draws.together, lambda sides: against_partner(sides, env, settings)),
+    }
+    tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (*ours, *RULES)}
+    for condition, drawn in draws.items():
+        draw = random.Random(f"{seed} {cell} {condition}")  # noqa: S311  no secret
+        try:
+            for rule, (sides, replay) in ours.items():
+                outcomes = [replay(sides(drawn, draw)) for _ in range(comparisons)]
+                tallies[rule][condition] = _tally(outcomes, drawn, paired=rule == PAIRED)
+            pairs = [drawn.launches(draw) for _ in range(comparisons)]
+        except TooFew:
+            continue
+        for rule, slower in RULES.items():
+            found = sum(slower(pair.new[0].step_times, pair.base[0].step_times) for pair in pairs)
+            tallies[rule][condition] = Tally(Rate(found, comparisons, drawn.independent_launches))
+    return CellFindings(
+        cell=cell,
+        step=statistics.median(typical(one.step_times) for one in unchanged) if unchanged else float("nan"),
+        rounds=len({one.round for one in launches if one.cell == cell}),
+        effects={name: effect for name in CONDITIONS if (effect := effect_of(launches, cell, name)) is not None},
+        tallies=tallies,
+    )
+
+
+class _Draws:
+    """The launches of one condition and how comparisons are drawn from them."""
+
+    def __init__(self, launches: Sequence[Recorded], cell: Cell, condition: str, settings: Settings) -> None:
+        self.base = of_cell(launches, cell, UNCHANGED)
+        self.first = of_cell(launches, cell, condition) if condition == FIRST else []
+        self.run = self.base if condition in (FIRST, UNCHANGED) else of_cell(launches, cell, condition)
+        self.pairs = partners(launches, cell, condition)
+        self.same = self.run is self.base
+        steps = steps_of(self.base[0]) if self.base else 1
+        each = statistics.fmean(seconds_of(one, steps) for one in self.base) if self.base else settings.max_time
+        self.wanted = int(settings.max_time / each) + 2  # a pilot, and the last one, which may run over
+
+    def separate(self, draw: random.Random) -> Sides:
+        """Two separate runs."""
+        sides = separate(self.base, self.run, (self.wanted, self.wanted), draw)
+        return with_first(sides, self.first, draw) if self.first else sides
+
+    def together(self, draw: random.Random) -> Sides:
+        """One run that measured both sides."""
+        sides = side_by_side(self.pairs, self.wanted // 2 + 1, draw)
+        return with_first(sides, self.first, draw) if self.first else sides
+
+    def launches(self, draw: random.Random) -> Sides:
+        """One launch of either side."""
+        return one_each(self.base, self.first or self.run, draw)
+
+    @property
+    def independent_launches(self) -> int:
+        """Pairs of launches without a common one."""
+        return len(self.base) // 2 if self.same else min(len(self.base), len(self.first or self.run))
+
+    def independent(self, used: float, *, paired: bool) -> int:
+        """Comparisons without a common launch, of which each uses so many of the new side."""
+        if paired:
+            return int(len(self.pairs) / used)
+        stored = min(self.wanted, len(self.base) // 2)
+        if self.same:
+            return int(len(self.base) / (stored + used))
+        return int(min(len(self.base) / stored, len(self.run) / used))
+
+
+def _tally(outcomes: Sequence[Outcome], drawn: _Draws, *, paired: bool) -> Tally:
+    launches = statistics.median(one.launches for one in outcomes)
+    independent = drawn.independent(launches, paired=paired)
+    verdicts = [one.verdict for one in outcomes]
+    seen = [one.mde for one in outcomes if one.mde is not None]
+    return Tally(
+        alarms=Rate(verdicts.count(Verdict.REGRESSED), len(outcomes), independent),
+        inconclusive=Rate(verdicts.count(Verdict.INCONCLUSIVE), len(outcomes), independent),
+        seconds=statistics.median(one.seconds for one in outcomes),
+        launches=launches,
+        mde=statistics.median(seen) if seen else None,
+    )
+
+
+def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
+    """By how much a condition was really slower: geometric means over rounds; None where no round tells."""
+    if condition == UNCHANGED:
+        return None
+    unchanged: dict[int, list[Recorded]] = {}
+    for one in of_cell(launches, cell, UNCHANGED):
+        unchanged.setdefault(one.round, []).append(one)
+    pairs = [(one, unchanged[one.round]) for one in of_cell(launches, cell, condition) if one.round in unchanged]
+    if not pairs:
+        return None
+
+    def ratios(statistic: Callable[[Recorded], float]) -> list[float]:
+        return [statistic(one) / statistics.geometric_mean(map(statistic, others)) for one, others in pairs]
+
+    low, interval = center(ratios(lambda one: typical(one.step_times)), "ratio")
+    mean, _ = center(ratios(lambda one: one.mean), "ratio")
+    ends = None if interval is None else Interval(interval.low - 1, interval.high - 1, interval.confidence)
+    return Effect(low - 1, mean - 1, ends)

@@ -1,0 +1,61 @@
+"""How often something happened among comparisons that share their launches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pytest_ddpperf.records import Interval
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of comparisons.
+
+    Attributes:
+        found: comparisons in which it happened.
+        of: comparisons.
+        independent: how many comparisons without a common launch the data allow at most.
+    """
+
+    found: int
+    of: int
+    independent: int
+
+    @property
+    def value(self) -> float:
+        """The share, from 0 to 1."""
+        return self.found / self.of
+
+    @property
+    def interval(self) -> Interval:
+        """Where the true rate lies: resampled comparisons share launches, so only independent ones count."""
+        return clopper_pearson(self.value * self.effective, self.effective)
+
+    @property
+    def effective(self) -> int:
+        """The number of comparisons that the interval rests on."""
+        return max(1, min(self.of, self.independent))
+
+
+def clopper_pearson(found: float, of: float, confidence: float = CONFIDENCE) -> Interval:
+    """The exact binomial interval (Clopper and Pearson 1934), by the quantiles of the beta distribution.
+
+    Args:
+        found: successes; a fraction of one is allowed, for a rate applied to an effective sample size.
+        of: trials.
+        confidence: two-sided.
+    """
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = 0.0 if found <= 0 else float(betaincinv(found, of - found + 1, tail))
+    high = 1.0 if found >= of else float(betaincinv(found + 1, of - found, 1 - tail))
+    return Interval(low, high, confidence)
+
+
+def suite_rate(rate: float, benchmarks: int) -> float:
+    """How often at least one of so many independent benchmarks gives an alarm."""
+    return -math.expm1(benchmarks * math.log1p(-rate)) if rate < 1 else 1.0

@@ -1,0 +1,8 @@
+"""The benchmarks are no part of what is installed: they are imported from the checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

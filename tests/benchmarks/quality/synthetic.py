@@ -1,0 +1,45 @@
+"""Made-up campaigns: lognormal launches of steps that last a tenth of a second, so that ten of them fill a launch."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from benchmarks.quality.conditions import CONDITIONS, Calibration
+from benchmarks.quality.launches import Campaign, Cell, Recorded
+from pytest_ddpperf.records import Environment
+
+CELL = Cell("12ms", 2)
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+STEP, STEPS, START_UP = 0.1, 10, 0.2
+
+
+def drawing(seed: int = 0) -> random.Random:
+    return random.Random(seed)  # noqa: S311  no secret
+
+
+def recorded(number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0) -> Recorded:
+    seconds = START_UP + math.fsum(step_times)
+    typical = (step_times[0], step_times[0])
+    return Recorded(CELL, number, condition, started, seconds, step_times, typical, (1e8, 1e8), (1.0, 1.0))
+
+
+def campaign(
+    rounds: int,
+    *,
+    launch_spread: float = 0.003,
+    step_spread: float = 0.01,
+    drift: Callable[[int], float] = lambda _: 1.0,
+) -> Campaign:
+    """Rounds of all conditions; ``drift`` is by how much all steps of a round last longer."""
+    draw = drawing()
+    launches: list[Recorded] = []
+    for number in range(rounds):
+        for condition in (one for one in CONDITIONS.values() for _ in range(one.launches)):
+            level = STEP * drift(number) * draw.lognormvariate(0, launch_spread)
+            added = [condition.work + condition.communication if i % condition.every == 0 else 0 for i in range(STEPS)]
+            steps = tuple(level * (1 + more) * draw.lognormvariate(0, step_spread) for more in added)
+            launches.append(recorded(number, condition.name, steps, started=float(len(launches))))
+    calibration = Calibration(STEP, 1e-6, {16: 1e-4})
+    return Campaign("2026-01-12T08:00:00+00:00", {2: ENVIRONMENT}, {CELL: calibration}, tuple(launches))

@@ -1,0 +1,108 @@
+"""Made-up launches through the real judge: what must come out is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
+from benchmarks.quality.replay import (
+    NAME,
+    Dealer,
+    against_baseline,
+    against_partner,
+    seconds_of,
+    steps_of,
+    stored,
+)
+from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
+from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.verdict import Verdict
+from tests.benchmarks.quality.synthetic import CELL, ENVIRONMENT, campaign, drawing, recorded
+
+SETTINGS = Settings()
+STEADY = campaign(60)
+SAME = of_cell(STEADY.launches, CELL, UNCHANGED)
+VARIANT = Variant(NAME, None, None, None, ENVIRONMENT)
+
+
+def runs(condition: str) -> Sides:
+    return separate(SAME, of_cell(STEADY.launches, CELL, condition), (52, 52), drawing())
+
+
+def test_launches_are_dealt_in_order_and_move_the_clock_by_the_steps_that_were_asked_for() -> None:
+    """Launches take 0.2 s besides their steps: 0.2 + 2 x 0.1, then 0.2 + 3 x 0.3."""
+    dealer = Dealer([recorded(0, UNCHANGED, (0.1,) * 4), recorded(1, UNCHANGED, (0.3,) * 4)])
+    ranks, seconds = dealer.run(VARIANT, Plan(5, 2), diagnosed=True)
+    assert [rank.step_times for rank in ranks] == [(0.1, 0.1)] * 2
+    assert seconds == dealer.clock() == pytest.approx(0.4)
+    dealer.run(VARIANT, Plan(5, 3), diagnosed=False)
+    assert dealer.clock() == pytest.approx(1.5)
+    assert dealer.dealt == {False: 2}
+
+
+def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
+    assert steps_of(recorded(0, UNCHANGED, (0.1,) * 40)) == 10  # a second's worth
+    assert steps_of(recorded(0, UNCHANGED, (0.001,) * 40)) == 40  # no more were recorded
+    assert seconds_of(recorded(0, UNCHANGED, (0.1,) * 40), 10) == pytest.approx(1.2)
+
+
+def test_a_baseline_takes_all_the_time_of_a_save() -> None:
+    """A pilot of 0.7 s and launches of 1.2 s: 49 fit into 60 s; looks come at 8, 16, 32 and with what time is left."""
+    record = stored(SAME[:60], ENVIRONMENT, SETTINGS)
+    (samples,) = (series.samples for series in record.series if series.metric == "step_time")
+    assert len(samples) in (48, 49)
+    assert record.plan == Plan(5, 10)
+
+
+def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
+    """One pilot and eight launches."""
+    outcome = against_baseline(runs(UNCHANGED), ENVIRONMENT, SETTINGS)
+    assert outcome.verdict is Verdict.UNCHANGED
+    assert outcome.launches == 9
+    assert outcome.seconds == pytest.approx(0.7 + 8 * 1.2, rel=0.02)
+
+
+def test_a_tenth_slower_is_found_and_confirmed() -> None:
+    """A pilot, eight launches that make it a suspect, and eight fresh ones."""
+    outcome = against_baseline(runs("+10%"), ENVIRONMENT, SETTINGS)
+    assert outcome.verdict is Verdict.REGRESSED
+    assert outcome.launches == 17
+    assert outcome.change == pytest.approx(0.10, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("condition", "verdict"), [(UNCHANGED, Verdict.UNCHANGED), ("+5%", Verdict.REGRESSED), ("+10%", Verdict.REGRESSED)]
+)
+def test_side_by_side(condition: str, verdict: Verdict) -> None:
+    sides = side_by_side(partners(STEADY.launches, CELL, condition), 26, drawing())
+    outcome = against_partner(sides, ENVIRONMENT, SETTINGS)
+    assert outcome.verdict is verdict
+    assert outcome.change == pytest.approx(CONDITIONS[condition].work, abs=0.01)
+
+
+def test_what_slows_whole_rounds_cancels_out_side_by_side_only() -> None:
+    """Rounds slow down to 1.6 times: a stored baseline is overtaken, partners are not."""
+    drifting = campaign(60, drift=lambda number: 1 + 0.01 * number).launches
+    same = of_cell(drifting, CELL, UNCHANGED)
+    apart = separate(same, same, (52, 52), drawing())
+    together = side_by_side(partners(drifting, CELL, UNCHANGED), 26, drawing())
+    assert against_baseline(apart, ENVIRONMENT, SETTINGS).verdict is not Verdict.UNCHANGED
+    assert against_partner(together, ENVIRONMENT, SETTINGS).verdict is Verdict.UNCHANGED
+
+
+def test_a_short_recording_is_a_short_time_to_measure() -> None:
+    """Six launches of 1.2 s: screening gets half of 7.2 s, and nothing is dealt twice."""
+    few = Sides(tuple(SAME[:6]), tuple(SAME[6:12]))
+    assert against_baseline(few, ENVIRONMENT, SETTINGS).launches <= 6
+
+
+def test_each_side_has_launches_of_its_own() -> None:
+    dealer = Dealer([recorded(0, UNCHANGED, (0.1,) * 4)], [recorded(0, UNCHANGED, (0.3,) * 4)])
+    for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
+        ranks, _ = dealer.run(replace(VARIANT, other=other), Plan(5, 2), diagnosed=False)
+        assert ranks[0].step_times == (step,) * 2
+    assert dealer.dealt == {False: 1, True: 2}
