@@ -30,7 +30,7 @@ BATCH = 32
 DEGREES = 15.0
 
 
-@pytest.mark.ddpperf(launches=3, max_time=12)
+@pytest.mark.ddpperf(launches=3, max_time=8)
 @pytest.mark.parametrize("loader", ["workers=0", "workers=2,persistent_workers=true", "auto"])
 def test_packed_digits(ddpperf: Ddpperf, loader: str) -> None:
     ddpperf.check(packed_digits(BATCH), strategy="ddp", loader=loader, name=loader.partition(",")[0])

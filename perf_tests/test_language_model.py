@@ -9,7 +9,7 @@ from pytest_ddpperf import Ddpperf
 from .language_model import LARGER, SMALL, language_model
 
 
-@pytest.mark.ddpperf(launches=4, max_time=16)
+@pytest.mark.ddpperf(launches=4, max_time=12)
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
 def test_small(ddpperf: Ddpperf, strategy: str) -> None:
     ddpperf.check(language_model(SMALL, batch_size=8), strategy=strategy)

@@ -14,7 +14,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-BATCH = 8
+BATCH = 4
 
 STRATEGIES = ["naive", "flat", "overlap", "overlap_coalesced", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
 

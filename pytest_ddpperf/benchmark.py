@@ -31,7 +31,7 @@ class Benchmarks:
     """Runs the benchmarks of one test.
 
     Attributes:
-        last: the measurement that was made last.
+        last: what the last call measured.
         passes: the launches.
 
     Args:
@@ -46,7 +46,7 @@ class Benchmarks:
         self._sections = sections
         self._names: set[tuple[str, int]] = set()
         self.passes = Passes(session, test, sections)
-        self.last: Measurement | None = None
+        self.last: tuple[Measurement, ...] = ()
 
     def _require_names(self, variants: Sequence[Variant]) -> None:
         """Refuse what results and baselines of this test could not tell apart."""
@@ -119,7 +119,7 @@ class Benchmarks:
         if settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, 0.0, 0.0)
-            self.last = _last(variants, measurements)
+            self.last = _own(variants, measurements)
             return measurements
         variants = self.passes.profiled(settings, variants)
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
@@ -130,7 +130,7 @@ class Benchmarks:
         )
         with self.passes.shown():
             measurements = measure(variants, budget, self.passes.timed(settings), observer)
-        self.last = _last(variants, measurements)
+        self.last = _own(variants, measurements)
         return measurements
 
     def _verified(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
@@ -197,9 +197,9 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
     return Result(test, measured, (), Verdict.BROKEN, None, "not compared", (reason,))
 
 
-def _last(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> Measurement:
-    """The last measurement of this side."""
-    return [one for variant, one in zip(variants, measurements, strict=True) if not variant.other][-1]
+def _own(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """The measurements of this side."""
+    return tuple(one for variant, one in zip(variants, measurements, strict=True) if not variant.other)
 
 
 def _stored_steps(found: Found) -> int | None:

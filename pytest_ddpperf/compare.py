@@ -65,7 +65,7 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
             *measurement.findings,
             *findings_of(measurement),
             *lost,
-            *([] if found.counterpart else fewer_counts(comparisons)),
+            *fewer_counts(comparisons, found),
         ),
         differs=found.differs,
         counterpart=found.counterpart,
@@ -94,11 +94,11 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
     )
 
 
-def fewer_counts(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:
     """A sentence for each count that fell: no noise explains it, so the baseline no longer guards what was won."""
     return tuple(
-        f"{one.series.metric} is {now} per step, {then} in the baseline: "
-        "the baseline is stale, --ddpperf-save renews it"
+        f"{one.series.metric} is {now} per step, {then} in {_base_words(found)}"
+        + ("" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it")
         for one in comparisons
         if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
         for then, now in [quantity_texts(one.series.metric, [one.baseline, one.series.value])]

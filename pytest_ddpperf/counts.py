@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,13 @@ _SHOWN = 5  # changes that are named; the others are only told to be there
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _SIBLINGS = {"collective_calls": ("collective_bytes", "bytes"), "collective_bytes": ("collective_calls", "calls")}
+
+
+COLLECTIVES = (
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),
+    *("send", "recv", "barrier"),
+)
+"""The names by which calls of collectives are counted, point-to-point ones too."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,18 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     if not lines and then.totals[metric] != now.totals[metric]:
         lines.append(f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}")
     return lines + _rank_text(metric, then, now)
+
+
+def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
+    """What is wrong with the names of expected counts, in a sentence; None where they are those of counts."""
+    for words, known, kind in ((collectives, COLLECTIVES, "collective"), (totals, counts.totals, "count")):
+        for word in words:
+            if word not in known:
+                names = [*known, *(["collectives"] if kind == "count" else [])]
+                close = difflib.get_close_matches(word, names, n=1)
+                hint = f"did you mean {close[0]}? " if close else ""
+                return f"there is no {kind} {word}; {hint}There are {', '.join(known)}"
+    return None
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:

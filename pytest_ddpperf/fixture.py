@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.batch_size import PLAN, BatchSize, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
-from pytest_ddpperf.counts import unexpected
+from pytest_ddpperf.counts import misnamed, unexpected
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next
@@ -19,6 +19,7 @@ from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies import resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.units import format_count
 from pytest_ddpperf.variants import Asked, GivenStrategy, GivenWays, Subject, several, variant
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
@@ -203,7 +204,7 @@ class Ddpperf:
         """Fails the test unless a step does exactly this often what is named; all counts are per optimizer step.
 
         Args:
-            measurement: whose counts (default: the last one of this test).
+            measurement: whose counts (default: those of all that the last call of this test measured).
             collectives: calls by collective, ``{"all_reduce": 3}``; there may be no others.
             totals: any other count: ``flops=...``, ``optimizer_steps=1``, ``synchronisations=0``.
 
@@ -212,18 +213,22 @@ class Ddpperf:
             SettingError: there is no such count, or nothing was counted.
         """
         __tracebackhide__ = True
-        measured = measurement or self._benchmarks.last
-        if measured is None or measured.counts is None:
+        measured = self._benchmarks.last if measurement is None else (measurement,)
+        if not measured or any(one.counts is None for one in measured):
             raise SettingError(
                 "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
             )
-        for metric in totals:
-            if metric not in measured.counts.totals:
-                known = ", ".join(measured.counts.totals)
-                raise SettingError(f"ddpperf.expect({metric}=...): there is no such count; there are {known}")
-        lines = unexpected(measured.counts, collectives, totals)
+        lines: list[str] = []
+        for one in measured:
+            assert one.counts is not None  # noqa: S101  see above
+            unknown = misnamed(one.counts, collectives or (), totals)
+            if unknown is not None:
+                raise SettingError(f"ddpperf.expect: {unknown}")
+            different = unexpected(one.counts, collectives, totals)
+            if different:
+                lines += [*different, f"  benchmark {one.name}, {format_count(one.world_size, 'rank')}"]
         if lines:
-            raise UnexpectedCount("\n".join([*lines, f"  benchmark {measured.name}, {measured.world_size} ranks"]))
+            raise UnexpectedCount("\n".join(lines))
 
     def find_batch_size(
         self,

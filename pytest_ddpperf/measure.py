@@ -18,6 +18,7 @@ from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies import Strategy
+from pytest_ddpperf.units import format_count
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbours, short enough for many launches
@@ -94,7 +95,7 @@ class Next:
 class Run(Protocol):
     """Runs one launch of a variant; gives back what each rank reports and how long the launch took, in seconds.
 
-    ``diagnosed``: whether the timed steps are to be followed by those that tell where time and memory go.
+    ``diagnosed``: whether the timed steps are to be followed by those that tell where the time goes.
     """
 
     def __call__(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
@@ -169,7 +170,8 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
                     seen = health()  # ends the watch, whatever became of the launch
                 launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=seen))
             round_seconds = observer.clock() - begun
-        measurements = tuple(_measurement(*parts, findings) for parts in zip(variants, plans, launches, strict=True))
+        remarks = [*findings, *_shortage(len(launches[0]), budget)]
+        measurements = tuple(_measurement(*parts, remarks) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
         out_of_time = len(launches[0]) < wanted
         if verdict.action == "stop" or (out_of_time and verdict.action == "more"):
@@ -178,6 +180,13 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             findings.append(f"looked slower in {len(launches[0])} launches; judged by fresh ones alone")
             launches, limit = [[] for _ in variants], budget.max_time
         wanted = len(launches[0]) + verdict.launches
+
+
+def _shortage(made: int, budget: Budget) -> list[str]:
+    """A remark where the time was up before the launches that a first look takes."""
+    if made >= budget.launches:
+        return []
+    return [f"time for {made} of {format_count(budget.launches, 'launch')} only: raise --ddpperf-max-time"]
 
 
 def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[Plan], float]:
@@ -200,7 +209,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
 
 
 def diagnosed_launches(plan: Plan) -> int:
-    """In how many launches, from the first, it is looked where time and memory go."""
+    """In how many launches, from the first, it is looked where the time goes."""
     return FEWEST_LAUNCHES if plan.steps < FEW_STEPS else DIAGNOSED_LAUNCHES
 
 

@@ -145,7 +145,12 @@ def _recipe(
     if not isinstance(subject, Workload):
         meant = ", ".join(f"{name}={value}" for name, value in recipe.items())
         return {}, (f"{meant} is for a Workload: this step sees to that itself",) if recipe else ()
-    if subject.batch is not None and "loader" in recipe and "loader" not in knobs:
+    if subject.batch is not None and "loader" in recipe and "loader" in knobs:
+        raise SettingError(
+            f"loader={recipe['loader']!r}: this Workload has one batch, made once; give it loader=, a factory of a "
+            "DataLoader, instead of batch="
+        )
+    if subject.batch is not None and "loader" in recipe:
         left_out = recipe.pop("loader")
         return recipe, (f"loader={left_out} has no meaning here: this workload has one batch for all steps",)
     return recipe, ()

@@ -166,6 +166,10 @@ def test_own_step(ddpperf):
     ddpperf.check(lambda ctx: lambda: 1.0, precision="bf16")
 
 
+def test_one_batch_and_a_loader(ddpperf):
+    ddpperf.check(workload, loader="auto")
+
+
 def test_wrong_option(ddpperf):
     ddpperf.check(workload, strategy="ddp[bucket_cap=5]")
 
@@ -185,10 +189,11 @@ def test_batch_size(ddpperf):
 """,
         "-rs",
     )
-    run.assert_outcomes(passed=2, failed=4, skipped=1)
+    run.assert_outcomes(passed=2, failed=5, skipped=1)
     run.stdout.fnmatch_lines(
         [
             "precision='bf16': is for a Workload; this step has to see to it itself",
+            "loader='auto': this Workload has one batch, made once; *",
             "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean 'bucket_cap_mb'? it takes *",
             "ddpperf.compare(strategies=[[]'ddp'[]], over='ddp'): expected two or more strategies*",
             "find_batch_size on CPU needs a limit*",
@@ -228,6 +233,15 @@ def test_it(ddpperf):
     ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
 """
     counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    both = """
+def test_both(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", "flat"])
+    ddpperf.expect(collectives={"all_reduce": 1})
+"""
+    run, _ = run_suite(inner, both, *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 4", "  benchmark naive, 2 ranks"])
+
     run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
     run.assert_outcomes(passed=1)
     run, (result,) = run_suite(inner, test.format("flat", 1), *counted)

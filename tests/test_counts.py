@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_ddpperf.counts import Counts, difference_text, merged
+from pytest_ddpperf.counts import COLLECTIVES, Counts, difference_text, merged, misnamed
 
 MIB = 2.0**20
 
@@ -142,6 +142,15 @@ def test_a_total_without_details_changes_by_its_own_name() -> None:
     assert difference_text("operators", counts({}, operators=3.0), counts({}, operators=4.0)) == [
         "operators 3 -> 4 per step (+1)"
     ]
+
+
+def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
+    known = counts({"collective_calls": {"all_reduce": 3}}, flops=1e6)
+    assert misnamed(known, ["all_reduce", "send"], ["flops"]) is None
+    listed = f"There are {', '.join(COLLECTIVES)}"
+    assert misnamed(known, ["allreduce"], []) == f"there is no collective allreduce; did you mean all_reduce? {listed}"
+    found = misnamed(known, [], ["collective"])
+    assert found == "there is no count collective; did you mean collectives? There are collective_calls, flops"
 
 
 def test_ranks_that_have_come_to_differ_are_told() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -102,18 +103,24 @@ def parameters_of_units(
 def gradients_kept() -> Iterator[None]:
     """Within, backward shards gradients without the other ranks': what it would add up over them it leaves as it is.
 
-    FSDP's own ``no_sync`` keeps gradients whole, which the optimizer of the shards cannot step with. What sends them is
-    looked up in torch.distributed at each call, by the name that this version of torch has for it.
+    FSDP's own ``no_sync`` keeps gradients whole, which the optimizer of the shards cannot step with. Only what FSDP's
+    modules send is kept back; a model's own collectives go on.
     """
-    names = {"reduce_scatter_single": _own_chunk, "reduce_scatter_tensor": _own_chunk, "all_reduce": _as_it_is}
-    before = {name: getattr(dist, name) for name in names if hasattr(dist, name)}
-    for name in before:
-        setattr(dist, name, names[name])
+    modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
+    for module in modules:
+        module.dist = _Silenced()
     try:
         yield
     finally:
-        for name, function in before.items():
-            setattr(dist, name, function)
+        for module in modules:
+            module.dist = dist
+
+
+class _Silenced:
+    """torch.distributed, but for what adds gradients up, by the names that versions of torch have for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _SILENCED.get(name) or getattr(dist, name)
 
 
 def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name
@@ -122,3 +129,11 @@ def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object)
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
     """Nothing is added to it."""
+
+
+_SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")
+_SILENCED: dict[str, Callable[..., None]] = {
+    "reduce_scatter_single": _own_chunk,
+    "reduce_scatter_tensor": _own_chunk,
+    "all_reduce": _as_it_is,
+}

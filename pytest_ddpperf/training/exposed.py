@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,16 +42,20 @@ def blocks_for(steps: int, period: int = 1) -> Blocks:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Which blocks are synchronised, in order: both sides of each pair, in an order that is the same on all ranks."""
-    shuffled = random.Random(seed)  # noqa: S311 - the order of blocks is no secret
-    return tuple(side for _ in range(pairs) for side in shuffled.sample((True, False), 2))
+    """Which blocks are synchronised, in order: both sides of each pair, in an order that is the same on all ranks.
+
+    Neighbouring pairs begin with the other side, and so do launches whose seeds are neighbours: what drifts over the
+    blocks then drifts for both sides.
+    """
+    return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 
 
 def alternating_blocks(local: Local, steps: int, period: int, device: torch.device, seed: int) -> BlockTimes | None:
     """The times of both kinds of steps on this rank; None where a step overflowed in fp16, so that they do not compare.
 
     All ranks have to call it together, with the same numbers. They begin the timed steps of a block together and meet
-    nowhere in it but where the steps do. After each block all that training changes is again what it was at first.
+    nowhere in it but where the steps do. After each block parameters, buffers, what optimizer and scaler keep and the
+    number of steps are again what they were at first; the learning rate, data and random numbers go on.
 
     Args:
         local: the step, and the way to keep its gradients on this rank.

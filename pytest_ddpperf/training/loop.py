@@ -45,7 +45,7 @@ class LaunchJob:
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
         seed: of what is drawn at random in the launch, the same on all ranks.
-        diagnosed: whether steps that tell where time and memory go follow the timed ones.
+        diagnosed: whether steps that tell where the time goes follow the timed ones.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -89,6 +89,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         updated = by_period(_without_skipped(step_times, skipped), step.period)
         last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
+        with collector_paused():
+            dist.barrier()
+            held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
         diagnosis = _diagnosis(ctx, job, step) if job.diagnosed else _Diagnosis()
     finally:
         step.close()
@@ -98,7 +101,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         skipped_steps=skipped,
         phases=diagnosis.phases,
         communication=diagnosis.communication,
-        held=diagnosis.held,
+        held=held,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
         device_memory=device_memory,
@@ -110,11 +113,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
 @dataclass(frozen=True)
 class _Diagnosis:
-    """Where time and memory of a rank go; see ``RankLaunch``."""
+    """Where the time of a rank goes; see ``RankLaunch``."""
 
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
-    held: tuple[int, ...] = ()
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
@@ -125,13 +127,11 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
 
     with collector_paused():
         dist.barrier()
-        held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
-        dist.barrier()
         phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
     blocks = None
     if step.local is not None and job.settings.communication:
         blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
-    return _Diagnosis(phases, blocks, held)
+    return _Diagnosis(phases, blocks)
 
 
 def _growth_steps(plan: Plan) -> int:

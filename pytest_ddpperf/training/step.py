@@ -112,8 +112,11 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
 
 
 def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Local | None:
-    """None in compiled training: what synchronises is part of its graph, and without it there would be another one."""
-    if settings.compile != "no":
+    """None in compiled training: what synchronises is part of its graph, and without it there would be another one.
+
+    Nor with an optimizer that is none of torch's: what it keeps could not be put back.
+    """
+    if settings.compile != "no" or not isinstance(trainer.optimizer, torch.optim.Optimizer):
         return None
     return Local(run, trainer.unsynchronised, trainer.snapshot, trainer.parallel.still_sent, trainer.skipped_steps)
 

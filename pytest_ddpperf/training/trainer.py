@@ -137,8 +137,14 @@ class Trainer:
             self._synchronise, self._loud = before
 
     def snapshot(self) -> Callable[[], None]:
-        """Keeps what training changes; what it gives puts that back."""
-        return snapshot(self.parallel.module, self.optimizer, self._scaler)
+        """Keeps what training changes; what it gives puts that back. The learning rate goes on."""
+        put_back, steps = snapshot(self.parallel.module, self.optimizer, self._scaler), self._steps
+
+        def restore() -> None:
+            put_back()
+            self._steps = steps  # clipping may end with one of them
+
+        return restore
 
     def update(self) -> None:
         """Clip, step the optimizer, let the learning rate rise. After an fp16 overflow only the scale changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import fsdp2, parallelise
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.sharding import gradients_kept
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +201,20 @@ def test_what_torch_would_do_wrong_or_fail_at_is_refused_in_clear(launcher: Laun
     for messages in run(launcher, refused, list(wanted)):
         for message, part in zip(messages, wanted.values(), strict=True):
             assert part in message
+
+
+def models_own_collective(ctx: RankContext) -> tuple[float, bool]:
+    """What a model's own all-reduce gives while FSDP keeps gradients, and whether what FSDP sends is silenced."""
+    sender: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+
+    ones = torch.ones(1)
+    with gradients_kept():
+        work = dist.all_reduce(ones, async_op=True)
+        assert work is not None
+        work.wait()
+        silenced = sender.dist.all_reduce(torch.ones(1)) is None and sender.dist is not dist
+    return ones.item(), silenced and sender.dist is dist
+
+
+def test_a_models_own_collectives_go_on_while_gradients_are_kept(launcher: Launcher) -> None:
+    assert run(launcher, models_own_collective) == ((2.0, True), (2.0, True))

@@ -39,11 +39,11 @@ def test_blocks_take_a_quarter_of_the_timed_steps(steps: int, period: int, block
     assert blocks_for(steps, period) == blocks
 
 
-def test_the_order_is_drawn_and_the_same_on_all_ranks() -> None:
-    orders = {sides(4, seed) for seed in range(20)}
-    assert len(orders) > 5
-    assert all(sorted(order[i : i + 2]) == [False, True] for order in orders for i in range(0, 8, 2))
-    assert sides(4, 3) == sides(4, 3)
+def test_no_side_comes_first_more_often_than_the_other() -> None:
+    """Neither within a launch nor from launch to launch: a drift is the same for both."""
+    assert sides(2, 0) == (True, False, False, True)
+    assert sides(2, 1) == (False, True, True, False)
+    assert sides(3, 2) == (True, False, False, True, True, False)
 
 
 def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:

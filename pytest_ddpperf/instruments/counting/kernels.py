@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from pytest_ddpperf.instruments.activity import activity_of
+
 _ARGUMENTS = re.compile(r"[<(].*", re.DOTALL)
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 
@@ -20,7 +22,7 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
         run()
         torch.cuda.synchronize()
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None
-    return work_in((event.activity_type(), event.name()) for event in results.events()) if results is not None else {}
+    return work_in((activity_of(event), event.name()) for event in results.events()) if results is not None else {}
 
 
 def work_in(events: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:

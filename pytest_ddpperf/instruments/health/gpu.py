@@ -14,6 +14,7 @@ from typing import Any
 from pytest_ddpperf.health import GpuHealth
 
 INTERVAL = 0.25  # seconds: the driver itself renews its figures a few times a second
+_PATIENCE = 5.0  # seconds for the last reading
 
 # Bits of nvmlClocksEventReasons (nvml.h). Idle is none of ours; what is set by an administrator is deliberate.
 REASONS: Mapping[int, str] = {
@@ -60,7 +61,9 @@ class GpuWatch:
     def stop(self) -> tuple[GpuHealth, ...]:
         """Each GPU since the start, in the driver's order."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE)
+        if self._thread.is_alive():  # a driver that does not answer must not hold up the tests
+            return ()
         return tuple(map(self._health, range(len(self._handles))))
 
     def _watch(self) -> None:
@@ -96,7 +99,7 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
         memory_clock=_told(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
         temperature=_told(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         power=_told(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
-        reasons=_told(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        reasons=_told(nvml, _reasons(nvml), handle),
     )
 
 
@@ -142,6 +145,13 @@ def gpu_health(
 def _of(values: Sequence[int | None], average: Callable[[list[int]], float], factor: float) -> float | None:
     known = [value for value in values if value is not None]
     return average(known) * factor if known else None
+
+
+def _reasons(nvml: Any) -> Callable[..., Any]:
+    """What tells why clocks are held back: newer drivers' libraries have another name for it."""
+    newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    older: Callable[..., Any] = nvml.nvmlDeviceGetCurrentClocksThrottleReasons if newer is None else newer
+    return older
 
 
 def _told(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:

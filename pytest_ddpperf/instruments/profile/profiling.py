@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.communication import RankProfile, Window
+from pytest_ddpperf.instruments.activity import activity_of
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.profile.events import STEP, Event, steps_of
 
@@ -67,7 +68,7 @@ def window_of(module: DistributedDataParallel) -> Window | None:
 def _event(event: Any, began: int) -> Event:
     return Event(
         name=event.name(),
-        activity=event.activity_type(),
+        activity=activity_of(event),
         start=(event.start_ns() - began) * _NANOSECOND,
         end=(event.end_ns() - began) * _NANOSECOND,
         nbytes=_nbytes(event) if event.name().startswith("gloo:") else None,

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_ddpperf.instruments.activity import activity_of
+
+
+def test_an_event_that_tells_is_believed() -> None:
+    assert activity_of(SimpleNamespace(activity_type=lambda: "gpu_memset")) == "gpu_memset"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "annotation", "activity"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "CUDA", False, "gpu_memcpy"),
+        ("Memset (Device)", "CUDA", False, "gpu_memset"),
+        ("void at::native::reduce_kernel<512>", "CUDA", False, "kernel"),
+        ("nccl:all_reduce", "CUDA", True, "cpu_op"),
+        ("aten::add", "CPU", False, "cpu_op"),
+    ],
+)
+def test_an_older_torch_lets_it_be_inferred(name: str, device: str, annotation: bool, activity: str) -> None:  # noqa: FBT001  a case
+    where = SimpleNamespace(name=device)
+    event = SimpleNamespace(name=lambda: name, device_type=lambda: where, is_user_annotation=lambda: annotation)
+    assert activity_of(event) == activity
