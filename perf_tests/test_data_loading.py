@@ -31,7 +31,10 @@ DEGREES = 15.0
 
 
 @pytest.mark.ddpperf(launches=3, max_time=8)
-@pytest.mark.parametrize("loader", ["workers=0", "workers=2,persistent_workers=true", "auto"])
+@pytest.mark.parametrize(
+    "loader",
+    ["workers=0", "auto", pytest.param("workers=2,persistent_workers=true", marks=pytest.mark.sweep)],
+)
 def test_packed_digits(ddpperf: Ddpperf, loader: str) -> None:
     ddpperf.check(packed_digits(BATCH), strategy="ddp", loader=loader, name=loader.partition(",")[0])
 

@@ -13,7 +13,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-pytestmark = pytest.mark.ddpperf(launches=3, max_time=12)
+pytestmark = pytest.mark.ddpperf(launches=3, max_time=6)
 
 WORLD_SIZES = [1, 2, 4]
 FLOOR = 0.25

@@ -43,7 +43,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.ddpperf(launches=3, max_time=60)
+@pytest.mark.ddpperf(launches=3, max_time=30)
 def test_strategies(ddpperf: Ddpperf) -> None:
     ddpperf.compare(language_model(SMALL, BATCH), strategies=STRATEGIES, over="naive")
 
