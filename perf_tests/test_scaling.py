@@ -24,6 +24,7 @@ def test_weak_scaling(ddpperf: Ddpperf) -> None:
     assert curve.efficiency(2) > FLOOR
 
 
+@pytest.mark.sweep
 def test_strong_scaling(ddpperf: Ddpperf) -> None:
     curve = ddpperf.scaling(language_model(SMALL, batch_size=16), world_sizes=WORLD_SIZES, mode="strong")
     assert curve.efficiency(2) > FLOOR

@@ -96,7 +96,7 @@ class Benchmarks:
         self, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, relate: Relate
     ) -> tuple[Result, ...]:
         __tracebackhide__ = True
-        judge = Judge(self._test, settings, found, relate)
+        judge = Judge(self._test, settings, found, relate, self._session.tests)
         self.measured(settings, self.passes.counted(settings, variants), judge)
         return judge.results
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT
+from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
 from pytest_ddpperf.records import Environment, Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.verdict import decide, mde, needed
+from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -33,9 +33,12 @@ class Rules:
 
     tolerance: float
     alpha: float
+    affordable: int = 0
 
 
-def compare(test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float) -> Result:
+def compare(
+    test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float, affordable: int = 0
+) -> Result:
     """The judgement on one measurement: each of its series against the baseline's, and the worst gated one for all.
 
     Args:
@@ -43,9 +46,10 @@ def compare(test: str, measurement: Measurement, found: Found, *, tolerance: flo
         measurement: what was measured.
         found: what the store knows for it. A foreign record is compared for display, never judged.
         tolerance: the worsening that the test accepts, as a fraction (absolute for differences).
-        alpha: two-sided significance level of this look.
+        alpha: two-sided significance level of each metric.
+        affordable: launches that a suspect would be confirmed by, at most.
     """
-    rules = Rules(tolerance, alpha)
+    rules = Rules(tolerance, alpha, affordable)
     comparisons = tuple(
         compare_counted(series, measurement, found)
         if series.scale == "exact"
@@ -143,11 +147,20 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         change=None if change is None else change.estimate,
         change_interval=None if change is None else change.interval,
         tolerance=tolerance,
-        mde=None if change is None or obstacle is not None else mde(change, alpha=rules.alpha, tolerance=tolerance),
+        mde=None if change is None or obstacle is not None else _mde(change, rules, tolerance),
         verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
         gated=series.gated,
         note=note if obstacle is None else obstacle,
+        suspicious=change is not None
+        and obstacle is None
+        and suspicious(change, better=series.better, tolerance=tolerance),
     )
+
+
+def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
+    """What this run would have found: a suspect is confirmed by as many launches as there is time for."""
+    best = intervals.with_launches(change, max(change.launches, rules.affordable))
+    return mde(best, alpha=rules.alpha, tolerance=tolerance)
 
 
 def compare_counted(series: Series, measurement: Measurement, found: Found) -> Comparison:
@@ -212,9 +225,10 @@ def spread_between_runs(series: Series, environment: Environment) -> float:
 def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
     """The change from the base: by rounds where both sides were measured in the same ones."""
     if found.counterpart is not None and len(series.samples) == len(base.samples):
-        return intervals.paired(series.samples, base.samples, scale=series.scale)
+        both: intervals.Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
+        return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
     spread = 0.0 if found.counterpart is not None else spread_between_runs(series, measurement.environment)
-    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread)
+    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread, trim=trim_of(series))
 
 
 def _base_words(found: Found) -> str:

@@ -9,16 +9,20 @@ from typing import TypeAlias
 
 from pytest_ddpperf.compare import compare
 from pytest_ddpperf.measure import Next
-from pytest_ddpperf.metrics import TIMED
+from pytest_ddpperf.metrics import REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.sequential import Phase, advance, alpha_per_look, begin, next_action
+from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
 from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
 Partners: TypeAlias = "Callable[[tuple[Measurement, ...]], Sequence[Found]]"
+
+
+TOLERANCE = 0.03
+SIDE_BY_SIDE_TOLERANCE = 0.015
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
@@ -35,22 +39,40 @@ class Judge:
         found: the baseline of each variant, in the variants' order; or what makes one of the measurements that follow
             those of the variants: of the same benchmarks under another revision.
         relate: adds to measurements what they amount to side by side: efficiency, speedup.
+        tests: of the whole suite, which has so many benchmarks or more: they share the false alarms.
     """
 
-    def __init__(self, test: str, settings: Settings, found: Sequence[Found] | Partners, relate: Relate) -> None:
+    def __init__(
+        self,
+        test: str,
+        settings: Settings,
+        found: Sequence[Found] | Partners,
+        relate: Relate,
+        tests: int = 1,
+    ) -> None:
         self.results: tuple[Result, ...] = ()
         self._test = test
         self._settings = settings
         self._found = found
         self._relate = relate
-        self._state = begin(settings.launches)
+        self._tests = tests
+        self._state = State(settings.launches, settings.launches)
 
     def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
         """Judge the variants and say what to measure next; times in seconds."""
         bases = self._found(measured) if callable(self._found) else self._found
+        benchmarks = self._tests - 1 + len(bases)
+        affordable = int(self._settings.max_time / 2 / round_seconds) if round_seconds > 0 else 0
         self.results = tuple(
             replace(
-                compare(self._test, point, base, tolerance=self._settings.tolerance, alpha=alpha_per_look()),
+                compare(
+                    self._test,
+                    point,
+                    base,
+                    tolerance=self._tolerance,
+                    alpha=alpha_of_metric(benchmarks, len(_judged(point))),
+                    affordable=affordable,
+                ),
                 seconds=elapsed,
             )
             for point, base in zip(self._relate(measured[: len(bases)]), bases, strict=True)
@@ -60,16 +82,25 @@ class Judge:
         statistical = [
             c for result in self.results for c in result.comparisons if c.gated and c.series.scale != "exact"
         ]
-        gated = [self._telling(c.verdict) for c in statistical]
+        suspects = {c.series.metric: None for c in statistical if c.suspicious and not self._settings.accepting}
         action = next_action(
             self._state,
-            gated,
+            [self._telling(c.verdict) for c in statistical],
+            suspects=bool(suspects),
             elapsed=elapsed,
             deadline=self._settings.max_time if self._state.phase is Phase.CONFIRM else screening(self._settings),
             launch_seconds=round_seconds,
         )
         self._state = advance(self._state, action)
-        return Next(action.action, action.launches)
+        named = tuple(metric for metric in suspects if metric not in REPEATED)
+        return Next(action.action, action.launches, named if action.action == "confirm" else ())
+
+    @property
+    def _tolerance(self) -> float:
+        """The worsening that is accepted: less where both sides are measured in the same minutes."""
+        if self._settings.tolerance is not None:
+            return self._settings.tolerance
+        return SIDE_BY_SIDE_TOLERANCE if callable(self._found) else TOLERANCE
 
     def _telling(self, verdict: Verdict) -> Verdict:
         """The verdict as it counts for going on: what is accepted as the new baseline is measured for all of its time.
@@ -78,6 +109,11 @@ class Judge:
         need not be confirmed to be slower.
         """
         return Verdict.INCONCLUSIVE if self._settings.accepting else verdict
+
+
+def _judged(measured: Measurement) -> list[str]:
+    """The metrics whose scatter decides: each can raise a false alarm, but for those that repeat another's verdict."""
+    return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in REPEATED]
 
 
 def screening(settings: Settings) -> float:

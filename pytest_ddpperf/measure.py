@@ -86,10 +86,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Next:
-    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones."""
+    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
+
+    Attributes:
+        suspects: the metrics that looked worse.
+    """
 
     action: Literal["stop", "more", "confirm"]
     launches: int = 0
+    suspects: tuple[str, ...] = ()
 
 
 class Run(Protocol):
@@ -177,7 +182,8 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
         if verdict.action == "stop" or (out_of_time and verdict.action == "more"):
             return measurements
         if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-            findings.append(f"looked slower in {len(launches[0])} launches; judged by fresh ones alone")
+            looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(len(launches[0]), 'launch')}"
+            findings.append(f"{looked}; judged by fresh ones alone")
             launches, limit = [[] for _ in variants], budget.max_time
         wanted = len(launches[0]) + verdict.launches
 

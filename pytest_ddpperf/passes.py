@@ -113,7 +113,11 @@ class Passes:
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
             result = self._launch(
-                settings, variant, run_launch, replace(job, seed=launched[label], diagnosed=diagnosed)
+                settings,
+                variant,
+                run_launch,
+                # Of the first launch, the pilot, nothing is kept but how long its steps take.
+                replace(job, seed=launched[label], diagnosed=diagnosed, growth=launched[label] > 0),
             )
             launched[label] += 1
             if launched[label] == 1:
@@ -137,6 +141,8 @@ class Passes:
 
     def _job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
         counts = (variant.samples_per_step, variant.tokens_per_step)
+        if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
+            settings = replace(settings, communication=not variant.environment.oversubscribed)
         return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
 
     def _launch(

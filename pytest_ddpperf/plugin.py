@@ -22,6 +22,7 @@ SESSION = pytest.StashKey["Session"]()
 REVISION = pytest.StashKey["Revision | None"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
+TESTS = pytest.StashKey[int]()  # that measure
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,6 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count the tests that measure."""
+    session.config.stash[TESTS] = sum("ddpperf" in getattr(item, "fixturenames", ()) for item in session.items)
+
+
 def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
     settings = config.stash[SETTINGS]
     for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
@@ -120,6 +126,7 @@ def _session(config: pytest.Config) -> Session:
             _given_options(config),
             config.stash[REVISION],
         )
+        config.stash[SESSION].tests = config.stash[TESTS]
     return config.stash[SESSION]
 
 

@@ -74,9 +74,11 @@ class Comparison:
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
         change_interval: where the change lies.
         tolerance: the change that the test accepts.
-        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability.
+        mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
+            it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
         note: why the verdict is what it is, where that is not plain from the numbers.
+        suspicious: whether it looks so much worse that fresh launches have to tell.
     """
 
     series: Series
@@ -88,6 +90,7 @@ class Comparison:
     verdict: Verdict
     gated: bool
     note: str = ""
+    suspicious: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Session:
         line: the terminal's live line, for progress.
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
+        tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Session:
         revision: Revision | None = None,
     ) -> None:
         self.settings = settings
+        self.tests = 1
         self.line = line
         self.results: list[Result] = []
         self.complaints: list[str] = []

@@ -122,7 +122,7 @@ class Settings:
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
     launches: int = _knob(
-        8,
+        6,
         positive_int,
         "launches before the first verdict; more are added until it is decided or max-time is spent",
         "N",
@@ -131,7 +131,13 @@ class Settings:
     timeout: float = _knob(
         120.0, seconds, "deadline of one launch: ranks that have not finished by then are shown and killed", "SECONDS"
     )
-    tolerance: float = _knob(0.03, fraction, "the worsening that a test accepts, such as 0.03 or 3%%", "FRACTION")
+    tolerance: float | None = _knob(
+        None,
+        optional(fraction, "auto"),
+        "the worsening that a test accepts, such as 0.03 or 3%%; auto: 3%% of a stored baseline, 1.5%% of another "
+        "revision, which is measured in the same minutes",
+        "FRACTION",
+    )
     fail_on: frozenset[Verdict] = _knob(
         frozenset({Verdict.REGRESSED, Verdict.BROKEN}), verdicts, "verdicts that fail a test, or none", "VERDICT[,...]"
     )
@@ -156,11 +162,12 @@ class Settings:
         text="only count: no times, no memory of the process; seconds for a benchmark, on any machine",
         flag=True,
     )
-    communication: bool = _knob(
-        default=True,
-        parse=switch,
-        text="measure exposed communication: steps with and without averaging gradients, in alternating blocks",
-        metavar="true|false",
+    communication: bool | None = _knob(
+        default=None,
+        parse=optional(switch, "auto"),
+        text="measure exposed communication: steps with and without averaging gradients, in alternating blocks; "
+        "auto: where no ranks share a core or a GPU",
+        metavar="true|false|auto",
     )
     profile: bool = _knob(
         default=False,

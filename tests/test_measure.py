@@ -113,12 +113,14 @@ def test_more_launches_are_added_to_those_there_are() -> None:
 
 
 def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
-    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 2, 60, 60), [Next("confirm", 3), Next("stop")])
+    (measured,), _, judge, _ = run_script(
+        [variant()], Budget(5, 0, 2, 60, 60), [Next("confirm", 3, ("step_time",)), Next("stop")]
+    )
     first, second = (look[0].launches for look in judge.looks)
     assert (len(first), len(second)) == (2, 3)
     assert measured.launches == second
     assert not set(map(id, first)) & set(map(id, second))
-    assert measured.findings == ("looked slower in 2 launches; judged by fresh ones alone",)
+    assert measured.findings == ("step_time looked worse in 2 launches; judged by fresh ones alone",)
 
 
 def test_variants_share_every_round_in_changing_order() -> None:

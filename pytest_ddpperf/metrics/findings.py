@@ -86,7 +86,7 @@ def unsettled_warmup(measurement: Measurement) -> str | None:
 
 
 def outlying_launches(measurement: Measurement) -> str | None:
-    """A sentence that names launches far from the others, which were kept; else None.
+    """A sentence that names launches far from the others; else None.
 
     Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
     than 5 %.
@@ -101,7 +101,7 @@ def outlying_launches(measurement: Measurement) -> str | None:
     if not far:
         return None
     noun = "launch" if len(far) == 1 else "launches"
-    return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; kept, not dropped"
+    return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; the slowest quarter hardly counts"
 
 
 def _starts_slowly(launch: Launch) -> bool:

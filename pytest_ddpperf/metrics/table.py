@@ -17,14 +17,17 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
-from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.intervals import Trim, center
 from pytest_ddpperf.stats.summaries import quantile, typical
 
 Samples = tuple[float, ...]
 
 FINAL_LOSS = "final_loss"
 RESIDENT = "peak_resident"
+TAIL = "step_time_tail"
 TIMED = frozenset({"step_time", "throughput", "token_throughput", "throughput_per_rank"})
+REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
+LONGEST = 2.0  # times the typical step
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Metric:
 
     def series(self, samples: Samples) -> Series:
         """The series that these samples make."""
-        value, interval = center(samples, self.scale)
+        value, interval = center(samples, self.scale, trim=_trim(self.name, self.better))
         return Series(
             metric=self.name,
             unit=self.unit,
@@ -81,9 +84,38 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     return tuple(metric.series(samples) for metric, samples in found if samples is not None)
 
 
+def trim_of(series: Series) -> Trim | None:
+    """Which launches of a metric count no further than the next ones: of times, those that other load made worse.
+
+    Of a quotient of two of them, those at either end.
+    """
+    return _trim(series.metric, series.better)
+
+
+def _trim(metric: str, better: Better) -> Trim | None:
+    if metric in {"scaling_efficiency", "speedup"}:
+        return "both"
+    if metric not in TIMED and metric != TAIL:
+        return None
+    return "high" if better == "lower" else "low"
+
+
 def step_time(measurement: Measurement) -> Samples:
     """Seconds of a typical step; a step lasts as long as its slowest rank."""
     return tuple(typical(launch.step_times) for launch in measurement.launches)
+
+
+def step_time_tail(measurement: Measurement) -> Samples:
+    """The mean step over the typical one: what the typical step is blind to, such as a pause in every tenth step.
+
+    No step counts as longer than twice the typical one: a single long pause of the machine says nothing about the code.
+    """
+    return tuple(_tail(launch.step_times) for launch in measurement.launches)
+
+
+def _tail(step_times: Sequence[float]) -> float:
+    usual = typical(step_times)
+    return math.fsum(min(step / usual, LONGEST) for step in step_times) / len(step_times) if usual > 0 else 1.0
 
 
 def throughput(measurement: Measurement) -> Samples | None:
@@ -139,6 +171,7 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 METRICS: tuple[Metric, ...] = (
     Metric("step_time", "s", "lower", "absolute", "ratio", step_time),
+    Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail),
     Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput),
     Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput),
     # The same number as throughput for a given world size: its verdict would only repeat that one's.

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from pytest_ddpperf.records import Interval, Scale
 
 CONFIDENCE = 0.95
+Trim = Literal["high", "low", "both"]
+# The shares that are cut off at the lower and at the upper end.
+_CUTS: dict[Trim | None, tuple[float, float]] = {
+    None: (0.0, 0.0),
+    "high": (0.0, 0.25),
+    "low": (0.25, 0.0),
+    "both": (0.2, 0.2),
+}
+_ROUNDING = 1e-9
+_FEWEST_TO_CUT = 5  # at both ends, which leaves three; a cut at one end alone would shift few samples against many
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
 
 
@@ -30,6 +41,8 @@ class Change:
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
         fixed_variance: the part that they would not: the baseline's own error and the spread between runs.
+        in_rounds: whether both sides were measured in the same rounds.
+        freedom: degrees of freedom of the new side's error and of the base's.
     """
 
     estimate: float
@@ -42,27 +55,32 @@ class Change:
     launches: int
     sampling_variance: float
     fixed_variance: float
+    in_rounds: bool = False
+    freedom: tuple[float, float] = (math.inf, math.inf)
 
 
 @dataclass(frozen=True)
-class _Moments:
-    """Sample size, mean and variance of one side; the variance is None for a single sample."""
+class _Center:
+    """Where one side lies: ``variance`` is the squared standard error, None for a single sample; ``df`` its freedom."""
 
     n: int
     mean: float
     variance: float | None
+    df: float
 
 
 @dataclass(frozen=True)
 class _Errors:
-    """Squared standard errors of both means; ``estimates`` are those that were estimated, with their freedom."""
+    """Squared standard errors of both means, and the degrees of freedom of either."""
 
     new: float
     base: float
-    estimates: tuple[tuple[float, int], ...]
+    freedom: tuple[float, float]
 
 
-def center(samples: Sequence[float], scale: Scale, confidence: float = CONFIDENCE) -> tuple[float, Interval | None]:
+def center(
+    samples: Sequence[float], scale: Scale, confidence: float = CONFIDENCE, trim: Trim | None = None
+) -> tuple[float, Interval | None]:
     """The typical value over launches and the t interval around it, in the samples' unit.
 
     Geometric (mean and interval of the logarithms) for ratios of positive samples, arithmetic otherwise.
@@ -71,6 +89,7 @@ def center(samples: Sequence[float], scale: Scale, confidence: float = CONFIDENC
         samples: one number for each launch.
         scale: how the metric is compared.
         confidence: of the interval.
+        trim: where samples count no further than the next ones; see ``_center``.
 
     Returns:
         The value, and its interval: None for a single sample.
@@ -79,16 +98,16 @@ def center(samples: Sequence[float], scale: Scale, confidence: float = CONFIDENC
         ValueError: there are no samples.
     """
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
-    moments = _moments([math.log(sample) for sample in samples] if logarithmic else samples)
+    side = _center([math.log(sample) for sample in samples] if logarithmic else samples, trim)
     back = _exp if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
-    value = samples[0] if min(samples) == max(samples) else back(moments.mean)
-    if moments.variance is None:
+    value = samples[0] if min(samples) == max(samples) else back(side.mean)
+    if side.variance is None:
         return value, None
-    if moments.variance == 0:
+    if side.variance == 0:
         return value, Interval(value, value, confidence)
-    half = t_quantile(0.5 + confidence / 2, moments.n - 1) * math.sqrt(moments.variance / moments.n)
-    return value, Interval(back(moments.mean - half), back(moments.mean + half), confidence)
+    half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
+    return value, Interval(back(side.mean - half), back(side.mean + half), confidence)
 
 
 def change(
@@ -98,14 +117,16 @@ def change(
     scale: Scale,
     confidence: float = CONFIDENCE,
     between_runs: float = 0.0,
+    trim: Trim | None = None,
 ) -> Change | None:
-    """The change from ``base`` to ``new``, two independent runs: Welch's interval over launches.
+    """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
     Two runs on one machine differ by more than the launches within either of them say: each has a deviation of its
-    own. That adds ``2 * between_runs**2`` to the squared standard error; it is taken as known, so it adds nothing to
-    the denominator of Satterthwaite's degrees of freedom (Welch 1947; Satterthwaite 1946). A side with a single launch
-    borrows the other side's scatter. Ratios with samples that are not positive have no logarithm: they are compared by
-    the difference of means, relative to the base's, with the base's error carried over to first order.
+    own. That adds ``2 * between_runs**2`` to the squared standard error; it is taken as known. The part that is
+    estimated has the freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear
+    out, when the scatter is looked at after each of them. A side with a single launch borrows the other side's scatter.
+    Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
+    to the base's, with the base's error carried over to first order.
 
     Args:
         new: one number for each new launch.
@@ -113,6 +134,7 @@ def change(
         scale: ``ratio`` or ``difference``.
         confidence: of the interval.
         between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
+        trim: as of ``center``, of either side.
 
     Returns:
         The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
@@ -123,8 +145,8 @@ def change(
     if not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
-    new_side = _moments([math.log(sample) for sample in new] if logarithmic else new)
-    base_side = _moments([math.log(sample) for sample in base] if logarithmic else base)
+    new_side = _center([math.log(sample) for sample in new] if logarithmic else new, trim)
+    base_side = _center([math.log(sample) for sample in base] if logarithmic else base, trim)
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
             return None
@@ -141,7 +163,12 @@ def change(
 
 
 def paired(
-    new: Sequence[float], base: Sequence[float], *, scale: Scale, confidence: float = CONFIDENCE
+    new: Sequence[float],
+    base: Sequence[float],
+    *,
+    scale: Scale,
+    confidence: float = CONFIDENCE,
+    trim: Trim | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
 
@@ -154,6 +181,7 @@ def paired(
         base: the other side's, of the same rounds in the same order.
         scale: ``ratio`` or ``difference``.
         confidence: of the interval.
+        trim: as of ``center``, of the differences.
 
     Returns:
         The change, or None as of ``change``.
@@ -166,16 +194,44 @@ def paired(
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
     size = 1.0
     if scale == "ratio" and not logarithmic:
-        size = abs(_moments(base).mean)
+        size = abs(_center(base, None).mean)
         if size == 0 and (any(new) or any(base)):
             return None
     pairs = zip(new, base, strict=True)
-    side = _moments([math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs])
-    errors = (
-        None if side.variance is None else _Errors(side.variance / side.n, 0.0, ((side.variance / side.n, side.n - 1),))
-    )
+    differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
+    side = _center(differences, trim)
     return _assemble(
-        side.mean, errors, known=0.0, scale=scale, logarithmic=logarithmic, launches=side.n, confidence=confidence
+        side.mean,
+        None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf)),
+        known=0.0,
+        scale=scale,
+        logarithmic=logarithmic,
+        launches=side.n,
+        confidence=confidence,
+        in_rounds=True,
+    )
+
+
+def with_launches(change: Change, launches: int) -> Change:
+    """What would be known of a change, had the new side so many launches, and they the same scatter.
+
+    The estimate and its interval stay what they are.
+    """
+    if change.standard_error is None:
+        return change
+    sampling = change.sampling_variance * change.launches / launches
+    new, base = change.freedom
+    freedom = max(1.0, (new + 1) * launches / change.launches - 1)
+    # The base's own error is estimated, the spread between runs is not; taking all for estimated errs to the safe side.
+    df = min(freedom, base)
+    total = sampling + change.fixed_variance
+    return replace(
+        change,
+        launches=launches,
+        sampling_variance=sampling,
+        standard_error=math.sqrt(total),
+        freedom=(freedom, base),
+        df=max(df, change.df),
     )
 
 
@@ -210,18 +266,20 @@ def _assemble(
     logarithmic: bool,
     launches: int,
     confidence: float,
+    in_rounds: bool = False,
 ) -> Change | None:
     """A change from its shift and its error's parts; ``known`` is the part that is not estimated from the samples."""
     back = from_log if logarithmic else float
     if not math.isfinite(shift):
         return None
     if errors is None:
-        return Change(back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, known)
-    total = errors.new + errors.base + known
+        return Change(back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, known, in_rounds)
+    estimated = errors.new + errors.base
+    total = estimated + known
     if not math.isfinite(total):
         return None
     standard_error = math.sqrt(total)
-    df = _satterthwaite(total, errors.estimates)
+    df = _freedom(errors.freedom, estimated, known)
     half = t_quantile(0.5 + confidence / 2, df) * standard_error
     return Change(
         estimate=back(shift),
@@ -234,50 +292,68 @@ def _assemble(
         launches=launches,
         sampling_variance=errors.new,
         fixed_variance=errors.base + known,
+        in_rounds=in_rounds,
+        freedom=errors.freedom,
     )
 
 
-def _satterthwaite(total: float, estimates: tuple[tuple[float, int], ...]) -> float:
-    """Degrees of freedom of a ``total`` squared standard error of which only ``estimates`` are not known exactly."""
-    inverse = math.fsum((variance / total) * (variance / total) / df for variance, df in estimates) if total > 0 else 0
-    return 1 / inverse if inverse > 0 else math.inf
+def _freedom(sides: tuple[float, float], estimated: float, known: float) -> float:
+    """Of the sum of an estimated variance and a known one (Satterthwaite 1946); the former has its worse part's."""
+    return min(sides) * ((estimated + known) / estimated) ** 2 if estimated > 0 else math.inf
 
 
-def _errors(new: _Moments, base: _Moments) -> _Errors | None:
+def _errors(new: _Center, base: _Center) -> _Errors | None:
     """The errors of both means; a single launch borrows the other side's scatter, two single ones know of none."""
     if new.variance is not None and base.variance is not None:
-        new_part, base_part = new.variance / new.n, base.variance / base.n
-        return _Errors(new_part, base_part, ((new_part, new.n - 1), (base_part, base.n - 1)))
-    variance = base.variance if new.variance is None else new.variance
-    if variance is None:
-        return None
-    new_part, base_part = variance / new.n, variance / base.n
-    return _Errors(new_part, base_part, ((new_part + base_part, max(new.n, base.n) - 1),))
+        return _Errors(new.variance, base.variance, (new.df, base.df))
+    if base.variance is not None:
+        return _Errors(base.variance * base.n, base.variance, (base.df, base.df))
+    if new.variance is not None:
+        return _Errors(new.variance, new.variance * new.n, (new.df, new.df))
+    return None
 
 
-def _relative_to(new: _Moments, base: _Moments) -> tuple[_Moments, _Moments]:
+def _relative_to(new: _Center, base: _Center) -> tuple[_Center, _Center]:
     """Both sides as fractions of the base's mean, whose own error counts by how much it moves the quotient."""
     size = abs(base.mean) or 1.0  # 0 only where both sides are nothing but zeros
     leverage = abs(new.mean) / size
     return (
-        _Moments(new.n, new.mean / size, None if new.variance is None else new.variance / size / size),
-        _Moments(
-            base.n,
-            base.mean / size,
-            None if base.variance is None else base.variance / size / size * leverage * leverage,
+        replace(new, mean=new.mean / size, variance=None if new.variance is None else new.variance / size / size),
+        replace(
+            base,
+            mean=base.mean / size,
+            variance=None if base.variance is None else base.variance / size / size * leverage * leverage,
         ),
     )
 
 
-def _moments(samples: Sequence[float]) -> _Moments:
-    """Mean and variance, computed from the first sample so that equal samples have exactly their value and 0."""
+def _center(samples: Sequence[float], trim: Trim | None) -> _Center:
+    """The mean, or a trimmed mean: samples of the share that is cut count no further than the next ones.
+
+    What disturbs a launch makes it worse, sometimes by much. A trimmed mean follows the launches that were left alone.
+    Its error is that of the winsorised samples (Tukey and McLaughlin 1963; Yuen 1974), with as many degrees of freedom
+    as samples are kept, less one. The share is exact for every number of samples, so that a sample may be cut in part:
+    sides with different numbers would otherwise be cut differently, and differ by that.
+    """
     if not samples:
         raise ValueError("an interval needs at least one launch")
-    n, first = len(samples), samples[0]
-    mean = first + math.fsum(sample - first for sample in samples) / n
+    n = len(samples)
     if n == 1:
-        return _Moments(n, mean, None)
-    return _Moments(n, mean, math.fsum((sample - mean) * (sample - mean) for sample in samples) / (n - 1))
+        return _Center(n, samples[0], None, 0.0)
+    low, high = _CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
+    ordered = sorted(samples)
+    begin, end = n * low, n * (1 - high)
+    weights = [max(0.0, min(i + 1, end) - max(i, begin)) for i in range(n)]
+    inside = [sample for sample, weight in zip(ordered, weights, strict=True) if weight > _ROUNDING]
+    first, last = inside[0], inside[-1]
+    kept = end - begin
+    # Computed from one of the samples, so that equal samples have exactly their value, and no variance.
+    mean = first + math.fsum(w * (sample - first) for sample, w in zip(ordered, weights, strict=True)) / kept
+    winsorised = [min(max(sample, first), last) for sample in ordered]
+    middle = first + math.fsum(one - first for one in winsorised) / n
+    squares = math.fsum((one - middle) * (one - middle) for one in winsorised)
+    freedom = kept - 1
+    return _Center(n, mean, squares / (kept * freedom), max(freedom, 1.0))
 
 
 def _exp(value: float) -> float:

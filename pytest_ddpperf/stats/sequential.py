@@ -1,9 +1,8 @@
-"""The stopping rule: when to add launches, when to stop, and when to start afresh because of a suspect.
+"""The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
 
-Launches are added in looks. Each phase takes at most four, with 1, 2, 4 and 8 times the first one's launches as far as
-the time allows, and every look tests at a quarter of the significance level (Bonferroni): looking again does not add to
-the false alarms. What looks slower in the screening phase is a suspect only; a second phase judges it by fresh launches
-alone.
+A screening phase looks after every launch until all metrics are decided or its time is up. What looks worse there, by
+an easy test, is a suspect only: a second phase judges it by fresh launches alone, and by a hard one. A false alarm has
+to pass both, so the first may be easy, which lets few slowdowns slip by.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Literal
 
 from pytest_ddpperf.verdict import Verdict
 
-ALPHA = 0.01  # two-sided, for all looks of a phase together
-LOOKS = 4
-FEWEST_MORE = 2  # a look at one launch more is not worth its share of the significance level
+ALPHA = 0.01  # two-sided, for one benchmark
+SUITE_ALPHA = 0.2  # for all of a suite: what does not have to pass a screening as well would be ten times less
 
 
 class Phase(str, Enum):
@@ -33,12 +31,10 @@ class State:
 
     Attributes:
         launches: of this phase, so far; the ones that the verdict rests on.
-        look: how many looks of this phase have been taken.
         first: how many launches the first look of a phase has.
     """
 
     launches: int
-    look: int
     first: int
     phase: Phase = Phase.SCREEN
 
@@ -54,25 +50,31 @@ class Action:
 STOP = Action("stop")
 
 
-def alpha_per_look(alpha: float = ALPHA, looks: int = LOOKS) -> float:
-    """The significance level of one look, such that all of a phase's looks together keep to ``alpha`` (Bonferroni)."""
-    return alpha / looks
+def alpha_of_metric(benchmarks: int, metrics: int) -> float:
+    """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni).
 
-
-def begin(first: int) -> State:
-    """The state at the first look, when ``first`` launches have been measured."""
-    return State(launches=first, look=1, first=first)
+    Args:
+        benchmarks: of the whole suite.
+        metrics: of the benchmark, that are judged by their scatter.
+    """
+    return min(ALPHA, SUITE_ALPHA / max(1, benchmarks)) / max(1, metrics)
 
 
 def advance(state: State, action: Action) -> State:
     """The state at the next look, when what ``action`` asked for has been measured."""
     if action.action == "confirm":
-        return State(launches=action.launches, look=1, first=state.first, phase=Phase.CONFIRM)
-    return replace(state, launches=state.launches + action.launches, look=state.look + 1)
+        return State(launches=action.launches, first=state.first, phase=Phase.CONFIRM)
+    return replace(state, launches=state.launches + action.launches)
 
 
 def next_action(
-    state: State, verdicts: Iterable[Verdict], *, elapsed: float, deadline: float, launch_seconds: float
+    state: State,
+    verdicts: Iterable[Verdict],
+    *,
+    suspects: bool,
+    elapsed: float,
+    deadline: float,
+    launch_seconds: float,
 ) -> Action:
     """What to do after a look.
 
@@ -81,15 +83,14 @@ def next_action(
     Args:
         state: at this look.
         verdicts: of all gated metrics of all variants; the worst of them decides.
+        suspects: whether any of them looks worse, by the easy test.
         elapsed: seconds spent on this benchmark.
         deadline: seconds that it may have taken at the end of this phase.
         launch_seconds: what one more launch is expected to take: of every variant, if there are several.
     """
     seen = set(verdicts)
-    if Verdict.REGRESSED in seen:
-        return STOP if state.phase is Phase.CONFIRM else Action("confirm", state.first)
-    if Verdict.INCONCLUSIVE not in seen or state.look >= LOOKS:
+    if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
+        return Action("confirm", state.first)
+    if Verdict.REGRESSED in seen or Verdict.INCONCLUSIVE not in seen:
         return STOP
-    fitting = int((deadline - elapsed) / launch_seconds) if launch_seconds > 0 else state.launches
-    more = min(max(state.launches, FEWEST_MORE), fitting)  # every look doubles the launches, or takes what time is left
-    return Action("more", more) if more >= FEWEST_MORE else STOP
+    return Action("more", 1) if elapsed + launch_seconds <= deadline else STOP

@@ -10,6 +10,15 @@ from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the tolerance may pass as unchanged
+SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
+
+SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 8
+"""What looking after every launch costs: each look tests at this part of the significance level.
+
+So often does a look at any of 3 to 48 launches fall below a level that a single look falls below once; simulated with
+normal scatter, in 20,000 runs each (tests/stats/test_verdict.py repeats it). Few, because looks at nearly the same
+launches agree; fewer beside a baseline, whose own error is in all of them, judged with the smaller side's freedom.
+"""
 
 
 def decide(change: Change, *, better: Better, tolerance: float, alpha: float) -> Verdict:
@@ -27,9 +36,9 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float) ->
         tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
             scale it means the same factor for both directions, so that a step time and the throughput made of it get
             the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
-        alpha: two-sided significance level of this one look.
+        alpha: two-sided significance level, of all looks together.
     """
-    half = half_width(change, alpha)
+    half = half_width(change, _level(change, alpha))
     if half is None:
         return Verdict.INCONCLUSIVE
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
@@ -41,6 +50,18 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float) ->
     return Verdict.UNCHANGED if bound <= limit else Verdict.INCONCLUSIVE
 
 
+def suspicious(change: Change, *, better: Better, tolerance: float) -> bool:
+    """Whether a change looks so much worse that fresh launches have to tell: the two keys of ``decide``, easy to turn.
+
+    Args:
+        change: as of ``decide``.
+        better: likewise.
+        tolerance: likewise.
+    """
+    half = half_width(change, 2 * SUSPICIOUS)
+    return half is not None and _worsening(change, better) > max(half, _limit(change, tolerance))
+
+
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
     """The minimal detectable effect: the smallest true worsening that ``decide`` finds with probability ``power``.
 
@@ -50,7 +71,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = 
     Returns:
         The effect in the tolerance's terms, or None where the scatter is unknown.
     """
-    half = half_width(change, alpha)
+    half = half_width(change, _level(change, alpha))
     if half is None or change.standard_error is None:
         return None
     reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
@@ -72,11 +93,16 @@ def needed(change: Change, *, better: Better, tolerance: float, alpha: float) ->
         return None
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
     # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the tolerance.
-    margin, level = (worsening, alpha / 2) if worsening > limit else (limit - worsening, UNPROVEN)
+    margin, level = (worsening, _level(change, alpha) / 2) if worsening > limit else (limit - worsening, UNPROVEN)
     allowed = (margin / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
     if allowed <= 0:
         return None
     return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))
+
+
+def _level(change: Change, alpha: float) -> float:
+    """The two-sided significance level of one look."""
+    return alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
 
 
 def _worsening(change: Change, better: Better) -> float:

@@ -46,6 +46,7 @@ class LaunchJob:
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
         seed: of what is drawn at random in the launch, the same on all ranks.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
+        growth: whether steps that tell what each of them leaves behind do so.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -56,6 +57,7 @@ class LaunchJob:
     tokens_per_step: float | None = None
     seed: int = 0
     diagnosed: bool = True
+    growth: bool = True
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -89,9 +91,11 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         updated = by_period(_without_skipped(step_times, skipped), step.period)
         last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        with collector_paused():
-            dist.barrier()
-            held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
+        held: tuple[int, ...] = ()
+        if job.growth:
+            with collector_paused():
+                dist.barrier()
+                held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
         diagnosis = _diagnosis(ctx, job, step) if job.diagnosed else _Diagnosis()
     finally:
         step.close()
@@ -129,7 +133,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
         dist.barrier()
         phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
     blocks = None
-    if step.local is not None and job.settings.communication:
+    if step.local is not None and job.settings.communication is not False:
         blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
     return _Diagnosis(phases, blocks)
 

@@ -51,11 +51,12 @@ def test_rates_count_the_whole_group() -> None:
 
 
 def test_the_value_over_launches_is_geometric() -> None:
-    (step_time,) = series_of(measurement([rank(0, [1.0])], [rank(0, [4.0])]))
+    """Of the slower of two, half is cut: the exponential of (log 1 + log 4 / 2) / 1.5."""
+    step_time, _ = series_of(measurement([rank(0, [1.0])], [rank(0, [4.0])]))
 
-    assert step_time.value == pytest.approx(2.0)
+    assert step_time.value == pytest.approx(4 ** (1 / 3))
     assert step_time.interval is not None
-    assert step_time.interval.low < 2 < step_time.interval.high
+    assert step_time.interval.low < 4 ** (1 / 3) < step_time.interval.high
 
 
 def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
@@ -89,7 +90,7 @@ def test_the_final_loss_is_averaged_over_ranks_and_may_be_negative() -> None:
 def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
     ranks = [rank(0, [1], {"peak_resident": 1}, loss=1.0, samples=1, tokens=1), rank(1, [1])]
 
-    assert set(named(series_of(measurement(ranks)))) == {"step_time", "straggler_skew"}
+    assert set(named(series_of(measurement(ranks)))) == {"step_time", "step_time_tail", "straggler_skew"}
 
 
 def test_without_launches_there_are_no_series() -> None:
@@ -109,3 +110,13 @@ def test_names_are_unique_and_every_row_is_well_formed() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     assert all(metric.name == metric.name.lower() and metric.name.isidentifier() for metric in METRICS)
     assert all(math.isfinite(metric.slack) and metric.slack >= 0 for metric in METRICS)
+
+
+def test_a_pause_in_every_tenth_step_shows_in_the_tail_alone() -> None:
+    """Nine steps of 1 s and one of 1.5: the mean is 1.05 times the typical step; one of 100 counts as 2."""
+    even, paused, stuck = ([*[1.0] * 9, last] for last in (1.0, 1.5, 100.0))
+    series = named(series_of(measurement([rank(0, even)], [rank(0, paused)], [rank(0, stuck)])))
+
+    assert series["step_time"].samples == (1.0, 1.0, 1.0)
+    assert series["step_time_tail"].samples == pytest.approx((1.0, 1.05, 1.1))
+    assert series["step_time_tail"].gated

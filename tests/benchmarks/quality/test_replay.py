@@ -59,18 +59,18 @@ def test_a_baseline_takes_all_the_time_of_a_save() -> None:
 
 
 def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
-    """One pilot and eight launches."""
+    """One pilot and six launches."""
     outcome = against_baseline(runs(UNCHANGED), ENVIRONMENT, SETTINGS)
     assert outcome.verdict is Verdict.UNCHANGED
-    assert outcome.launches == 9
-    assert outcome.seconds == pytest.approx(0.7 + 8 * 1.2, rel=0.02)
+    assert outcome.launches == 7
+    assert outcome.seconds == pytest.approx(0.7 + 6 * 1.2, rel=0.02)
 
 
 def test_a_tenth_slower_is_found_and_confirmed() -> None:
-    """A pilot, eight launches that make it a suspect, and eight fresh ones."""
+    """A pilot, six launches that make it a suspect, and six fresh ones."""
     outcome = against_baseline(runs("+10%"), ENVIRONMENT, SETTINGS)
     assert outcome.verdict is Verdict.REGRESSED
-    assert outcome.launches == 17
+    assert outcome.launches == 13
     assert outcome.change == pytest.approx(0.10, abs=0.01)
 
 

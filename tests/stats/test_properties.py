@@ -1,0 +1,161 @@
+"""What has to hold of every verdict, whatever was measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_ddpperf.stats.intervals import Change, Trim, change, half_width, paired, with_launches
+from pytest_ddpperf.stats.verdict import decide, mde, suspicious
+from pytest_ddpperf.verdict import Verdict
+
+# The same examples in every run: a suite that is run all day must not fail by luck.
+steadily = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+TOLERANCE, ALPHA = 0.03, 0.01
+MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+
+times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=24)
+trims = st.sampled_from([None, "high", "both"])
+differences = st.builds(
+    lambda shift, error, launches, freedom, share, in_rounds: Change(
+        estimate=shift,
+        interval=None,
+        scale="difference",
+        logarithmic=False,
+        shift=shift,
+        standard_error=error,
+        df=freedom,
+        launches=launches,
+        sampling_variance=share * error**2,
+        fixed_variance=(1 - share) * error**2,
+        in_rounds=in_rounds,
+        freedom=(freedom, math.inf),
+    ),
+    st.floats(-0.3, 0.3),
+    st.floats(0.0, 0.2),
+    st.integers(2, 40),
+    st.floats(1.0, 40.0),
+    st.floats(0.0, 1.0),
+    st.booleans(),
+)
+
+
+def verdict(found: Change | None) -> Verdict:
+    assert found is not None
+    return decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
+
+
+@given(new=times, base=times, trim=trims, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
+@steadily
+def test_the_unit_does_not_matter(new: list[float], base: list[float], trim: Trim | None, factor: float) -> None:
+    plain = change(new, base, scale="ratio", trim=trim)
+    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio", trim=trim)
+
+    assert plain is not None
+    assert scaled is not None
+    assert scaled.shift == pytest.approx(plain.shift, abs=1e-9)
+    if plain.standard_error is not None:
+        assert scaled.standard_error == pytest.approx(plain.standard_error, rel=1e-6, abs=1e-9)
+    clear = plain.standard_error is None or plain.standard_error > 1e-6  # else rounding decides what lies on the limit
+    assume(clear)
+    assert verdict(scaled) is verdict(plain)
+
+
+@given(new=times, base=times, trim=trims)
+@steadily
+def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float], trim: Trim | None) -> None:
+    assert change(new[::-1], sorted(base), scale="ratio", trim=trim) == change(new, base, scale="ratio", trim=trim)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24),
+    trim=st.sampled_from([None, "both"]),
+)
+@steadily
+def test_in_rounds_both_sides_are_each_others_mirror(pairs: list[tuple[float, float]], trim: Trim | None) -> None:
+    new, base = zip(*pairs, strict=True)
+    there, back = paired(new, base, scale="ratio", trim=trim), paired(base, new, scale="ratio", trim=trim)
+
+    assert there is not None
+    assert back is not None
+    assert back.shift == pytest.approx(-there.shift, abs=1e-9)
+    assert back.standard_error == pytest.approx(there.standard_error, rel=1e-6, abs=1e-9)
+
+
+@given(found=differences)
+@steadily
+def test_better_and_worse_are_symmetric(found: Change) -> None:
+    """What regresses where less is better improves where more is, and the other way round."""
+    worse = decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
+    better = decide(found, better="higher", tolerance=TOLERANCE, alpha=ALPHA)
+
+    if worse in MIRRORED or better in MIRRORED:
+        assert better is MIRRORED[worse]
+    assert not (
+        suspicious(found, better="lower", tolerance=TOLERANCE)
+        and suspicious(found, better="higher", tolerance=TOLERANCE)
+    )
+
+
+@given(samples=times, other=times)
+@steadily
+def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: list[float]) -> None:
+    slower = change(samples, other, scale="ratio", trim="high")
+    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio", trim="low")
+
+    assert slower is not None
+    assert rate is not None
+    assume(slower.standard_error is None or slower.standard_error > 1e-6)
+    assert decide(rate, better="higher", tolerance=TOLERANCE, alpha=ALPHA) is verdict(slower)
+
+
+@given(found=differences, more=st.integers(1, 100))
+@steadily
+def test_more_launches_make_nothing_less_sure(found: Change, more: int) -> None:
+    """With the same estimate and scatter: intervals shrink, what was decided stays so, and less can be seen."""
+    then = with_launches(found, found.launches + more)
+
+    assert (half_width(then, ALPHA) or 0.0) <= (half_width(found, ALPHA) or 0.0) + 1e-12
+    if verdict(found) is not Verdict.INCONCLUSIVE:
+        assert verdict(then) in {verdict(found), Verdict.IMPROVED}  # what is unchanged may turn out to be better
+    before, after = (mde(one, alpha=ALPHA, tolerance=TOLERANCE) for one in (found, then))
+    assert before is not None
+    assert after is not None
+    assert after <= before + 1e-12
+
+
+@given(found=differences)
+@steadily
+def test_red_takes_both_keys_and_comes_under_suspicion_first(found: Change) -> None:
+    if verdict(found) is Verdict.REGRESSED:
+        assert found.shift > TOLERANCE
+        assert suspicious(found, better="lower", tolerance=TOLERANCE)
+
+
+@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12), trim=trims)
+@steadily
+def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int, trim: Trim | None) -> None:
+    assume(abs(abs(math.log(factor)) - math.log1p(TOLERANCE)) > 1e-9)
+    expected = Verdict.REGRESSED if factor > 1 + TOLERANCE else Verdict.UNCHANGED
+    if factor < 1 / (1 + TOLERANCE):
+        expected = Verdict.IMPROVED
+
+    assert verdict(change([factor * value] * n, [value] * n, scale="ratio", trim=trim)) is expected
+
+
+@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0), trim=trims)
+@steadily
+def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float, trim: Trim | None) -> None:
+    assert verdict(change([new], [base], scale="ratio", trim=trim)) is Verdict.INCONCLUSIVE
+
+
+@given(samples=times, trim=trims, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
+@steadily
+def test_what_is_no_number_makes_no_change(samples: list[float], trim: Trim | None, strange: float) -> None:
+    assert change([*samples, strange], samples, scale="ratio", trim=trim) is None
+    assert change(samples, [strange, *samples], scale="ratio", trim=trim) is None
+    assert paired([strange], [1.0], scale="ratio", trim=trim) is None
