@@ -1,7 +1,9 @@
-"""What the tests share: pytest's own tester for plugins, and one zygote for all the suites that it runs."""
+"""What the tests share: pytest's own tester for plugins, and one zygote for nearly all ranks that they start."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -15,6 +17,15 @@ pytest_plugins = ["pytester"]
 
 # What cannot be imported twice into one process, which an inner run would do: it forgets what it has imported.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special")
+# What ranks of the tests need beside that: who finds it imported need not import it in every launch.
+PRELOADED = (
+    *session.PRELOADED,
+    "pytest_ddpperf.instruments.profile.profiling",
+    "pytest_ddpperf.strategies.distributed_optimizers",
+    "pytest_ddpperf.strategies.fsdp1",
+    "pytest_ddpperf.strategies.fsdp2",
+    "pytest_ddpperf.strategies.zero1",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -26,6 +37,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _like_a_rank() -> None:
+    """One thread, and what has been imported hidden from the garbage collector.
+
+    Steps that are counted or watched collect garbage each time, which looks through all that is not hidden.
+    """
+    if "torch" in sys.modules:
+        import_module("torch._dynamo")  # the first optimizer would
+        sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
 class SharedLauncher(Launcher):
     """A launcher that lives on when a session ends."""
 
@@ -34,21 +58,21 @@ class SharedLauncher(Launcher):
 
 
 @pytest.fixture(scope="session")
-def shared_launcher() -> Iterator[Launcher]:
-    """The launcher that inner sessions share."""
+def launcher() -> Iterator[Launcher]:
+    """The launcher of all tests but those of launching itself; inner sessions share it."""
     for name in IMPORTED_ONCE:
         import_module(name)
-    launcher = SharedLauncher(preload=session.PRELOADED)
+    launcher = SharedLauncher(preload=PRELOADED)
     yield launcher
     Launcher.close(launcher)
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester, shared_launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def inner(pytester: pytest.Pytester, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs suites in this process, on the ranks of a launcher that has been started once for all of them."""
 
-    def launcher(**_options: Any) -> Launcher:
-        return shared_launcher
+    def shared(**_options: Any) -> Launcher:
+        return launcher
 
-    monkeypatch.setattr(session, "Launcher", launcher)
+    monkeypatch.setattr(session, "Launcher", shared)
     return pytester

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -78,12 +78,6 @@ def gpu_placement(request: pytest.FixtureRequest) -> Placement:
 def cpu() -> Placement:
     """Two ranks on the CPU, wherever the tests run."""
     return on_cpu(2)
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def computed(ctx: RankContext, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

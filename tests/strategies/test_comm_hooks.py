@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
 
 PERIOD = 3
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    preload = ["pytest_ddpperf.strategies.ddp", "pytest_ddpperf.strategies.distributed_optimizers"]
-    with Launcher(preload=preload) as launcher:
-        yield launcher
 
 
 def run(launcher: Launcher, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:

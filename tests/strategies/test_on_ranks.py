@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,6 @@ from pytest_ddpperf.strategies import parallelise
 
 RANKS = 2
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def run(launcher: Launcher, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -18,12 +18,6 @@ from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import fsdp2, parallelise
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.sharding import gradients_kept
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher(preload=["pytest_ddpperf.strategies.fsdp1", "pytest_ddpperf.strategies.fsdp2"]) as launcher:
-        yield launcher
 
 
 def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:

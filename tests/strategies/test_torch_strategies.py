@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch import RankContext
 from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
@@ -33,13 +33,6 @@ RunOn = Callable[..., tuple[Any, ...]]
 Check = Callable[..., "tuple[list[Trained], ...]"]
 
 STEPS = 3
-PRELOADED = ("ddp", "zero1", "fsdp1", "fsdp2")
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher(preload=[f"pytest_ddpperf.strategies.{name}" for name in PRELOADED]) as launcher:
-        yield launcher
 
 
 class Net(nn.Module):

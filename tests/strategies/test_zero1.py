@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,6 @@ from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptim
 from pytest_ddpperf.strategies.parallel import Parallel
 
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher(preload=["pytest_ddpperf.strategies.zero1"]) as launcher:
-        yield launcher
 
 
 def run(launcher: Launcher, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:

@@ -121,12 +121,6 @@ def before_and_after(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
     return found
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
-
-
 EVERYDAY = ["flat", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
 ALL = [
     *EVERYDAY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.skipif(
 )
 LAUNCHES = 2
 KEPT = 200_000
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -22,12 +22,6 @@ from pytest_ddpperf.training.workload import Workload
 MIB = 2**20
 ONE_STEP = Plan(warmup=0, steps=1)  # all steps of this workload take the same memory
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 class Wide(nn.Module):

@@ -253,12 +253,6 @@ def test_only_a_data_loader_can_be_changed() -> None:
     assert require_data_loader(named, "load") is named
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
-
-
 KEPT: list[Iterable[Any]] = []
 
 

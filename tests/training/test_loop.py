@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:

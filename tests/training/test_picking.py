@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +165,6 @@ def test_a_pick_leaves_random_numbers_as_they_were(make_ctx: Any) -> None:
 
 def test_an_empty_loader_is_picked_for_too(make_ctx: Any) -> None:
     assert pick(make_ctx(), DataLoader(numbers(3), batch_size=4, drop_last=True))[0] == NONE
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def test_all_ranks_load_as_rank_0_picks(launcher: Launcher) -> None:

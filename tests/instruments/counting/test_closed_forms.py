@@ -86,10 +86,10 @@ Found = tuple[int, tuple[dict[str, Counts], ...]]
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def found(request: pytest.FixtureRequest, counting_launcher: Launcher) -> Found:
+def found(request: pytest.FixtureRequest, launcher: Launcher) -> Found:
     """The number of ranks, and each one's counts by case."""
     ranks: int = request.param
-    launched = counting_launcher.run(count_cases, world_size=ranks, backend="gloo", device="cpu", timeout=120)
+    launched = launcher.run(count_cases, world_size=ranks, backend="gloo", device="cpu", timeout=120)
     return ranks, launched.values
 
 
@@ -213,7 +213,7 @@ def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
             assert counts[case].totals["flops_backward"] == 2 * 8192 - 2048
 
 
-def test_counting_leaves_the_training_as_it_is(counting_launcher: Launcher) -> None:
+def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
     def difference(ctx: RankContext) -> float:
         """Between parameters after 6 steps under the counters and after 6 without."""
 
@@ -238,4 +238,4 @@ def test_counting_leaves_the_training_as_it_is(counting_launcher: Launcher) -> N
 
         return (trained(counted=True) - trained(counted=False)).abs().max().item()
 
-    assert counting_launcher.run(difference, world_size=2, backend="gloo", device="cpu").values == (0.0, 0.0)
+    assert launcher.run(difference, world_size=2, backend="gloo", device="cpu").values == (0.0, 0.0)

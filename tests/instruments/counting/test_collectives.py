@@ -68,8 +68,8 @@ def _scatter_single() -> Callable[..., object]:
     return getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def test_all_collectives_are_counted_with_their_bytes(counting_launcher: Launcher) -> None:
-    for counts in counting_launcher.run(count_all, world_size=2, backend="gloo", device="cpu").values:
+def test_all_collectives_are_counted_with_their_bytes(launcher: Launcher) -> None:
+    for counts in launcher.run(count_all, world_size=2, backend="gloo", device="cpu").values:
         assert counts.details["collective_calls"] == {
             "all_reduce": 2,
             "all_gather": 2,
@@ -112,8 +112,8 @@ def count_functional(ctx: RankContext) -> Counts:
     return count_step(run, Countable(ctx.device), warmup=1)
 
 
-def test_functional_collectives_are_counted_once(counting_launcher: Launcher) -> None:
-    for counts in counting_launcher.run(count_functional, world_size=2, backend="gloo", device="cpu").values:
+def test_functional_collectives_are_counted_once(launcher: Launcher) -> None:
+    for counts in launcher.run(count_functional, world_size=2, backend="gloo", device="cpu").values:
         assert counts.details["collective_calls"] == {"all_reduce": 1, "all_gather": 1}
         assert counts.details["collective_bytes"] == {"all_reduce": 400, "all_gather": 800}
 
@@ -122,8 +122,8 @@ def count_objects(ctx: RankContext) -> Counts:
     return count_step(lambda: dist.broadcast_object_list([ctx.rank]), Countable(ctx.device), warmup=1)
 
 
-def test_an_object_counts_as_what_it_travels_by(counting_launcher: Launcher) -> None:
+def test_an_object_counts_as_what_it_travels_by(launcher: Launcher) -> None:
     """Its size, of 8 bytes, and itself."""
-    for counts in counting_launcher.run(count_objects, world_size=2, backend="gloo", device="cpu").values:
+    for counts in launcher.run(count_objects, world_size=2, backend="gloo", device="cpu").values:
         assert counts.details["collective_calls"] == {"broadcast": 2}
         assert counts.totals["collective_bytes"] > 8

@@ -190,11 +190,9 @@ def count_variants(ctx: RankContext, variants: dict[str, Variant]) -> dict[str, 
 
 
 @pytest.fixture(scope="module")
-def counted(counting_launcher: Launcher) -> dict[str, Counts]:
+def counted(launcher: Launcher) -> dict[str, Counts]:
     """The counts of all ranks by variant."""
-    ranks = counting_launcher.run(
-        count_variants, VARIANTS, world_size=RANKS, backend="gloo", device="cpu", timeout=120
-    ).values
+    ranks = launcher.run(count_variants, VARIANTS, world_size=RANKS, backend="gloo", device="cpu", timeout=120).values
     return {name: merged([rank[name] for rank in ranks]) for name in VARIANTS}
 
 
@@ -318,10 +316,8 @@ def test_both_ranks_do_the_same(counted: dict[str, Counts]) -> None:
     assert counted["sound"].by_rank == {}
 
 
-def test_a_second_run_counts_the_same(counting_launcher: Launcher, counted: dict[str, Counts]) -> None:
+def test_a_second_run_counts_the_same(launcher: Launcher, counted: dict[str, Counts]) -> None:
     names = ("sound", "bf16", "gathered twice", "recomputed")
     chosen = {name: VARIANTS[name] for name in names}
-    ranks = counting_launcher.run(
-        count_variants, chosen, world_size=RANKS, backend="gloo", device="cpu", timeout=60
-    ).values
+    ranks = launcher.run(count_variants, chosen, world_size=RANKS, backend="gloo", device="cpu", timeout=60).values
     assert {name: merged([rank[name] for rank in ranks]) for name in names} == {name: counted[name] for name in names}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -109,12 +108,6 @@ def test_a_compiled_step_stays_as_it_was_compiled() -> None:
     assert counted[0] == counted[-1]
     assert min(found.seconds["backward"]) > 0
     assert not any(found.seconds["optimizer"])
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def on_two_ranks(ctx: RankContext) -> dict[str, PhaseTimes]:

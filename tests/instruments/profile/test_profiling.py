@@ -29,15 +29,14 @@ def workload() -> Workload:
 
 
 @pytest.fixture(scope="module")
-def profiles() -> dict[str, tuple[RankProfile, ...]]:
+def profiles(launcher: Launcher) -> dict[str, tuple[RankProfile, ...]]:
     """What the ranks of each strategy report."""
     found = {}
-    with Launcher() as launcher:
-        for strategy in ("naive", "ddp", "fsdp2"):
-            job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(3, 1))
-            found[strategy] = launcher.run(profile_launch, job, world_size=2, backend="gloo", device="cpu").values
-        job = LaunchJob(workload(), resolve("single"), Settings(), Plan(3, 1))
-        found["single"] = launcher.run(profile_launch, job, world_size=1, backend="gloo", device="cpu").values
+    for strategy in ("naive", "ddp", "fsdp2"):
+        job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(3, 1))
+        found[strategy] = launcher.run(profile_launch, job, world_size=2, backend="gloo", device="cpu").values
+    job = LaunchJob(workload(), resolve("single"), Settings(), Plan(3, 1))
+    found["single"] = launcher.run(profile_launch, job, world_size=1, backend="gloo", device="cpu").values
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,6 @@ from pytest_ddpperf.training.correctness import Verification, VerifyJob, verify_
 
 RANKS = 2
 FULL = "the whole model does not fit on one device"
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 class Branch(nn.Module):

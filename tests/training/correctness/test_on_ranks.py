@@ -43,12 +43,6 @@ anywhere = pytest.mark.parametrize("placement", [pytest.param(CPU, id="cpu"), AL
 in_a_pair = pytest.mark.parametrize("placement", [pytest.param(CPU, id="cpu"), ON_GPU])  # what takes two ranks
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
-
-
 class Net(nn.Module):
     """Has what trips a comparison up.
 
