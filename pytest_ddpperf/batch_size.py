@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
-from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.records import Environment, Plan, RankLaunch
 from pytest_ddpperf.units import format_value
 
 PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets are there
@@ -45,6 +45,25 @@ class BatchSize:
     size: int
     peak: float | None
     tried: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search as a test asked for it, and what it came to.
+
+    Attributes:
+        test: pytest node id.
+        training: strategy and recipe in one line.
+        limit: the largest size that was to be tried; None for no limit.
+        memory_limit: bytes for each rank; None for what the device has.
+    """
+
+    test: str
+    training: str
+    environment: Environment
+    limit: int | None
+    memory_limit: int | None
+    found: BatchSize
 
 
 @dataclass(frozen=True)

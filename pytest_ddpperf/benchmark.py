@@ -89,7 +89,7 @@ class Benchmarks:
         if failing and not settings.accepting:
             accept = self._session.accept_command(self._test)
             texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
-            raise Regression("\n".join(texts))
+            raise Regression("\n\n".join(texts))
         return tuple(result.measurement for result in results)
 
     def _results(

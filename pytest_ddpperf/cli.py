@@ -14,9 +14,10 @@ from pytest_ddpperf import trend_command
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError, DdpperfError
+from pytest_ddpperf.inifile import ini_value
 from pytest_ddpperf.reports.stored import list_table, record_table
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.settings import KNOBS, Settings, overlay
 from pytest_ddpperf.values import argument, set_name
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
@@ -67,16 +68,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    defaults = Settings()
+    folder, name = KNOBS["baseline_dir"], KNOBS["baseline"]
     parser.add_argument(
         "--baselines",
         type=Path,
-        default=defaults.baseline_dir,
         metavar="DIR",
-        help="folder of the stored baselines (default: %(default)s)",
+        help=f"folder of the stored baselines (default: {folder.ini} of the ini file, else {Settings().baseline_dir})",
     )
     parser.add_argument(
-        "--set", type=argument(set_name), default=defaults.compared, metavar="NAME", help="named set of them"
+        "--set",
+        type=argument(set_name),
+        metavar="NAME",
+        help=f"named set of them (default: {name.ini} of the ini file, else the one without a name)",
     )
 
 
@@ -118,7 +121,7 @@ def _show(options: argparse.Namespace) -> int:
 def _chosen(test: str, options: argparse.Namespace) -> list[BaselineFile]:
     """The content of the file of that name; else of all files of that test, or of all whose node id holds the text."""
     if Path(test).is_file():
-        return [Store(options.baselines, options.set).read(Path(test).absolute())]
+        return [Store(*_place(options)).read(Path(test).absolute())]
     store = _store(options)
     contents = [store.read(file) for file in store.files()]
     chosen = [content for content in contents if content.test == test]
@@ -128,8 +131,26 @@ def _chosen(test: str, options: argparse.Namespace) -> list[BaselineFile]:
     return chosen
 
 
+def _place(options: argparse.Namespace) -> tuple[Path, str]:
+    """The folder of the baselines and the name of their set: as named, else those of the project we are in.
+
+    Raises:
+        SettingError: the ini file cannot be read, or names no set.
+    """
+    defaults = Settings()
+    folder, name = options.baselines, options.set
+    if folder is None:
+        configured = ini_value(KNOBS["baseline_dir"].ini, Path.cwd())
+        folder = defaults.baseline_dir if configured is None else configured[1] / configured[0]
+    if name is None:
+        configured = ini_value(KNOBS["baseline"].ini, Path.cwd())
+        given = {} if configured is None else {"baseline": configured[0]}
+        name = overlay(defaults, given, lambda knob, raw: f"{knob.ini} = {raw}").compared
+    return folder, name
+
+
 def _store(options: argparse.Namespace) -> Store:
-    store = Store(options.baselines, options.set)
+    store = Store(*_place(options))
     if not store.folder.is_dir():
         raise BaselineError(
             f"there is no folder {store.folder}; store baselines with pytest --ddpperf-save, "

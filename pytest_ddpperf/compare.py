@@ -27,6 +27,10 @@ RESIDENT_FLOOR = 4 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is."""
 
 
+PRACTICABLE = 200
+"""Launches for which somebody may still wait: some minutes of short steps."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a comparison goes by; see ``compare``."""
@@ -70,6 +74,7 @@ def compare(
             *findings_of(measurement),
             *lost,
             *fewer_counts(comparisons, found),
+            *near_misses(found),
         ),
         differs=found.differs,
         counterpart=found.counterpart,
@@ -99,14 +104,24 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
 
 
 def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:
-    """A sentence for each count that fell: no noise explains it, so the baseline no longer guards what was won."""
-    return tuple(
+    """A sentence on the counts that fell: no noise explains it, so the baseline no longer guards what was won."""
+    fell = [
         f"{one.series.metric} is {now} per step, {then} in {_base_words(found)}"
-        + ("" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it")
         for one in comparisons
         if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
         for then, now in [quantity_texts(one.series.metric, [one.baseline, one.series.value])]
-    )
+    ]
+    stale = "" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it"
+    return (f"{'; '.join(fell)}{stale}",) if fell else ()
+
+
+def near_misses(found: Found) -> tuple[str, ...]:
+    """A sentence where there is no baseline, but one of the same benchmark with other options."""
+    if not found.alike:
+        return ()
+    there = "there is a baseline" if len(found.alike) == 1 else "there are baselines"
+    names = ", ".join(f"`{name}`" for name in found.alike)
+    return (f"{there} for {names}: options are part of a benchmark's identity",)
 
 
 def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
@@ -138,9 +153,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha)
-        note = _note(verdict, change, series, tolerance, rules.alpha)
-        if verdict is Verdict.IMPROVED and found.counterpart is not None:
-            note = ""
+        note = _note(verdict, change, series, Rules(tolerance, rules.alpha), beside=found.counterpart is not None)
     return Comparison(
         series=series,
         baseline=base.value,
@@ -248,17 +261,21 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
     return None
 
 
-def _note(verdict: Verdict, change: Change, series: Series, tolerance: float, alpha: float) -> str:
+def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
     if verdict is Verdict.IMPROVED:
-        return "better than the baseline by more than the tolerance: the baseline is stale"
+        return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
     if verdict is not Verdict.INCONCLUSIVE:
         return ""
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
-    launches = needed(change, better=series.better, tolerance=tolerance, alpha=alpha)
+    launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
+    if launches is not None and launches <= PRACTICABLE:
+        return f"about {format_count(launches, 'launch')} would decide it"
+    fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:
-        return "more launches would not decide it; a wider tolerance or a baseline of more launches might"
-    return f"about {format_count(launches, 'launch')} would decide it"
+        fact, cure = "more launches would not decide it", "a baseline of more launches"
+    cures = f"a wider tolerance or {cure}" if beside else f"a wider tolerance, {cure} or --ddpperf-against"
+    return f"{fact}; {cures} might"
 
 
 def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:

@@ -29,6 +29,7 @@ UNITS: Mapping[str, str] = {
     "retained_bytes": "B",
 }
 
+_MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 _SHOWN = 5  # changes that are named; the others are only told to be there
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
@@ -58,6 +59,14 @@ class Counts:
     details: Mapping[str, Mapping[str, float]]
     unstable: Mapping[str, str]
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The totals that tell most: all of them, with their details, fill pages."""
+        told = [
+            f"{metric} {quantity_texts(metric, [self.totals[metric]])[0]}" for metric in _MAIN if metric in self.totals
+        ]
+        left = len(self.totals) - len(told)
+        return f"<Counts {', '.join([*told, *([f'{left} more'] if left else [])]) or 'of nothing'}>"
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
@@ -174,15 +183,12 @@ def _change(metric: str, before: float, after: float) -> str:
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Of calls what became of their bytes, and the other way round."""
+    """Of calls that their bytes are the same, and the other way round; where they are not, they have their own line."""
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]
-    before, after = then.details.get(other, {}).get(name, 0.0), now.details.get(other, {}).get(name, 0.0)
-    if before == after:
-        return f", {noun} unchanged"
-    first, second = _texts(UNITS[other], [before, after])
-    return f", {noun} {first} -> {second}"
+    same = then.details.get(other, {}).get(name) == now.details.get(other, {}).get(name)
+    return f", {noun} unchanged" if same else ""
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

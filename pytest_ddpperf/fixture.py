@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_ddpperf.batch_size import PLAN, BatchSize, required_limit, search
+from pytest_ddpperf.batch_size import PLAN, BatchSize, Search, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
 from pytest_ddpperf.counts import misnamed, unexpected
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
-from pytest_ddpperf.measure import Next
+from pytest_ddpperf.measure import Next, Variant
 from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
@@ -274,13 +274,16 @@ class Ddpperf:
             if not isinstance(workload, Workload):
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
-            tried = variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None)
-            return self._benchmarks.passes.probe(settings, tried, PLAN, most)
+            tried.append(variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None))
+            return self._benchmarks.passes.probe(settings, tried[-1], PLAN, most)
 
+        tried: list[Variant] = []
         try:
-            return search(probe, start=start, limit=limit, memory_limit=most)
+            found = search(probe, start=start, limit=limit, memory_limit=most)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
+        self._session.searches.append(Search(self._test, tried[0].name, environment, limit, most, found))
+        return found
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
         settings = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)

@@ -23,6 +23,7 @@ REVISION = pytest.StashKey["Revision | None"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 TESTS = pytest.StashKey[int]()  # that measure
+QUIET = -1  # as with -q; below it only what was judged is shown
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -189,7 +190,10 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo is not None else None
     if call.excinfo is not None and isinstance(error, DdpperfError):
         error.args = (f"{error}\n{_place(item, call.excinfo)}",)
-        report.longrepr = call.excinfo.getrepr(style="value", chain=False)
+        shown = call.excinfo.getrepr(style="value", chain=False)
+        if shown.reprcrash is not None:
+            shown.reprcrash.message = str(error)  # pytest's short summary has no room for the name of our class
+        report.longrepr = shown
         report.sections.extend(getattr(error, "sections", ()))
     if call.when == "call":
         printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])
@@ -218,10 +222,16 @@ def _place(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> s
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a row per benchmark and what was stored."""
-    if SESSION in config.stash:
-        for title, text in config.stash[SESSION].summary():
-            terminalreporter.section(title)
-            terminalreporter.write_line(text)
+    if SESSION not in config.stash:
+        return
+    from pytest_ddpperf.reports.terminal import verdict_painter
+
+    writer = config.get_terminal_writer()
+    width = writer.fullwidth if terminalreporter.isatty else None
+    parts = config.stash[SESSION].summary(width, verdict_painter(writer.markup), brief=config.get_verbosity() < QUIET)
+    for title, text in parts:
+        terminalreporter.write_sep("=", title)
+        terminalreporter.write_line(text)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

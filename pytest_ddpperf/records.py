@@ -11,6 +11,7 @@ from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.health import Health
 from pytest_ddpperf.phases import PhaseTimes
+from pytest_ddpperf.units import format_count, format_value
 
 Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
@@ -167,6 +168,21 @@ class Measurement:
     over: str | None = None
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
+
+    def __repr__(self) -> str:
+        """Name, strategy, ranks and the main figure: the rest of it fills pages."""
+        named = "" if self.name == self.training else f"{self.training}, "
+        return f"<Measurement {self.name}: {named}{format_count(self.world_size, 'rank')}, {self.figure}>"
+
+    @property
+    def figure(self) -> str:
+        """What it comes to, in a few words: the step time, or what was counted where nothing was timed."""
+        step_time = next((series for series in self.series if series.metric == "step_time"), None)
+        if step_time is None:
+            return "not timed" if self.counts is None else f"{self.counts!r}"
+        return (
+            f"step_time {format_value(step_time.value, step_time.unit)} in {format_count(len(self.launches), 'launch')}"
+        )
 
     @property
     def effective_batch_size(self) -> float | None:

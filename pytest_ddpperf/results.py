@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.records import Environment, Interval, Measurement, Mode, Plan, Series
+from pytest_ddpperf.units import format_change, format_count
 from pytest_ddpperf.verdict import Verdict
 
 
@@ -25,6 +26,7 @@ class BaselineRecord:
     steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
     recipe: Mapping[str, str] = field(default_factory=dict)
     counts: Counts | None = None
+    dirty: bool = False  # whether tracked files differed from the commit
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Found:
     counted: BaselineRecord | None = None
     counted_differs: tuple[str, ...] = ()
     counterpart: Counterpart | None = None  # where the record is the other side of this very run
+    alike: tuple[str, ...] = ()  # where there is none: records of the same test that differ in options alone
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,14 @@ class Result:
     differs: tuple[str, ...] = ()  # as of Found
     counterpart: Counterpart | None = None  # as of Found
     seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one
+
+    def __repr__(self) -> str:
+        """Verdict, benchmark and the main figure: the rest of it fills pages."""
+        measured = self.measurement
+        changes = [c.change for c in self.comparisons if c.series.metric == "step_time" and c.change is not None]
+        change = f" ({format_change(changes[0])})" if changes else ""
+        ranks = format_count(measured.world_size, "rank")
+        return f"<Result {self.verdict.value}: {self.test} {self.name}, {ranks}, {measured.figure}{change}>"
 
     @property
     def name(self) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from pytest_ddpperf.baselines.checkout import commit
+from pytest_ddpperf.baselines.checkout import Checkout, checkout
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key, training_differences
 from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
+from pytest_ddpperf.baselines.naming import plain_name
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.batch_size import Search
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
+from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.other_side import OtherSide
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
@@ -62,6 +65,7 @@ class Session:
 
     Attributes:
         results: of every benchmark so far, in the order measured.
+        searches: for the largest batch, likewise.
         line: the terminal's live line, for progress.
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
@@ -80,6 +84,7 @@ class Session:
         self.tests = 1
         self.line = line
         self.results: list[Result] = []
+        self.searches: list[Search] = []
         self.complaints: list[str] = []
         self.other = None if revision is None else OtherSide(revision, settings.against_setup, PRELOADED)
         self._options = tuple(options)
@@ -98,6 +103,15 @@ class Session:
     @cached_property
     def _torch(self) -> TorchMachine:
         return self.launcher.machine()
+
+    @property
+    def _baselines(self) -> Path:
+        return self._root / self.settings.baseline_dir
+
+    @cached_property
+    def _code(self) -> Checkout | None:
+        """What is measured. Baselines that were saved meanwhile are no change of it."""
+        return checkout(self._root, self._baselines)
 
     @cached_property
     def _machine(self) -> MachineFacts:
@@ -132,8 +146,14 @@ class Session:
         def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
             return differs if record is None else (*differs, *training_differences(record, strategy, recipe))
 
+        alike: tuple[str, ...] = ()
+        if found.record is None and found.counted is None:
+            plain = plain_name(name, recipe)
+            stored = self._store.records(test)
+            alike = tuple(dict.fromkeys(one.name for one in stored if plain_name(one.name, one.recipe) == plain))
         return replace(
             found,
+            alike=alike,
             differs=with_training(found.record, found.differs),
             counted_differs=with_training(found.counted, found.counted_differs),
         )
@@ -161,30 +181,46 @@ class Session:
             f"not stored: {r.name} of {test} is inconclusive; the old baseline stays (--ddpperf-force-save stores it)"
             for r in unsure
         ]
-        self._save(test, self.settings.save, [result for result in results if result not in unsure])
+        stored = [result for result in results if result not in unsure]
+        self._save(test, self.settings.save, stored)
+        self.results = [_warned(result) if result in stored else result for result in self.results]
 
     def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
         date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-        revision = commit(self._root)
-        records = [_record(result, revision, date) for result in results]
-        self._stored += open_store(self.settings, self._root, name).save(test, records)
+        records = [_record(result, self._code, date) for result in results]
+        changes = open_store(self.settings, self._root, name).save(test, records)
+        self._stored += [change.removeprefix(f"{self._root}{os.sep}") for change in changes]
 
-    def summary(self) -> list[tuple[str, str]]:
-        """Title and text of each part of the terminal's summary."""
+    def summary(
+        self, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
+    ) -> list[tuple[str, str]]:
+        """Title and text of each part of the terminal's summary.
+
+        Args:
+            width: columns of the terminal; None where nobody watches one.
+            paint: gives a verdict its colour.
+            brief: without what tells only why.
+        """
+        from pytest_ddpperf.reports.batch_sizes import batch_size_lines
         from pytest_ddpperf.reports.communication import communication_table
         from pytest_ddpperf.reports.phases import phase_table
         from pytest_ddpperf.reports.table import summary_table
-        from pytest_ddpperf.reports.terminal import render
+        from pytest_ddpperf.reports.terminal import render, wrapped
 
         parts = []
         if self.results:
-            parts.append(("ddpperf", render(summary_table(self.results, accepting=self.settings.accepting))))
+            table = summary_table(self.results, accepting=self.settings.accepting)
+            parts.append(("ddpperf", render(table, width, paint)))
+        if not brief:
             more = {"phases": phase_table(self.results), "communication": communication_table(self.results)}
-            parts += [(f"ddpperf {name}", render(table)) for name, table in more.items() if table is not None]
+            parts += [(f"ddpperf {name}", render(table, width)) for name, table in more.items() if table is not None]
+        if self.searches:
+            lines = batch_size_lines(self.searches)
+            parts.append(("ddpperf batch sizes", "\n".join(wrapped(lines, width))))
         if self.complaints:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:
-            parts.append(("ddpperf baselines", "\n".join(self._stored)))
+            parts.append(("ddpperf baselines", "\n".join(wrapped(self._stored, width))))
         if self._recorded:
             parts.append(("ddpperf history", self._recorded))
         return parts
@@ -198,7 +234,7 @@ class Session:
         if self.settings.json is not None:
             from pytest_ddpperf.reports.json_report import results_document, write
 
-            write(self._root / self.settings.json, results_document(self.results, commit(self._root)))
+            write(self._root / self.settings.json, results_document(self.results, self._code, self.searches))
 
     def record(self) -> None:
         """Add the run to the history, if that was asked for and anything was measured.
@@ -210,7 +246,7 @@ class Session:
             return
         from pytest_ddpperf.baselines.history import record, run_of
 
-        number = record(self._root / self.settings.history, run_of(self._root), self.results)
+        number = record(self._root / self.settings.history, run_of(self._root, self._baselines), self.results)
         self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:
@@ -224,7 +260,13 @@ class Session:
                 self.other.close()
 
 
-def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
+def _warned(result: Result) -> Result:
+    """A result that was stored, with what is to be said of it as a baseline."""
+    remark = thin_baseline(result.measurement)
+    return result if remark is None else replace(result, findings=(*result.findings, remark))
+
+
+def _record(result: Result, code: Checkout | None, date: str) -> BaselineRecord:
     measured, old = result.measurement, result.baseline
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
     if not measured.launches and old is not None and same and not result.differs:
@@ -238,7 +280,8 @@ def _record(result: Result, revision: str | None, date: str) -> BaselineRecord:
         plan=measured.plan,
         environment=measured.environment,
         series=tuple(comparison.series for comparison in result.comparisons),
-        commit=revision,
+        commit=None if code is None else code.commit,
+        dirty=code is not None and code.dirty,
         date=date,
         steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
         recipe=measured.recipe,

@@ -132,9 +132,10 @@ def test_something_goes_on(ddpperf):
         [
             "*ddpperf communication*",
             "test_both * ddp *",
-            "test_both ddp: collectives of a step: * transfer, * wait for the last rank; rank ? came last in * of them",
-            "test_both ddp: all_reduce * GB/s, * GB/s on the bus",
-            "test_both ddp: DDP's own window, from the first all-reduce to the last: *, * after backward",
+            "test_both ddp:",
+            "  collectives of a step: * transfer, * wait for the last rank; rank ? came last in * of them",
+            "  all_reduce * GB/s, * GB/s on the bus",
+            "  DDP's own window, from the first all-reduce to the last: *, * after backward",
             "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
         ]
     )
@@ -200,6 +201,11 @@ def test_batch_size(ddpperf):
         ]
     )
     run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    search = "test_batch_size ddp, 2 ranks: batch size 3 fits, and is the limit; a rank's peak is * of *; tried 1, 2, 3"
+    run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", search])
+    (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
+    assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
+    assert [trial["size"] for trial in found["tried"]] == [1, 2, 3]
     named = {result["name"]: result for result in results}
     first = named["bucketed precision=bf16 accumulation_steps=4"]
     assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
@@ -259,8 +265,18 @@ def test_both(ddpperf):
     run.assert_outcomes(failed=1)
     assert result["verdict"] == "regressed"
     run.stdout.fnmatch_lines(
-        ["collective_calls regressed: 1 -> 2 per step, counted", "*all_reduce 1 -> 2 calls per step (+1), bytes *"]
+        [
+            "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step (+1)",
+            "collective_bytes regressed, counted: all_reduce 16 B -> 28 B per step (+12 B, +75 %)",
+        ]
     )
+    assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
+
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
+    assert result["verdict"] == "new"
+    hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
+    run.stdout.fnmatch_lines([f"*{hint}"])
 
 
 SAVED_AND_CHANGED = """

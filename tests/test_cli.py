@@ -52,6 +52,27 @@ def test_list_of_a_named_set_elsewhere(folder: Path, capsys: pytest.CaptureFixtu
     assert "test_a" not in out
 
 
+def test_list_reads_the_ini_file_as_pytest_does(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder below that of the file; an argument is stronger."""
+    (folder / "perf").mkdir()
+    (folder / "baselines").rename(folder / "perf" / "kept")
+    ini = folder / "pytest.ini"
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = nightly\n")
+    monkeypatch.chdir(folder / "perf")
+    assert main(["list"]) == 0
+    assert "test_night" in capsys.readouterr().out
+    assert main(["list", "--set", "default"]) == 0
+    assert "test_a[x]" in capsys.readouterr().out
+    assert main(["list", "--baselines", "none"]) == 2
+    assert "there is no folder none" in capsys.readouterr().err
+
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = a/b\n")
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline = a/b: expected ")
+
+
 def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Store(folder / "baselines").file("t.py::test_b", CPU).write_text("{")
     assert main(["list"]) == 2

@@ -207,8 +207,18 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
 def test_what_more_launches_cannot_decide_says_so() -> None:
     """The spread between runs alone is 0.01 * sqrt(2) * 1.645 = 2.3 %, more than a tolerance of 1 %."""
     assert inconclusive(STEADY, STEADY, tolerance=0.01).note.endswith(
-        "more launches would not decide it; a wider tolerance or a baseline of more launches might"
+        "more launches would not decide it; a wider tolerance, a baseline of more launches or --ddpperf-against might"
     )
+
+
+def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> None:
+    """Launches of half and of double the time, which even out, and a tolerance of 3 %."""
+    wild = [0.5, 2.0, 0.5, 2.0, 0.5, 2.0]
+    one = judged(measured(series("step_time", wild)), beside(series("step_time", wild[::-1])), tolerance=0.03)
+    fact = "no practicable number of launches would decide it"
+    assert one["step_time"].note == f"{fact}; a wider tolerance or a quieter machine might"
+    stored_one = inconclusive(wild, [0.793, 0.795] * 50, tolerance=0.05)  # what is slowest of them hardly counts
+    assert stored_one.note == f"{fact}; a wider tolerance, a quieter machine or --ddpperf-against might"
 
 
 def test_single_launches_tell_nothing_about_scatter() -> None:
@@ -316,6 +326,25 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
     assert (stale in result.findings) == (verdict is Verdict.IMPROVED)
     if verdict is Verdict.REGRESSED:
         assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1), bytes unchanged"
+
+
+def test_counts_that_fell_are_told_in_one_sentence() -> None:
+    result = counted(counts(collective_calls=1.0, flops=8.0), counts(collective_calls=2.0, flops=10.0))
+    assert result.findings == (
+        (
+            "collective_calls is 1 per step, 2 in the baseline; flops is 8 FLOP per step, 10 FLOP in the baseline: "
+            "the baseline is stale, --ddpperf-save renews it"
+        ),
+    )
+
+
+def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
+    nothing = Found(None, "no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
+    result = judged(measured(series("step_time", STEADY)), nothing)
+    assert result.verdict is Verdict.NEW
+    assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
+    several = judged(measured(), replace(nothing, alike=("ddp", "ddp[bucket_cap_mb=5]")))
+    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in several.findings[0]
 
 
 def test_counts_of_another_torch_are_not_comparable() -> None:

@@ -58,7 +58,7 @@ def test_what_is_unstable_on_one_rank_is_unstable_with_its_name() -> None:
             "collective_calls",
             {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
             {"collective_calls": {"all_reduce": 10.0}, "collective_bytes": {"all_reduce": 8 * MIB}},
-            ["all_reduce 5 -> 10 calls per step (+5), bytes 4.00 MiB -> 8.00 MiB"],
+            ["all_reduce 5 -> 10 calls per step (+5)"],  # the bytes have a line of their own,
         ),
         (
             "collective_bytes",
@@ -158,3 +158,10 @@ def test_ranks_that_have_come_to_differ_are_told() -> None:
     now = merged([then, counts({"operators": {"aten.mm": 4.0}})])
     assert difference_text("operators", then, now) == ["aten.mm 3 -> 4 per step (+1)", "ranks differ: 3, 4"]
     assert difference_text("operators", now, now) == []
+
+
+def test_shown_in_a_prompt_it_is_a_line_of_what_tells_most() -> None:
+    several = counts({"operators": {"aten.mm": 3.0}, "collective_bytes": {"all_reduce": 4 * MIB}, "ddp_buckets": {}})
+    assert repr(several) == "<Counts collective_bytes 4.00 MiB, operators 3, 1 more>"
+    assert repr(counts({"operators": {"aten.mm": 3.0}})) == "<Counts operators 3>"
+    assert repr(counts({})) == "<Counts of nothing>"

@@ -27,11 +27,11 @@ def steps(calls, sizes=(8,)):
     def build(ctx):
         import torch
 
-        matrices = [torch.ones(size, size) for size in sizes]
+        matrices = {size: torch.ones(size, size) for size in sizes}
 
         def step():
-            for matrix in matrices:
-                matrix @ matrix
+            for size in sizes:
+                matrices[size] @ matrices[size]
             for _ in range(calls):
                 torch.distributed.all_reduce(torch.ones(4))
             return 1.0
@@ -155,9 +155,8 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     }
     run.stdout.fnmatch_lines(
         [
-            "collective_calls regressed: 1 -> 3 per step, counted",
+            "collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)",
             f"  strategy custom, 2 ranks, gloo; revision {short} (HEAD), side by side, counted only",
-            "  all_reduce 1 -> 3 calls per step (+2)*",
             "*at perf/test_demo.py:* in test_more",
             f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is this checkout's:*",
             "step_time regressed: *",
@@ -282,7 +281,7 @@ def test_calls(ddpperf):
     training.write_text(OLD.replace("steps(1)", "steps(3)"))
     options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
     run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
-    run.stdout.fnmatch_lines(["collective_calls regressed: 1 -> 3 per step, counted"])
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)"])
     modules = results(root)["test_calls"]["against"]["modules"]
     assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
     assert modules["built"]["there"].endswith("/site-packages/built.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import subprocess  # git has no other interface in the standard library
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,21 @@ class Checkout:
     dirty: bool
 
 
-def checkout(path: Path) -> Checkout | None:
-    """The state of the work tree that holds ``path``; None without git, a repository or a first commit."""
-    revision = _git(path, "rev-parse", "--verify", "HEAD")
+def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
+    """The state of the work tree that holds ``path``; None without git, a repository or a first commit.
+
+    Args:
+        path: a folder.
+        apart_from: a file or folder whose changes do not count, such as that of the baselines.
+    """
+    revision, top = _git(path, "rev-parse", "--verify", "HEAD"), _git(path, "rev-parse", "--show-toplevel")
+    if revision is None or top is None:
+        return None
+    aside = None if apart_from is None else Path(os.path.relpath(apart_from.resolve(), Path(top).resolve()))
+    exclusion = [] if aside is None or aside.parts[:1] == ("..",) else [":/", f":(top,exclude,literal){aside}"]
     # Untracked files are left out: baselines being saved for the first time do not change the code.
-    changes = _git(path, "status", "--porcelain", "--untracked-files=no")
-    if revision is None or changes is None:
+    changes = _git(path, "status", "--porcelain", "--untracked-files=no", "--", *exclusion)
+    if changes is None:
         return None
     branch = _git(path, "symbolic-ref", "--short", "--quiet", "HEAD")
     return Checkout(commit=revision, branch=branch or None, dirty=changes != "")

@@ -23,7 +23,7 @@ from pytest_ddpperf.results import BaselineRecord
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
-_OPTIONAL = ("recipe", "counts")
+_OPTIONAL = ("recipe", "counts", "dirty")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
         **{name: value for name, value in _shallow(record).items() if name not in _OPTIONAL},
         **recipe,
         **counts,
+        **({"dirty": True} if record.dirty else {}),
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
         "series": [_series_data(series) for series in record.series],
@@ -176,6 +177,7 @@ def _record(field: Field) -> BaselineRecord:
         steps=_steps(fields["steps"]),
         recipe={name: word.text() for name, word in fields["recipe"].mapping().items()} if "recipe" in fields else {},
         counts=_counts(fields["counts"]) if "counts" in fields else None,
+        dirty="dirty" in fields and fields["dirty"].switch(),
     )
 
 

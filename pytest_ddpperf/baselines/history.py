@@ -74,9 +74,9 @@ class Entry:
     gated: bool
 
 
-def run_of(folder: Path) -> Run:
-    """A run that ends now, of the code in ``folder``."""
-    state = checkout(folder)
+def run_of(folder: Path, apart_from: Path | None = None) -> Run:
+    """A run that ends now, of the code in ``folder``; ``apart_from`` as of ``checkout``."""
+    state = checkout(folder, apart_from)
     return Run(
         date=dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
         commit=None if state is None else state.commit,

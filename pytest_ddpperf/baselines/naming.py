@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 
+from pytest_ddpperf.records import training_text
+
+_OPTIONS = re.compile(r"\[[^\[\]]*\]")
 _LONGEST = 100  # characters; file systems take 255, and paths have limits of their own
 _MODULE = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*\.py")
 _TEST = re.compile(r"\w+(?:::\w+)*(?:\[[A-Za-z0-9._-]+\])?", re.ASCII)
@@ -26,6 +30,11 @@ def test_file(nodeid: str) -> str:
     test = nodeid.partition("::")[2]
     slug = test.replace("::", ".").replace("[", "-").removesuffix("]")
     return _named(slug, whole=test, lossless=_TEST.fullmatch(test)) + ".json"
+
+
+def plain_name(name: str, recipe: Mapping[str, str]) -> str:
+    """A benchmark's name without options: ``ddp`` of ``ddp[bucket_cap_mb=5] precision=bf16``."""
+    return _OPTIONS.sub("", name.removesuffix(training_text("", recipe)))
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from pytest_ddpperf.communication import BlockTimes
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import typical
@@ -27,6 +29,12 @@ def communication_overhead(measurement: Measurement) -> Samples | None:
     """Exposed communication as a share of the synchronised steps of the same blocks."""
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
+
+
+def synchronised_step(measurement: Measurement) -> float | None:
+    """Seconds of a whole step in those blocks, averaged over launches; None where there are none."""
+    pairs = _pairs(measurement)
+    return None if pairs is None else fmean(synchronised for synchronised, _ in pairs)
 
 
 def still_sent(measurement: Measurement) -> str:

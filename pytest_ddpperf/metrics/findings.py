@@ -6,13 +6,14 @@ from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.memory import growing_memory, tight_memory, uneven_memory
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
-from pytest_ddpperf.units import format_change, format_count
+from pytest_ddpperf.units import format_change, format_count, format_percent
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest
 FEWEST_STEPS = 8  # below that a quarter is a single step
 OUTLYING_SIGMAS = 3.0
 OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however small their spread
 FEWEST_LAUNCHES = 4  # below that nothing tells the outlier from the others
+FEWEST_STORED = 3  # the interval of two launches is some ten times as wide as what they differ by
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 
@@ -30,6 +31,17 @@ def findings_of(measurement: Measurement) -> tuple[str, ...]:
         tight_memory(measurement),
     )
     return (*(text for text in found if text is not None), *health_findings(measurement))
+
+
+def thin_baseline(measurement: Measurement) -> str | None:
+    """A sentence where so few launches are stored that they hardly tell their own scatter; else None."""
+    launches = len(measurement.launches)
+    if not 0 < launches < FEWEST_STORED:
+        return None
+    return (
+        f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: what is "
+        "compared with it will often be inconclusive; raise --ddpperf-max-time and save again"
+    )
 
 
 def oversubscription(measurement: Measurement) -> str | None:
@@ -80,7 +92,7 @@ def unsettled_warmup(measurement: Measurement) -> str | None:
         return None
     return (
         f"warm-up had not settled: in {slow} of {format_count(len(measurement.launches), 'launch')} the first quarter "
-        f"of the timed steps was more than {SLOW_START:.0%} slower than the rest; raise the warm-up "
+        f"of the timed steps was more than {format_percent(SLOW_START)} slower than the rest; raise the warm-up "
         f"(now {format_count(measurement.plan.warmup, 'step')})"
     )
 

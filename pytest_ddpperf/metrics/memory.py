@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from pytest_ddpperf.records import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.units import format_count, format_value, format_values
+from pytest_ddpperf.units import format_count, format_values
 
 Samples = tuple[float, ...]
 
@@ -114,12 +114,22 @@ def growing_memory(measurement: Measurement) -> str | None:
         return None
     ranks = [growths for growths in map(_growths, measurement.launches) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
-    where = "CUDA memory" if measurement.environment.device == "cuda" else "memory"
+    growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_SLACK] or [means.index(max(means))]
+    sizes = format_values((min(*(means[rank] for rank in growing), value), value), "B")
+    kind = "CUDA memory" if measurement.environment.device == "cuda" else "memory"
     return (
-        f"{where} grows by {format_value(value, 'B')} a step on rank {means.index(max(means))}, seen in "
+        f"{kind} grows by {' to '.join(dict.fromkeys(sizes))} a step on {_ranks_text(growing, len(means))}, seen in "
         f"{format_count(len(measurement.launches[0].ranks[0].held) - 1, 'step')} of each of "
         f"{format_count(len(samples), 'launch')}: something is kept from step to step"
     )
+
+
+def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
+    """``rank 1``, ``ranks 0 and 2``, or ``every rank``."""
+    if len(ranks) == world_size > 1:
+        return "every rank"
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 def _growths(launch: Launch) -> list[float] | None:

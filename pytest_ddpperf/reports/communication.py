@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pytest_ddpperf.communication import CommunicationProfile
-from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, still_sent
+from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
 from pytest_ddpperf.reports.phrases import change_text, find
-from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text
+from pytest_ddpperf.reports.table import NOTHING, Table, headed, intervals_explained, labels_of, variant_text
 from pytest_ddpperf.results import Result
 from pytest_ddpperf.units import Scale, format_percent, format_values, scale, significant
 
@@ -23,26 +23,26 @@ def communication_table(results: Sequence[Result]) -> Table | None:
         return None
     times = [find(result, EXPOSED) for result in shown]
     profiles = [result.measurement.profile for result in shown if result.measurement.profile is not None]
+    steps = [seconds for seconds in (synchronised_step(result.measurement) for result in shown) if seconds is not None]
     seconds = [one.series.value for one in times if one is not None] + [profile.busy for profile in profiles]
-    common = scale(seconds, "s")
+    common = scale([*steps, *seconds], "s")
     columns = _PROFILED if profiles else ()
     return Table(
-        title="communication that nothing hides: steps with averaged gradients less steps without",
+        title="; ".join((_TITLE, *intervals_explained([one for one in times if one is not None]))),
         headers=(
-            *("benchmark", "variant", f"exposed\n{common.unit}", "of a step\n%"),
+            *("benchmark", "variant", f"step\n{common.unit}", f"exposed\n{common.unit}", "of it\n%"),
             *(header.format(unit=common.unit) for header, _ in columns),
         ),
         rows=tuple(
             (
-                *(labels[result.test], variant_text(result), _exposed(result, common), _overhead(result)),
+                *(labels[result.test], variant_text(result), *_measured(result, common)),
                 *(_profiled(result, cell, common) for _, cell in columns),
             )
             for result in shown
         ),
-        notes=tuple(
-            f"{labels[result.test]} {variant_text(result)}: {note}" for result in shown for note in _notes(result)
-        ),
+        notes=tuple(headed({f"{labels[result.test]} {variant_text(result)}": _notes(result) for result in shown})),
         left=2,
+        right=0,
     )
 
 
@@ -59,28 +59,26 @@ def exposed_change_text(result: Result) -> str:
     return f"exposed communication {change_text(exposed)}"
 
 
-def _exposed(result: Result, common: Scale) -> str:
-    exposed = find(result, EXPOSED)
-    if exposed is None:
-        return NOTHING
+def _measured(result: Result, common: Scale) -> tuple[str, str, str]:
+    """A whole step, what of it is exposed, and the one divided by the other."""
+    step, exposed = synchronised_step(result.measurement), find(result, EXPOSED)
+    if step is None or exposed is None:
+        return NOTHING, NOTHING, NOTHING
     interval = exposed.series.interval
     value = common.number(exposed.series.value)
-    return value if interval is None else f"{value} [{common.number(interval.low)}, {common.number(interval.high)}]"
-
-
-def _overhead(result: Result) -> str:
-    overhead = find(result, OVERHEAD)
-    return NOTHING if overhead is None else significant(100 * overhead.series.value)
+    ends = "" if interval is None else f" [{common.number(interval.low)}, {common.number(interval.high)}]"
+    return common.number(step), f"{value}{ends}", significant(100 * exposed.series.value / step)
 
 
 def _with_gaps(profile: CommunicationProfile, common: Scale) -> str:
     return f"{common.number(profile.exposed)} ({common.number(profile.gaps)})"
 
 
+_TITLE = "exposed: whole steps less steps that average no gradients, in blocks that alternate"
 _Cell: TypeAlias = "Callable[[CommunicationProfile, Scale], str]"
 
 _PROFILED: tuple[tuple[str, _Cell], ...] = (
-    ("profiler:\nbusy {unit}", lambda profile, common: common.number(profile.busy)),
+    ("profiler: busy\n{unit}", lambda profile, common: common.number(profile.busy)),
     ("of its step\n%", lambda profile, _: significant(100 * profile.busy_share)),
     ("overlap\n%", lambda profile, _: NOTHING if profile.overlap is None else significant(100 * profile.overlap)),
     ("exposed (of it gaps)\n{unit}", _with_gaps),

@@ -10,7 +10,14 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
 from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.reports.communication import exposed_change_text
-from pytest_ddpperf.reports.phrases import comparison_text, decisive, findings, without_derived
+from pytest_ddpperf.reports.phrases import (
+    commit_text,
+    comparison_text,
+    decisive,
+    findings,
+    note_text,
+    without_derived,
+)
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
@@ -80,13 +87,15 @@ def _measured(result: Result) -> str:
         return f"{text}; {result.origin}"
     if baseline is None:
         return text
-    origin = [environment_key(baseline.environment), baseline.date, *([baseline.commit[:7]] if baseline.commit else [])]
+    origin = [environment_key(baseline.environment), baseline.date]
+    if baseline.commit:
+        origin.append(commit_text(baseline.commit, dirty=baseline.dirty))
     return f"{text}; baseline {', '.join(origin)}"
 
 
 def _notes(heads: tuple[Comparison, ...]) -> list[str]:
     """The notes of the failing metrics, each once."""
-    return list(dict.fromkeys(head.note for head in heads if head.note))
+    return list(dict.fromkeys(note for note in map(note_text, heads) if note))
 
 
 def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
@@ -97,8 +106,8 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
     lines = [exposed] if exposed else []
     for comparison in moved:
-        if comparison.series.metric in told:
-            continue
+        if comparison.series.metric in told or comparison.series.scale == "exact":
+            continue  # of the counts those that failed are among the heads, and those that fell among the findings
         line = comparison_text(comparison)
         if comparison.series.metric == "straggler_skew" and comparison.verdict is Verdict.REGRESSED:
             line += f": {_slowest(result.measurement)}"

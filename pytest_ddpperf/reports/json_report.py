@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
+from pytest_ddpperf.batch_size import Search
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.health import CpuHealth, GpuHealth
@@ -27,20 +29,25 @@ SCHEMA = "pytest-ddpperf/results/1"
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
 
-def results_document(results: Sequence[Result], commit: str | None) -> dict[str, Any]:
+def results_document(
+    results: Sequence[Result], code: Checkout | None, searches: Sequence[Search] = ()
+) -> dict[str, Any]:
     """The results as JSON data.
 
     Args:
         results: in the order measured.
-        commit: what was checked out; None where unknown.
+        code: what was checked out; None where unknown.
+        searches: for the largest batch, in the order made.
     """
     # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
     largest = max(results, key=lambda result: result.measurement.world_size, default=None)
     return {
         "schema": SCHEMA,
         "environment": None if largest is None else environment_data(largest.measurement.environment),
-        "commit": commit,
+        "commit": None if code is None else code.commit,
+        "dirty": code is not None and code.dirty,
         "results": [_result_data(result) for result in results],
+        "batch_sizes": [_search_data(search) for search in searches],
     }
 
 
@@ -101,6 +108,7 @@ def _result_data(result: Result) -> dict[str, Any]:
             "environment_key": environment_key(baseline.environment),
             "date": baseline.date,
             "commit": baseline.commit,
+            "dirty": baseline.dirty,
         },
         "origin": result.origin,
         "counts": counts_data(measured.counts),
@@ -122,6 +130,22 @@ def _result_data(result: Result) -> dict[str, Any]:
         "memory_by_phase": {phase: dataclasses.asdict(use) for phase, use in memory_of_phases(measured).items()},
         "health": [_health(launch) for launch in measured.launches],
         "findings": list(findings(result)),
+    }
+
+
+def _search_data(search: Search) -> dict[str, Any]:
+    return {
+        "test": search.test,
+        "training": search.training,
+        "world_size": search.environment.world_size,
+        "environment_key": environment_key(search.environment),
+        "size": search.found.size,
+        "peak": _number(search.found.peak),
+        "limit": search.limit,
+        "memory_limit": search.memory_limit,
+        "tried": [
+            {"size": trial.size, "fits": trial.fits, "peak": _number(trial.peak)} for trial in search.found.tried
+        ],
     }
 
 

@@ -35,6 +35,7 @@ def phase_table(results: Sequence[Result]) -> Table | None:
         rows=tuple(rows),
         notes=tuple(notes),
         left=2,
+        right=0,
     )
 
 

@@ -18,6 +18,7 @@ from pytest_ddpperf.units import (
 )
 from pytest_ddpperf.verdict import Verdict
 
+_SHORT_COMMIT = 7  # characters
 # Computed from step_time alone: where that is told, these say the same thing again.
 _DERIVED = frozenset({"throughput", "token_throughput", "throughput_per_rank"})
 
@@ -61,16 +62,27 @@ def values_text(comparison: Comparison) -> str:
 
 def change_text(comparison: Comparison) -> str:
     """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty where there is none."""
-    if comparison.change is None:
-        return ""
     ratio, unit = comparison.series.scale == "ratio", comparison.series.unit
-    text = format_change(comparison.change) if ratio else format_difference(comparison.change, unit)
-    interval = comparison.change_interval
+    text, interval = _change(comparison), comparison.change_interval
     if interval is None:
         return text
     ends = (interval.low, interval.high)
     low, high = (signed_percent(end) if ratio else format_difference(end, unit) for end in ends)
     return f"{text} [{confidence_text(interval.confidence)} {low} .. {high}]"
+
+
+def _change(comparison: Comparison) -> str:
+    if comparison.change is None:
+        return ""
+    if comparison.series.scale == "ratio":
+        return format_change(comparison.change)
+    return format_difference(comparison.change, comparison.series.unit)
+
+
+def short_text(comparison: Comparison) -> str:
+    """What became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
+    text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
+    return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
 
 
 def size_text(size: float, comparison: Comparison) -> str:
@@ -80,16 +92,39 @@ def size_text(size: float, comparison: Comparison) -> str:
     return format_value(size, comparison.series.unit)
 
 
+def tolerance_text(comparison: Comparison) -> str:
+    """What the test accepts: ``tolerance 3 %``."""
+    return f"tolerance {size_text(comparison.tolerance, comparison)}"
+
+
 def comparison_text(comparison: Comparison) -> str:
     """One judged metric in one line, up to what this run could have seen."""
-    parts = [values_text(comparison)]
     if comparison.series.scale == "exact":
-        return f"{comparison.series.metric} {comparison.verdict.value}: {parts[0]} per step, counted"
+        return _count_text(comparison)
+    parts = [values_text(comparison)]
     if comparison.change is not None:
-        parts += [change_text(comparison), f"tolerance {size_text(comparison.tolerance, comparison)}"]
+        parts += [change_text(comparison), tolerance_text(comparison)]
     if comparison.mde is not None:
         parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
     return f"{comparison.series.metric} {comparison.verdict.value}: {', '.join(parts)}"
+
+
+def note_text(comparison: Comparison) -> str:
+    """What there is to be said besides ``comparison_text``; empty for nothing."""
+    return "" if comparison.series.scale == "exact" else comparison.note
+
+
+def _count_text(comparison: Comparison) -> str:
+    """A count with what its change is made of: said once where that is one thing with the same numbers."""
+    head, values = f"{comparison.series.metric} {comparison.verdict.value}, counted", values_text(comparison)
+    if f" {values} " in comparison.note:
+        return f"{head}: {comparison.note}"
+    return f"{head}: {values} per step" + (f"; {comparison.note}" if comparison.note else "")
+
+
+def commit_text(commit: str, *, dirty: bool) -> str:
+    """A commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
+    return commit[:_SHORT_COMMIT] + "+changes" * dirty
 
 
 def environment_text(environment: Environment) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
@@ -37,7 +37,9 @@ class LiveLine:
         if self._reporter is None:
             return
         terminal = self._reporter.config.get_terminal_writer()
-        room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
+        text = self._unsaid(text)
+        with self._uncaptured():  # what is captured has the width of no terminal
+            room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
         if room < _LEAST_ROOM:
             return
         shown = " " + (text if len(text) <= room else f"...{text[3 - room :]}")
@@ -50,10 +52,20 @@ class LiveLine:
             self._write(_erased(self._shown))
             self._shown = 0
 
+    def _unsaid(self, text: str) -> str:
+        """The text without what pytest's line begins with: the test's id with -v, else its file, with -q neither."""
+        said = getattr(self._reporter, "currentfspath", None)
+        if isinstance(said, str):
+            return text.removeprefix(said)
+        return text if said is None else text.partition("::")[2] or text
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled()
+
     def _write(self, text: str) -> None:
         # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
         self._reporter.flush()
-        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+        with self._uncaptured():
             sys.stdout.write(text)
             sys.stdout.flush()
 

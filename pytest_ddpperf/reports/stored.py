@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records import Series
-from pytest_ddpperf.reports.phrases import confidence_text, environment_text
+from pytest_ddpperf.reports.phrases import commit_text, confidence_text, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.results import BaselineRecord
 from pytest_ddpperf.units import format_count, format_value, scale
-
-_SHORT_COMMIT = 7
 
 
 def list_table(files: Sequence[BaselineFile]) -> Table:
@@ -25,6 +23,7 @@ def list_table(files: Sequence[BaselineFile]) -> Table:
             for r in file.records
         ),
         left=5,
+        right=0,
     )
 
 
@@ -48,8 +47,9 @@ def record_table(test: str, record: BaselineRecord) -> Table:
     )
     return Table(
         title="\n".join(filter(None, facts)),
-        headers=("metric", "value", interval, "better", "gated", "samples"),
+        headers=("metric", "value", interval, "samples", "better", "gated"),
         rows=tuple(_metric_row(series) for series in record.series),
+        right=2,
     )
 
 
@@ -59,7 +59,7 @@ def _metric_row(series: Series) -> tuple[str, ...]:
     if series.interval is not None:
         interval = f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
     gated = "yes" if series.gated else "no"
-    return (series.metric, common.text(series.value), interval, series.better, gated, str(len(series.samples)))
+    return (series.metric, common.text(series.value), interval, str(len(series.samples)), series.better, gated)
 
 
 def _plan(record: BaselineRecord) -> str:
@@ -68,7 +68,7 @@ def _plan(record: BaselineRecord) -> str:
 
 
 def _commit(record: BaselineRecord) -> str:
-    return record.commit[:_SHORT_COMMIT] if record.commit else NOTHING
+    return commit_text(record.commit, dirty=record.dirty) if record.commit else NOTHING
 
 
 def _step_time(record: BaselineRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.instruments.memory import LABELS
@@ -14,13 +14,21 @@ from pytest_ddpperf.reports.phrases import (
     environment_text,
     find,
     findings,
+    note_text,
+    short_text,
+    tolerance_text,
 )
 from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.stats.verdict import POWER
 from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
 from pytest_ddpperf.verdict import Verdict
 
 NOTHING = "-"
-_TELLING = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
+MDE_MEANING = (
+    f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
+    "unchanged: shown to be within the tolerance"
+)
+_OPEN = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class Table:
     Attributes:
         title: what holds for all rows.
         headers: of the columns; a unit stands on a second line.
-        left: how many columns at the left, besides the last one, are words and not numbers.
+        left: how many columns at the left are words and not numbers.
+        right: how many at the right.
         notes: remarks below the rows.
     """
 
@@ -39,6 +48,7 @@ class Table:
     notes: tuple[str, ...] = ()
     title: str = ""
     left: int = 1
+    right: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def _metric_columns(results: Sequence[Result]) -> list[_Column]:
         *((("speedup", "speedup", _with_interval),) if any(result.measurement.over for result in results) else ()),
     )
     counts = (
-        ("calls", "collective_calls", _value),
+        ("calls", "collective_calls", _whole),
         ("sent", "collective_send_bytes", _value),
         ("FLOPs", "flops", _value),
         ("peak", "peak_tensor_bytes", _value),
@@ -115,6 +125,10 @@ def _value(comparison: Comparison, common: Scale) -> str:
     return common.number(comparison.series.value)
 
 
+def _whole(comparison: Comparison, _common: Scale) -> str:
+    return f"{comparison.series.value:,.0f}"
+
+
 def _with_interval(comparison: Comparison, common: Scale) -> str:
     interval = comparison.series.interval
     value = _value(comparison, common)
@@ -140,7 +154,9 @@ def _change(result: Result) -> str:
 
 def _mde(result: Result) -> str:
     step_time = find(result, "step_time")
-    return NOTHING if step_time is None or step_time.mde is None else format_percent(step_time.mde).removesuffix(" %")
+    if step_time is None or step_time.mde is None:
+        return NOTHING
+    return format_percent(step_time.mde).removesuffix(" %").replace("over ", ">")
 
 
 def labels_of(results: Sequence[Result]) -> dict[str, str]:
@@ -158,27 +174,50 @@ def labels_of(results: Sequence[Result]) -> dict[str, str]:
 
 def _title(results: Sequence[Result]) -> str:
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
-    levels = {c.series.interval.confidence for c in _filled(results, "step_time") if c.series.interval is not None}
-    intervals = [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
-    return "; ".join([*machines, *intervals])
+    return "; ".join([*machines, *intervals_explained(_filled(results, "step_time"))])
+
+
+def intervals_explained(shown: Sequence[Comparison]) -> list[str]:
+    """What stands in brackets behind these metrics' values: ``[intervals]: 95 % CI``; empty where nothing does."""
+    levels = {one.series.interval.confidence for one in shown if one.series.interval is not None}
+    return [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
 
 
 def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool) -> tuple[str, ...]:
-    """Remarks, each once: with the benchmark's name if it concerns one, else with their number."""
+    """Remarks, each once: below the benchmark's name if it concerns one, else with their number."""
     concerned: dict[str, list[str]] = {}
     for result in results:
         for remark in (*([] if accepting else _verdict_remarks(result)), *findings(result)):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {variant_text(result)}")
+    several = [f"{len(names)} benchmarks: {remark}" for remark, names in concerned.items() if len(names) > 1]
+    by_name: dict[str, list[str]] = {}
+    for remark, names in concerned.items():
+        if len(names) == 1:
+            by_name.setdefault(names[0], []).append(remark)
+    return (*_columns_explained(results), *several, *headed(by_name))
+
+
+def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Remarks by what they are on: one in a line with its name, several below it."""
+    lines: list[str] = []
+    for name, texts in remarks.items():
+        if len(texts) == 1:
+            lines.append(f"{name}: {texts[0]}")
+        elif texts:
+            lines += [f"{name}:", *(f"  {text}" for text in texts)]
+    return lines
+
+
+def _columns_explained(results: Sequence[Result]) -> list[str]:
+    """What columns mean, a line for each that its header does not tell."""
+    memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = {result.measurement.over: None for result in results if result.measurement.over}
     partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
-    memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
-    against = [f"change: from revision {other}, measured in alternating launches" for other in others]
-    remarks = (
-        f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
-        for remark, names in concerned.items()
-    )
-    return (*memory, *partners, *against, *remarks)
+    timed = _filled(results, "step_time")
+    change = "change: from revision {}, measured in alternating launches" if timed else "compared with revision {}"
+    mde = [MDE_MEANING] if any(one.mde is not None for one in timed) else []
+    return [*memory, *(partners if timed else []), *map(change.format, others), *mde]
 
 
 def _verdict(result: Result, *, accepting: bool) -> str:
@@ -188,16 +227,30 @@ def _verdict(result: Result, *, accepting: bool) -> str:
 
 def _verdict_remarks(result: Result) -> list[str]:
     """What the row's verdict rests on, where the row itself does not show it."""
-    if result.verdict is Verdict.NEW and result.baseline is None:
-        return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
-    if result.verdict is Verdict.IMPROVED and result.counterpart is None:
-        return ["better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"]
+    stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
+    if result.verdict is Verdict.NEW:
+        return _new_remarks(result)
+    if result.verdict is Verdict.IMPROVED:
+        return [stale] if result.counterpart is None else []
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         return [f"the baseline is not comparable: {', '.join(result.differs)}"]
-    if result.verdict not in _TELLING:
+    telling = decisive(result, {result.verdict})
+    if result.verdict is Verdict.REGRESSED:  # told in full where the test failed
+        others = [short_text(comparison) for comparison in telling if comparison.series.metric != "step_time"]
+        return [f"regressed{' too' * (len(others) < len(telling))}: {'; '.join(others)}"] if others else []
+    if result.verdict not in _OPEN:
         return []
-    return [
-        comparison_text(comparison) + (f"; {comparison.note}" if comparison.note else "")
-        for comparison in decisive(result, {result.verdict})
-        if comparison.series.metric != "step_time" or comparison.note
-    ]
+    return [_remark(one) for one in telling if one.series.metric != "step_time" or one.note]
+
+
+def _new_remarks(result: Result) -> list[str]:
+    if result.baseline is not None:
+        return list(dict.fromkeys(one.note for one in decisive(result, {Verdict.NEW}) if one.note))
+    return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
+
+
+def _remark(comparison: Comparison) -> str:
+    """A metric that decided the verdict; of the step time only what its row does not show."""
+    if comparison.series.metric == "step_time":
+        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {comparison.note}"
+    return "; ".join(filter(None, (comparison_text(comparison), note_text(comparison))))

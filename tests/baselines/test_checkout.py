@@ -40,6 +40,24 @@ def test_changed_code_is_dirty_and_new_files_are_not(repository: Path) -> None:
     assert found.dirty
 
 
+def test_what_is_set_apart_does_not_count(repository: Path) -> None:
+    """Baselines that were saved are no change of the code; below a folder of the project, too."""
+    project = repository / "project"
+    (project / "perf *").mkdir(parents=True)
+    (project / "perf *" / "a.json").write_text("{}")
+    subprocess.run(["git", "add", "."], cwd=repository, check=True)
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, "commit", "-q", "-m", "second"], cwd=repository, check=True)
+    (project / "perf *" / "a.json").write_text("{ }")
+    apart = [checkout(project, place) for place in (project / "perf *", project / "other", repository.parent / "x")]
+    assert [found.dirty for found in apart if found is not None] == [False, True, True]
+
+    (repository / "code.py").write_text("new\n")
+    found = checkout(project, project / "perf *")
+    assert found is not None
+    assert found.dirty
+
+
 def test_a_detached_head_has_no_branch(repository: Path) -> None:
     subprocess.run(["git", "checkout", "-q", "--detach"], cwd=repository, check=True)
     found = checkout(repository)

@@ -50,6 +50,15 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
     assert "recipe" not in encode(BaselineFile("m.py::t", (make_record(),)), FILE)
 
 
+def test_changed_code_is_marked_and_files_from_before_there_was_a_mark_are_read(text: str, make_record: Make) -> None:
+    assert '"dirty"' not in text
+    assert not decode(text, FILE).records[0].dirty
+    content = BaselineFile("m.py::t", (make_record(dirty=True),))
+    assert decode(encode(content, FILE), FILE) == content
+    with pytest.raises(BaselineError, match=r"field records\[0\].dirty: expected true or false, found the number 1"):
+        decode(changed(encode(content, FILE), "records/0/dirty", 1), FILE)
+
+
 def test_numbers_keep_nine_digits(make_record: Make) -> None:
     content = BaselineFile("m.py::t", (make_record(step_time=0.04181234567891),))
     assert decode(encode(content, FILE), FILE).records[0].series[0].value == 0.0418123457

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pytest_ddpperf.baselines.naming import module_folder
+from pytest_ddpperf.baselines.naming import module_folder, plain_name
 from pytest_ddpperf.baselines.naming import test_file as file_name
 
 
@@ -44,6 +44,23 @@ def test_different_tests_have_different_files() -> None:
 def test_different_modules_have_different_folders() -> None:
     names = [module_folder(f"{module}::t") for module in MODULES]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("ddp", {}),
+        ("ddp[bucket_cap_mb=5]", {}),
+        ("ddp accumulation_steps=4 no_sync=false", {"accumulation_steps": "4", "no_sync": "false"}),
+        ("ddp[bucket_cap_mb=5] loader=workers=2,pin_memory=true", {"loader": "workers=2,pin_memory=true"}),
+    ],
+)
+def test_options_are_taken_off_a_name(name: str, recipe: dict[str, str]) -> None:
+    assert plain_name(name, recipe) == "ddp"
+
+
+def test_a_name_is_left_as_it_was_given() -> None:
+    assert plain_name("weak w2 precision=mine", {}) == "weak w2 precision=mine"
 
 
 @pytest.mark.parametrize("nodeid", [f"{m}::{t}" for m, t in itertools.zip_longest(MODULES, TESTS, fillvalue="x.py")])

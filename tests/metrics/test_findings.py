@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics import findings_of
+from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 
 SETTLED = [1.0] * 12
@@ -94,3 +95,12 @@ def test_steps_that_updated_nothing_are_counted() -> None:
     (finding,) = findings_of(replace(base, launches=launches))
 
     assert finding.startswith("fp16 gradients overflowed in 3 of 24 timed steps, which updated nothing")
+
+
+def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:
+    assert thin_baseline(measurement(SETTLED, SETTLED)) == (
+        "the stored baseline rests on 2 launches only, too few to know its scatter: what is compared with it will "
+        "often be inconclusive; raise --ddpperf-max-time and save again"
+    )
+    assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED)) is None
+    assert thin_baseline(replace(measurement(SETTLED), launches=())) is None

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
+
 from pytest_ddpperf.metrics import findings_of, series_of
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
 from pytest_ddpperf.records import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
@@ -41,6 +43,20 @@ def test_a_leak_is_named_with_its_rank() -> None:
     """On rank 1 by 1.2 MiB in each launch, on rank 0 by less."""
     (finding,) = findings_of(measurement(*[[steady(1000), steady(1_258_291)]] * 3))
     assert finding.startswith("memory grows by 1.20 MiB a step on rank 1, seen in 10 steps of each of 3 launches")
+
+
+@pytest.mark.parametrize(
+    ("growths", "words"),
+    [
+        ((MIB, MIB), "memory grows by 1.00 MiB a step on every rank,"),
+        ((MIB, 2 * MIB), "memory grows by 1.00 MiB to 2.00 MiB a step on every rank,"),
+        ((MIB, 0, 2 * MIB), "memory grows by 1.00 MiB to 2.00 MiB a step on ranks 0 and 2,"),
+        ((MIB,), "memory grows by 1.00 MiB a step on rank 0,"),
+    ],
+)
+def test_a_leak_is_named_with_all_of_its_ranks(growths: tuple[int, ...], words: str) -> None:
+    (finding,) = findings_of(measurement(*[list(map(steady, growths))] * 3))
+    assert finding.startswith(words)
 
 
 def test_growth_within_the_slack_is_not_named() -> None:

@@ -29,13 +29,27 @@ def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
 
 
 def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make_comparison: Compare) -> None:
-    overhead = make_comparison("communication_overhead", 0.125, Verdict.NEW)
-    result = make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead))
+    """6.3 of 50 ms are 12.6 %. Launches of 40 and 60 ms make the 50, and shares of their own, which are not shown."""
+    launches = tuple(
+        Launch(i, (RankLaunch(0, (0.02,), {}, None, None, None, communication=BlockTimes((step,), (0.03,))),), 1.0)
+        for i, step in enumerate((0.04, 0.06))
+    )
+    overhead = make_comparison("communication_overhead", 0.375, Verdict.NEW)
+    result = make_result(
+        comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead), measured={"launches": launches}
+    )
     table = communication_table([result])
     assert table is not None
-    assert table.headers == ("benchmark", "variant", "exposed\nms", "of a step\n%")
-    assert table.rows == (("test_step[bucketed]", "bucketed", "6.30 [6.00, 6.60]", "12.5"),)
+    assert table.headers == ("benchmark", "variant", "step\nms", "exposed\nms", "of it\n%")
+    assert table.rows == (("test_step[bucketed]", "bucketed", "50.0", "6.30 [6.00, 6.60]", "12.6"),)
+    assert table.title.endswith("; [intervals]: 95 % CI")
     assert table.notes == ()
+
+
+def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: Compare) -> None:
+    table = communication_table([make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),))])
+    assert table is not None
+    assert table.rows[0][2:] == ("-", "-", "-")
 
 
 def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
@@ -46,7 +60,7 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
     )
     table = communication_table([result])
     assert table is not None
-    assert table.rows[0][-1] == "-"
+    assert table.rows[0][2:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
     assert table.notes == (
         "test_step[bucketed] bucketed: exposed communication is without the parameters that are gathered",
     )
@@ -73,21 +87,16 @@ def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare)
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
     table = communication_table([profiled, plain])
     assert table is not None
-    assert table.headers[4:] == (
-        *("profiler:\nbusy ms", "of its step\n%", "overlap\n%"),
+    assert table.headers[5:] == (
+        *("profiler: busy\nms", "of its step\n%", "overlap\n%"),
         "exposed (of it gaps)\nms",
     )
-    assert [row[4:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00 (1.00)"), ("-", "-", "-", "-")]
+    assert [row[5:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00 (1.00)"), ("-", "-", "-", "-")]
     assert table.notes == (
-        (
-            "test_step[bucketed] bucketed: collectives of a step: 12.0 ms transfer, 8.00 ms wait for the last rank; "
-            "rank 1 came last in 75 % of them"
-        ),
-        "test_step[bucketed] bucketed: all_reduce 2.50 GB/s, 3.75 GB/s on the bus",
-        (
-            "test_step[bucketed] bucketed: DDP's own window, from the first all-reduce to the last: 30.0 ms, "
-            "10.0 ms after backward"
-        ),
+        "test_step[bucketed] bucketed:",
+        ("  collectives of a step: 12.0 ms transfer, 8.00 ms wait for the last rank; rank 1 came last in 75 % of them"),
+        "  all_reduce 2.50 GB/s, 3.75 GB/s on the bus",
+        "  DDP's own window, from the first all-reduce to the last: 30.0 ms, 10.0 ms after backward",
     )
 
 
@@ -95,7 +104,7 @@ def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
     nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
     table = communication_table([make_result(measured={"profile": nothing})])
     assert table is not None
-    assert table.rows[0][2:] == ("-", "-", "0", "0", "-", "0 (0)")
+    assert table.rows[0][2:] == ("-", "-", "-", "0", "0", "-", "0 (0)")
     assert table.notes == ()
 
 

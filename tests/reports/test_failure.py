@@ -137,6 +137,41 @@ def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> No
     ]
 
 
+def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
+    changed = replace(stored(make_result()), dirty=True)
+    assert f"{ORIGIN}+changes" in failure_text(make_result(baseline=changed), accept=ACCEPT)
+
+
+def counted(make_comparison: Compare, metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:
+    verdict = Verdict.REGRESSED if value > base else Verdict.IMPROVED
+    made = make_comparison(metric, value, verdict, baseline=base, change=value - base, note=note, **fields)
+    return replace(made, series=replace(made.series, scale="exact"))
+
+
+def test_a_count_that_failed_is_told_once(make_result: Make, make_comparison: Compare) -> None:
+    """Where one thing makes the whole change its line has all the numbers; else those of the sum come first.
+
+    What moves with a count that failed is not told; what fell is a finding, and told there.
+    """
+    counts = (
+        counted(make_comparison, "collective_calls", 5, 9, "all_reduce 5 -> 9 calls per step (+4), bytes unchanged"),
+        counted(make_comparison, "operators", 15, 19, "aten.mul 5 -> 8 per step (+3); aten.add 4 -> 5 per step (+1)"),
+        counted(make_comparison, "flops_forward", 1, 2, "head 1 -> 2 per step (+1)", gated=False),
+        counted(make_comparison, "synchronisations", 2, 1, "item 2 -> 1 waits for the device per step (-1)"),
+    )
+    lines = failure_text(make_result(comparisons=counts, findings=("synchronisations fell",)), accept=ACCEPT)
+    assert lines.splitlines() == [
+        "collective_calls regressed, counted: all_reduce 5 -> 9 calls per step (+4), bytes unchanged",
+        (
+            "operators regressed, counted: 15 -> 19 per step; aten.mul 5 -> 8 per step (+3); "
+            "aten.add 4 -> 5 per step (+1)"
+        ),
+        f"{MEASURED}; {ORIGIN}",
+        "  synchronisations fell",
+        f"  accept: {ACCEPT}",
+    ]
+
+
 def test_an_incomparable_metric_says_why(make_result: Make, make_comparison: Compare) -> None:
     loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, note="after 60 steps, the baseline's after 30")
     text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.INCOMPATIBLE), accept=ACCEPT)

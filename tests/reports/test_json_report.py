@@ -9,6 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pytest_ddpperf.baselines.checkout import Checkout
+from pytest_ddpperf.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
@@ -31,7 +33,16 @@ COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2
 CALLS = Comparison(
     counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
 )
+CODE = Checkout("3f2a1c0", "main", dirty=True)
 MODULES = {"demo": ("/here/demo.py", "/there/demo.py"), "demo.new": ("/here/new.py", None)}
+
+
+@pytest.fixture
+def search(make_result: Make) -> Search:
+    """5 samples fit, 6 do not, and 8 brought a rank to its end."""
+    tried = (Trial(4, True, 2e6), Trial(8, False, None), Trial(6, False, 4e6), Trial(5, True, 3e6))  # noqa: FBT003
+    environment = make_result().measurement.environment
+    return Search("t.py::test_size", "ddp precision=bf16", environment, 64, 2**20, BatchSize(5, 3e6, tried))
 
 
 @pytest.fixture
@@ -76,9 +87,41 @@ def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
     }
 
 
-def test_the_document_keeps_to_its_schema(results: list[Result], validate: Callable[[Any], None]) -> None:
-    validate(json.loads(json.dumps(results_document(results, "3f2a1c0"))))
+def test_the_document_keeps_to_its_schema(
+    results: list[Result], search: Search, validate: Callable[[Any], None]
+) -> None:
+    validate(json.loads(json.dumps(results_document(results, CODE, [search]))))
     validate(results_document([], None))
+
+
+def test_the_code_is_told_with_whether_it_was_changed(make_result: Make) -> None:
+    stored = make_result().baseline
+    assert stored is not None
+    document = results_document([make_result(baseline=replace(stored, dirty=True))], CODE)
+    assert (document["commit"], document["dirty"]) == ("3f2a1c0", True)
+    assert document["results"][0]["baseline"]["dirty"] is True
+    unknown = results_document([], None)
+    assert (unknown["commit"], unknown["dirty"]) == (None, False)
+
+
+def test_a_search_for_the_largest_batch_is_told_with_all_that_was_tried(search: Search) -> None:
+    (found,) = results_document([], None, [search])["batch_sizes"]
+    assert found == {
+        "test": "t.py::test_size",
+        "training": "ddp precision=bf16",
+        "world_size": 2,
+        "environment_key": "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
+        "size": 5,
+        "peak": 3e6,
+        "limit": 64,
+        "memory_limit": 2**20,
+        "tried": [
+            {"size": 4, "fits": True, "peak": 2e6},
+            {"size": 8, "fits": False, "peak": None},
+            {"size": 6, "fits": False, "peak": 4e6},
+            {"size": 5, "fits": True, "peak": 3e6},
+        ],
+    }
 
 
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
@@ -177,7 +220,7 @@ def test_what_is_not_finite_becomes_null(
 
 def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) -> None:
     path = tmp_path / "out" / "results.json"
-    document = results_document(results, "3f2a1c0")
+    document = results_document(results, CODE)
     write(path, document)
     assert json.loads(path.read_text(encoding="utf-8")) == document
     assert list(path.parent.iterdir()) == [path]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,9 +21,17 @@ def test_expected_time_is_never_less_than_what_has_passed() -> None:
 class Terminal:
     """What LiveLine asks of pytest's reporter, its writer and its capture manager."""
 
-    def __init__(self, *, isatty: bool = True, fullwidth: int = 80, width_of_current_line: int = 10) -> None:
+    def __init__(
+        self,
+        *,
+        isatty: bool = True,
+        fullwidth: int = 80,
+        width_of_current_line: int = 10,
+        currentfspath: Path | str | None = None,
+    ) -> None:
         writer = SimpleNamespace(fullwidth=fullwidth, width_of_current_line=width_of_current_line)
         self.isatty = isatty
+        self.currentfspath = currentfspath
         self.config = SimpleNamespace(get_terminal_writer=lambda: writer)
         self.flushed = 0
 
@@ -44,6 +53,23 @@ def screen(written: str) -> str:
         cells[column : column + 1] = [character]
         column += 1
     return "".join(cells).rstrip()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (None, "p/t.py::test_x ddp: counting"),
+        (Path("p/t.py"), "test_x ddp: counting"),
+        ("p/t.py::test_x ", "ddp: counting"),
+    ],
+    ids=["quiet", "file", "verbose"],
+)
+def test_what_the_line_begins_with_is_not_said_again(
+    said: Path | str | None, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal(currentfspath=said)
+    LiveLine(terminal, terminal).show("p/t.py::test_x ddp: counting")
+    assert capsys.readouterr().out == f" {shown}"
 
 
 def test_the_line_is_replaced_and_cleared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,8 +39,14 @@ def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> Non
         "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13",
         "host runner-1",
     ]
-    assert table.headers == ("metric", "value", "interval, 95 % CI", "better", "gated", "samples")
+    assert table.headers == ("metric", "value", "interval, 95 % CI", "samples", "better", "gated")
     assert table.rows == (
-        ("step_time", "41.8 ms", "41.2 .. 42.4", "lower", "yes", "2"),
-        ("straggler_skew", "0.010", "-", "lower", "no", "1"),
+        ("step_time", "41.8 ms", "41.2 .. 42.4", "2", "lower", "yes"),
+        ("straggler_skew", "0.010", "-", "1", "lower", "no"),
     )
+
+
+def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
+    changed = replace(record, dirty=True)
+    assert list_table([BaselineFile("t.py::test_a", (changed,))]).rows[0][4] == "3f2a1c0+changes"
+    assert "at commit 3f2a1c0+changes as" in record_table("t.py::test_a", changed).title

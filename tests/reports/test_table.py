@@ -6,8 +6,13 @@ from dataclasses import replace
 from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.table import summary_table
 from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Result
+from pytest_ddpperf.stats.verdict import POWER
 from pytest_ddpperf.verdict import Verdict
 
+MDE = (
+    f"MDE: the smallest slowdown that this run would have found in {100 * POWER:g} % of cases; "
+    "unchanged: shown to be within the tolerance"
+)
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
@@ -32,6 +37,7 @@ def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make
     }
     assert table.notes == (
         "memory: peak resident memory above the level before the model was built, program files left out",
+        MDE,
     )
 
 
@@ -87,9 +93,15 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
         make_result(test="t.py::test_b", findings=(crowded, "launch 3 was slow")),
     ]
     assert summary_table(results).notes == (
+        MDE,
         f"2 benchmarks: {crowded}",
         "test_b bucketed: launch 3 was slow",
     )
+
+
+def test_several_remarks_on_one_benchmark_stand_below_its_name(make_result: Make) -> None:
+    result = make_result(test="t.py::test_a", findings=("launch 3 was slow", "loud neighbours"))
+    assert summary_table([result]).notes[1:] == ("test_a bucketed:", "  launch 3 was slow", "  loud neighbours")
 
 
 def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, make_comparison: Compare) -> None:
@@ -97,7 +109,12 @@ def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, ma
     memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
     assert summary_table([make_result(comparisons=(calm, memory))]).notes == (
         "memory: peak resident memory above the level before the model was built, program files left out",
-        "test_step[bucketed] bucketed: peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 3 %",
+        "test_step[bucketed] bucketed: regressed: peak_resident 412 MiB -> 463 MiB (+12.4 %)",
+    )
+    worse = (*make_result().comparisons, memory, make_comparison("final_loss", 1.2, Verdict.REGRESSED, baseline=1.0))
+    assert summary_table([make_result(comparisons=worse)]).notes[-1] == (
+        "test_step[bucketed] bucketed: regressed too: "
+        "peak_resident 412 MiB -> 463 MiB (+12.4 %); final_loss 1.00 -> 1.20"
     )
 
 
@@ -106,7 +123,26 @@ def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_co
         "step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026, note="30 launches would decide"
     )
     table = summary_table([make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE)])
-    assert table.notes[0].endswith("+2.6 %, tolerance 3 %; 30 launches would decide")
+    assert table.notes[0] == (
+        "test_step[bucketed] bucketed: step_time inconclusive, tolerance 3 %: 30 launches would decide"
+    )
+
+
+def test_an_effect_beyond_all_measure_is_cut_off(make_result: Make, make_comparison: Compare) -> None:
+    wild = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0, mde=34.0)
+    table = summary_table([make_result(comparisons=(wild,), verdict=Verdict.INCONCLUSIVE)])
+    assert table.rows[0][table.headers.index("MDE\n%")] == ">1000"
+
+
+def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_comparison: Compare) -> None:
+    flops = make_comparison("flops", 10.0, Verdict.UNCHANGED)
+    counted = make_result(
+        comparisons=(flops,),
+        verdict=Verdict.UNCHANGED,
+        counterpart=Counterpart("3f2a1c0 (main)", None),
+        measured={"over": "naive", "launches": ()},
+    )
+    assert summary_table([counted]).notes == ("compared with revision 3f2a1c0 (main)",)
 
 
 def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
@@ -128,9 +164,18 @@ def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_compa
             ),
         ]
     ).notes
-    assert notes[0] == "new bucketed: no baseline; --ddpperf-save stores one"
-    assert "the baseline is stale" in notes[1]
-    assert notes[2] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
+    assert notes[1] == "new bucketed: no baseline; --ddpperf-save stores one"
+    assert "the baseline is stale" in notes[2]
+    assert notes[3] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
+
+
+def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_comparison: Compare) -> None:
+    lacking = tuple(
+        make_comparison(metric, 2.0, Verdict.NEW, note="the baseline has no counts")
+        for metric in ("flops", "operators")
+    )
+    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
+    assert table.notes == ("test_step[bucketed] bucketed: the baseline has no counts",)
 
 
 def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
@@ -143,7 +188,7 @@ def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
     )
     table = summary_table([make_result(), broken])
     assert table.rows[1] == ("test_step[bucketed]", "bucketed", "2", "-", "-", "-", "broken")
-    assert table.notes == ("test_step[bucketed] bucketed: rank 1 was killed",)
+    assert table.notes == (MDE, "test_step[bucketed] bucketed: rank 1 was killed")
 
 
 def test_no_results_make_an_empty_table() -> None:
@@ -158,5 +203,6 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
     assert table.notes == (
         "change: from revision 3f2a1c0 (main), measured in alternating launches",
+        MDE,
         "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
     )

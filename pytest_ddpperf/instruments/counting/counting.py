@@ -17,7 +17,7 @@ from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
-from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.counting.touched import Touched, gradients_of
 
 _ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
@@ -107,7 +107,7 @@ class _Pass:
             "optimizer_steps": self._optimizer_steps,
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,
-            "retained_bytes": _named({category: after[category] - before[category] for category in after}),
+            "retained_bytes": _named(_kept(before, after)),
         }
 
     def _file_known(self) -> None:
@@ -130,6 +130,13 @@ class _Pass:
             state = self.touched.state_bytes()
         if sum(state.values()) > sum(self._state.values()):
             self._state = state
+
+
+def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What a step has left behind, by category; what it made for itself and is still there is no activation now."""
+    growth = {category: after[category] - before[category] for category in after}
+    growth[KEPT] = sum(growth.pop(category) for category in PASSING)
+    return growth
 
 
 def _named(sizes: Mapping[str, int]) -> dict[str, float]:

@@ -16,6 +16,8 @@ import torch
 from pytest_ddpperf.instruments.counting.storages import storages_of
 
 CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "temporaries")
+PASSING = ("activations", "temporaries")  # what a step makes for itself alone
+KEPT = "kept_tensors"  # what those are that outlive their step
 
 
 @dataclass(eq=False)

@@ -202,13 +202,13 @@ FAULTS = [
         "sound",
         "extra all-reduce",
         "collective_calls",
-        ["all_reduce 1 -> 2 calls per step (+1), bytes 8,704 B -> 8,708 B"],
+        ["all_reduce 1 -> 2 calls per step (+1)"],
     ),
     (
         "accumulating",
         "lost no_sync",
         "collective_calls",
-        ["all_reduce 1 -> 4 calls per step (+3), bytes 8.50 KiB -> 34.0 KiB"],
+        ["all_reduce 1 -> 4 calls per step (+3)"],
     ),
     (
         "bf16",
@@ -232,13 +232,13 @@ FAULTS = [
         "sound",
         "unused parameters looked for",
         "collective_calls",
-        ["all_reduce 1 -> 2 calls per step (+1), bytes 8.50 KiB -> 8.53 KiB"],
+        ["all_reduce 1 -> 2 calls per step (+1)"],
     ),
     (
         "buffers kept",
         "buffers broadcast",
         "collective_bytes",
-        ["broadcast 0 B -> 136 B per step (+136 B), calls 0 -> 2"],  # those of one type together
+        ["broadcast 0 B -> 136 B per step (+136 B)"],  # those of one type together
     ),
     ("sound", "two updates", "optimizer_steps", ["SGD 1 -> 2 per step (+1)"]),
     (  # 32 rows by 16 x 48: 49,152 FLOPs; attention 4 sequences x 2 x 2 x 8 x 8 x 16. torch stops before the last layer
@@ -256,13 +256,8 @@ FAULTS = [
         "flops_forward",
         [f"{layer} 16.38 kFLOP -> 32.77 kFLOP per step (+16.38 kFLOP, +100 %)" for layer in "01"],
     ),
-    ("sound", "kept tensor", "retained_bytes", ["activations 0 B -> 100 B per step (+100 B)"]),
-    (
-        "sharded",
-        "gathered twice",
-        "collective_calls",
-        ["all_gather 2 -> 4 calls per step (+2), bytes 8.50 KiB -> 17.0 KiB"],
-    ),
+    ("sound", "kept tensor", "retained_bytes", ["kept_tensors 0 B -> 100 B per step (+100 B)"]),
+    ("sharded", "gathered twice", "collective_calls", ["all_gather 2 -> 4 calls per step (+2)"]),
     ("sound", "item", "synchronisations", ["item 0 -> 1 waits for the device per step (+1)"]),
 ]
 
@@ -276,9 +271,9 @@ def test_a_fault_is_found_and_named(
     assert metric not in {**counted[then].unstable, **counted[now].unstable}
 
 
-def test_a_retained_graph_shows_as_the_activations_of_every_step(counted: dict[str, Counts]) -> None:
+def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[str, Counts]) -> None:
     retained = counted["retained graph"]
-    assert retained.details["retained_bytes"]["activations"] >= 4 * 4 * SEQUENCE * WIDTH  # one at least
+    assert retained.details["retained_bytes"]["kept_tensors"] >= 4 * 4 * SEQUENCE * WIDTH  # one at least
     assert "retained_bytes" not in retained.unstable
     assert counted["sound"].totals["retained_bytes"] == 0
 
