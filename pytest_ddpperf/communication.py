@@ -28,11 +28,13 @@ class Collective:
         kind: ``all_reduce``, ``all_gather`` ...
         seconds: from when this rank began with it, before the others had come, to its end.
         nbytes: what this rank puts into it; None where the profile does not tell.
+        ranks: how many there are in its group; None where the profile does not tell.
     """
 
     kind: str
     seconds: float
     nbytes: float | None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,23 @@ def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> floa
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
-    """The collectives of all steps, each with what it was on every rank; None where ranks differ in them."""
-    per_rank = [[one for step in rank.steps for one in step.collectives] for rank in ranks]
-    if len({tuple(one.kind for one in collectives) for collectives in per_rank}) > 1:
-        return None
-    return list(zip(*per_rank, strict=True))
+    """The collectives of all steps, each with what it was on every rank; None where ranks differ in them.
+
+    Several may be under way at once, and ranks need not begin them in the same order. So the first of a kind, size and
+    group in a step is paired with the first of the same ones on the other ranks, and so on.
+    """
+    instances: list[Instance] = []
+    for steps in zip(*(rank.steps for rank in ranks), strict=True):
+        per_rank = [sorted(step.collectives, key=_alike) for step in steps]
+        if len({tuple(map(_alike, collectives)) for collectives in per_rank}) > 1:
+            return None
+        instances += zip(*per_rank, strict=True)
+    return instances
+
+
+def _alike(one: Collective) -> tuple[str, float, int]:
+    """What is the same on all ranks of one collective."""
+    return one.kind, -1.0 if one.nbytes is None else one.nbytes, one.ranks or 0
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
@@ -77,14 +89,20 @@ def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """For each kind, all sizes over all transfers. The size is of the whole: of all ranks' parts together."""
+    """For each kind, all sizes over all transfers. The size is of the whole: of all ranks' parts together.
+
+    Args:
+        instances: of all steps.
+        ranks: of the group, for collectives that do not tell how many were in theirs.
+    """
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]
-        sizes = [one.nbytes for instance in own for one in instance[:1]]
-        known = [size for size in sizes if size is not None]
+        sizes = [(one.nbytes, one.ranks or ranks) for one, *_ in own]
+        known = [(size * (group if kind in _GATHERING else 1), group) for size, group in sizes if size is not None]
         seconds = sum(min(one.seconds for one in instance) for instance in own)
-        if len(known) == len(sizes) and seconds > 0:
-            algorithm = sum(known) * (ranks if kind in _GATHERING else 1) / seconds
-            found.append(Bandwidth(kind, algorithm, algorithm * bus_factor(kind, ranks)))
+        whole = sum(size for size, _ in known)
+        if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has none
+            bus = sum(size * bus_factor(kind, group) for size, group in known)
+            found.append(Bandwidth(kind, whole / seconds, bus / seconds))
     return tuple(found)

@@ -51,6 +51,35 @@ def test_ranks_that_send_different_things_are_not_put_side_by_side() -> None:
     assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
 
 
+def sized(*collectives: tuple[float, float], kind: str = "all_reduce", group: int | None = None) -> RankProfile:
+    """A rank with one step of collectives: seconds and bytes of each."""
+    return RankProfile(
+        (ProfiledStep(10.0, 4.0, 5.0, 3.0, tuple(Collective(kind, *one, group) for one in collectives)),)
+    )
+
+
+def test_collectives_under_way_at_once_are_paired_by_their_size() -> None:
+    """Rank 1 began with the other one first. Minima: 2 (of 4 bytes) and 1 (of 8); in their order 3 and 1."""
+    found = merged([sized((5, 4), (1, 8)), sized((3, 8), (2, 4))])
+    assert (found.transfer, found.wait) == (3, 2.5)
+    assert found.slowest == (1, 0.5)
+
+
+def test_ranks_that_send_different_sizes_are_not_put_side_by_side() -> None:
+    found = merged([sized((5, 4), (1, 8)), sized((5, 4), (1, 9))])
+    assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
+
+
+def test_the_bus_carries_what_a_smaller_group_sends() -> None:
+    """Four ranks, groups of two: 8 bytes in 2 s, factor 2 x 1 / 2. Gathered: 2 x 8 bytes, factor 1 / 2."""
+    assert merged([sized((2, 8), group=2)] * 4).bandwidths == (Bandwidth("all_reduce", 4, 4),)
+    assert merged([sized((2, 8), kind="all_gather", group=2)] * 4).bandwidths == (Bandwidth("all_gather", 8, 4),)
+
+
+def test_what_carries_nothing_has_no_bandwidth() -> None:
+    assert merged([sized((2, 0), kind="barrier")] * 2).bandwidths == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "ranks", "factor"),
     [

@@ -4,7 +4,7 @@ On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from
 it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
 is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
 operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
-and memsets are neither.
+and memsets are neither. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Event:
         activity: kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
         start: in seconds; ``end`` likewise.
         nbytes: what one rank puts into a collective; None where the profile does not tell.
+        kind: which collective it is, where that is told and need not be read from its name; else empty.
+        ranks: how many there are in a collective's group; None where the profile does not tell.
     """
 
     name: str
@@ -52,11 +54,18 @@ class Event:
     start: float
     end: float
     nbytes: float | None = None
+    kind: str = ""
+    ranks: int | None = None
 
     @property
     def span(self) -> Span:
         """From its start to its end."""
         return self.start, self.end
+
+
+def is_nccl_kernel(name: str, activity: str) -> bool:
+    """Whether an event is a collective on a GPU."""
+    return activity == "kernel" and name.startswith("nccl")
 
 
 def class_of(event: Event) -> Class | None:
@@ -66,7 +75,7 @@ def class_of(event: Event) -> Class | None:
     if event.activity == "cpu_op":
         return "computation" if "::" in event.name and not event.name.startswith(_NOT_COMPUTED) else None
     if event.activity == "kernel":
-        return "communication" if event.name.startswith("nccl") else "computation"
+        return "communication" if is_nccl_kernel(event.name, event.activity) else "computation"
     return "memory" if event.activity in {"gpu_memcpy", "gpu_memset"} else None
 
 
@@ -106,5 +115,8 @@ def _step(mark: Span, communication: Sequence[Event], computation: Sequence[Span
         busy=length(busy),
         computed=length(computed),
         overlapped=length(intersection(busy, computed)),
-        collectives=tuple(Collective(kind_of(event.name), event.end - event.start, event.nbytes) for event in sent),
+        collectives=tuple(
+            Collective(event.kind or kind_of(event.name), event.end - event.start, event.nbytes, event.ranks)
+            for event in sent
+        ),
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +18,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pytest_ddpperf.communication import RankProfile, Window
 from pytest_ddpperf.instruments.activity import activity_of
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.profile.events import STEP, Event, steps_of
+from pytest_ddpperf.instruments.profile.events import STEP, Event, is_nccl_kernel, steps_of
+from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
 
 _ITEM_SIZES = {  # the words that the profiler has for types
     **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
@@ -47,7 +52,8 @@ def profile_steps(
     results: Any = profiler.profiler
     recorded = results.kineto_results.events()
     began = min(one.start_ns() for one in recorded)
-    events = [_event(one, began) for one in recorded]
+    notes = notes_of(recorded, results.kineto_results.save)
+    events = [_event(one, began, notes) for one in recorded]
     found = steps_of(events, device=device.type)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
     return RankProfile(found[1:], next(iter(windows), None))
@@ -65,14 +71,38 @@ def window_of(module: DistributedDataParallel) -> Window | None:
     return Window(*(float(value) * _NANOSECOND for value in known if value is not None))
 
 
-def _event(event: Any, began: int) -> Event:
-    return Event(
-        name=event.name(),
-        activity=activity_of(event),
+def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int, Note]:
+    """What is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
+
+    Args:
+        recorded: the profiler's events.
+        save: writes the trace to a file, where torch before 2.12 has what its events do not tell.
+    """
+    noted = [event for event in recorded if event.name() == EVENT]
+    if not noted:
+        return {}
+    if hasattr(noted[0], "extra_meta"):
+        fields = {event.correlation_id(): event.extra_meta() for event in noted}
+    else:
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "trace.json")
+            save(str(file))
+            fields = notes_in_trace(json.loads(file.read_text(encoding="utf-8")))
+    kernels = (event for event in recorded if is_nccl_kernel(event.name(), activity_of(event)))
+    return notes_of_kernels((kernel.linked_correlation_id() for kernel in kernels), fields)
+
+
+def _event(event: Any, began: int, notes: Mapping[int, Note]) -> Event:
+    name, activity = event.name(), activity_of(event)
+    plain = Event(
+        name=name,
+        activity=activity,
         start=(event.start_ns() - began) * _NANOSECOND,
         end=(event.end_ns() - began) * _NANOSECOND,
-        nbytes=_nbytes(event) if event.name().startswith("gloo:") else None,
+        nbytes=_nbytes(event) if name.startswith("gloo:") else None,
     )
+    note = notes.get(event.linked_correlation_id()) if is_nccl_kernel(name, activity) else None
+    return plain if note is None else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
 
 
 def _nbytes(event: Any) -> float | None:

@@ -74,6 +74,17 @@ def test_on_cuda_kernels_count_and_operators_do_not() -> None:
     assert steps_of(events, device="cuda") == (ProfiledStep(10, 4, 5, 1, (Collective("all_reduce", 4, None),)),)
 
 
+def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:
+    """NCCL sends a gather as point-to-point, and a barrier as an all-reduce."""
+    events = [
+        Event(STEP, "user_annotation", 0, 10),
+        Event("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "kernel", 4, 8, 64.0, "gather", 2),
+        Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 8, 9),
+    ]
+    (step,) = steps_of(events, device="cuda")
+    assert step.collectives == (Collective("gather", 4, 64.0, 2), Collective("all_reduce", 1, None))
+
+
 def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:
     events = [
         Event(STEP, "user_annotation", 10, 20),

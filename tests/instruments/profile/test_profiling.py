@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from pytest_ddpperf.communication import RankProfile
+from pytest_ddpperf.instruments.profile.notes import Note
+from pytest_ddpperf.instruments.profile.profiling import notes_of
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records import Plan
@@ -84,3 +92,46 @@ def test_only_ddp_has_a_window(profiles: dict[str, tuple[RankProfile, ...]]) -> 
     window = merged(profiles["ddp"]).window
     assert window is not None
     assert window.communication > 0
+
+
+NOTED = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Group size": 2}
+
+
+def recorded(**note: Any) -> list[Any]:
+    """A collective as the profiler records it on CUDA: torch's note, the call on the host, the kernel."""
+
+    def event(name: str, activity: str, own: int, linked: int, **more: Any) -> Any:
+        values = {"name": name, "activity_type": activity, "correlation_id": own, "linked_correlation_id": linked}
+        return SimpleNamespace(**{key: lambda value=value: value for key, value in (values | more).items()})
+
+    return [
+        event("c10d::allreduce_", "cpu_op", 4, 0),
+        event("record_param_comms", "cpu_op", 5, 0, **note),
+        event("cudaLaunchKernelExC", "cuda_runtime", 90, 5),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", 90, 5),
+        event("sgemm", "kernel", 91, 4),
+    ]
+
+
+def refuse(_file: str) -> None:
+    raise AssertionError("the trace is not to be written")
+
+
+def written(_file: str) -> None:
+    event = {"name": "record_param_comms", "args": {"External id": 5, **NOTED}}
+    Path(_file).write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("note", "save"),
+    [({"extra_meta": {name: json.dumps(value) for name, value in NOTED.items()}}, refuse), ({}, written)],
+    ids=["with the event", "in the trace"],
+)
+def test_a_kernel_of_nccl_is_known_by_the_note_that_it_is_linked_to(
+    note: dict[str, Any], save: Callable[[str], None]
+) -> None:
+    assert notes_of(recorded(**note), save) == {5: Note("all_reduce", 1024.0, 2)}
+
+
+def test_without_nccl_nothing_is_noted() -> None:
+    assert notes_of([event for event in recorded() if event.name() != "record_param_comms"], refuse) == {}

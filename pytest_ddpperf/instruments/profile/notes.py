@@ -1,0 +1,96 @@
+"""What torch notes of a collective where NCCL's kernel is launched: the profiler's event ``record_param_comms``. Pure.
+
+The fields are those of torch/csrc/profiler/util.h (``kCommsName`` and after). torch 2.12 and later give them with the
+event, as texts in JSON; before that they are in the exported trace alone, as values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EVENT = "record_param_comms"
+
+_TEXTS = frozenset({"Collective name", "dtype"})
+
+_KINDS = {  # by ProcessGroupNCCL's names; those that are not here name themselves
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "_allgather_base": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "all_to_allv": "all_to_all",
+}
+_ITEM_SIZES = {  # by c10's names of types
+    **dict.fromkeys(("Double", "Long", "UInt64", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int", "UInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short", "UInt16"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    "ComplexDouble": 16,
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of one collective before it begins.
+
+    Attributes:
+        kind: ``all_reduce``, ``all_gather`` ...
+        nbytes: what this rank puts into it; None where the type is not known.
+        ranks: how many there are in its group; None where that is not told.
+    """
+
+    kind: str
+    nbytes: float | None
+    ranks: int | None
+
+
+def note_of(fields: Mapping[str, Any]) -> Note | None:
+    """The note with these fields, texts in JSON or values; None where it is of no collective."""
+    name = _value(fields, "Collective name")
+    if not name or name == "wait":
+        return None
+    count, size = _value(fields, "In msg nelems"), _ITEM_SIZES.get(str(_value(fields, "dtype")))
+    ranks = _value(fields, "Group size")
+    return Note(
+        kind=_KINDS.get(name, name),
+        nbytes=None if count is None or size is None else float(count * size),
+        ranks=ranks or None,
+    )
+
+
+def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """The fields of each note in an exported trace, by the number that kernels are linked to."""
+    events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
+    return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
+
+
+def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
+    """The notes of those numbers that exactly one kernel of NCCL is linked to.
+
+    Where collectives are sent as a group, one note stands for several kernels, or one kernel for several notes: then
+    nobody knows what a kernel sent. A kernel that stands for several is linked to none of them.
+
+    Args:
+        links: the number that each kernel of NCCL is linked to; 0 for none.
+        fields: as of ``notes_in_trace``.
+    """
+    noted = {
+        number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
+    }
+    return {number: note for number, note in noted.items() if note is not None}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> Any:
+    value = fields.get(name)
+    if name in _TEXTS:
+        return value.strip('"') if isinstance(value, str) else None
+    return json.loads(value) if isinstance(value, str) else value
