@@ -21,6 +21,23 @@ class BlockTimes:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What copies of what is trained take of a machine's memory, all its ranks' together, and what there is for them.
+
+    Attributes:
+        needed: bytes; ``free`` likewise.
+    """
+
+    needed: int
+    free: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether the copies fit."""
+        return self.needed <= self.free
+
+
+@dataclass(frozen=True)
 class Collective:
     """One collective as the profiler saw it on one rank.
 

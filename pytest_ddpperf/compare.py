@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.metrics import findings_of
+from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
 from pytest_ddpperf.records import Environment, Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
@@ -224,15 +225,22 @@ def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
 
 
-def spread_between_runs(series: Series, environment: Environment) -> float:
+def spread_between_runs(series: Series, environment: Environment, step: float | None = None) -> float:
     """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
 
-    A fraction; an amount where times are compared by subtraction.
+    A fraction; an amount where times are compared by subtraction. Exposed communication is what is left of two step
+    times, and has their deviation, however little it is itself.
+
+    Args:
+        series: of the run.
+        environment: of the run.
+        step: seconds of its step; None where it was not timed.
     """
     if series.unit == "B" or series.metric == FINAL_LOSS:
         return 0.0
     spread = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-    return spread * abs(series.value) if (series.unit, series.scale) == ("s", "difference") else spread
+    seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)
+    return spread * seconds if (series.unit, series.scale) == ("s", "difference") else spread
 
 
 def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
@@ -240,7 +248,8 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
     if found.counterpart is not None and len(series.samples) == len(base.samples):
         both: intervals.Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
         return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
-    spread = 0.0 if found.counterpart is not None else spread_between_runs(series, measurement.environment)
+    step = next((one.value for one in measurement.series if one.metric == "step_time"), None)
+    spread = 0.0 if found.counterpart is not None else spread_between_runs(series, measurement.environment, step)
     return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread, trim=trim_of(series))
 
 

@@ -257,10 +257,23 @@ def test_times_deviate_between_runs_and_counts_do_not(metric: str, world_size: i
 
 
 def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
-    """1 % of 4 ms; 10 ms, were it not of the value."""
-    exposed = replace(series("exposed_communication", [0.004]), unit="s", scale="difference")
+    """1 % of 4 ms of a phase. What is left of two step times has the spread of a step: 1 % of 200 ms."""
+    phase, exposed = (series(metric, [0.004]) for metric in ("phase_forward", "exposed_communication"))
 
+    assert spread_between_runs(phase, ENVIRONMENT, 0.2) == pytest.approx(TIMED_SPREAD * 0.004)
+    assert spread_between_runs(exposed, ENVIRONMENT, 0.2) == pytest.approx(TIMED_SPREAD * 0.2)
     assert spread_between_runs(exposed, ENVIRONMENT) == pytest.approx(TIMED_SPREAD * 0.004)
+
+
+def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> None:
+    """Steps of 200 ms: 1 % is 2 ms, of both runs 2.8 ms, so that 3 ms more may be chance; of 3 ms it would not be."""
+    step = series("step_time", STEADY, factor=0.2)
+    before, now = (series("exposed_communication", STEADY, factor=value) for value in (0.0001, 0.0031))
+
+    comparison = judged(measured(step, now), found(step, before))["exposed_communication"]
+
+    assert comparison.change_interval is not None
+    assert comparison.change_interval.low < 0 < comparison.change_interval.high
 
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:

@@ -7,6 +7,7 @@ from statistics import fmean
 from pytest_ddpperf.communication import BlockTimes
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.units import format_count, format_values
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
@@ -41,6 +42,19 @@ def still_sent(measurement: Measurement) -> str:
     """What the unsynchronised steps sent all the same, in words; empty for nothing."""
     found = (rank.communication for launch in measurement.launches[:1] for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
+
+
+def no_room(measurement: Measurement) -> str | None:
+    """A sentence where it was not measured for want of memory; else None."""
+    found = [launch.ranks[0].no_room for launch in measurement.launches]
+    rooms = [room for room in found if room is not None]
+    if not rooms:
+        return None
+    needed, free = format_values((rooms[0].needed, rooms[0].free), "B")
+    return (
+        f"exposed communication was not measured in {format_count(len(rooms), 'launch')}: copies of what a machine's "
+        f"ranks train, to put it back, take {needed} of its memory, and {free} are free for them"
+    )
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:

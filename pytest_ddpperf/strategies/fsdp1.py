@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ from pytest_ddpperf.strategies.copies import parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate
 from pytest_ddpperf.strategies.sharding import (
-    STILL_SENT,
     dtype_of,
     gradients_kept,
     mesh_of,
     narrowest,
     parameters_of_units,
     require_gpu,
+    still_sent,
     units_of,
 )
 
@@ -91,7 +91,7 @@ def parallelise(
         wrapped,
         no_sync=wrapped.no_sync,
         unsynchronised=gradients_kept,
-        still_sent="" if sharding == "NO_SHARD" or ctx.world_size == 1 else STILL_SENT,
+        still_sent=_still_sent(sharding, chosen) if ctx.world_size > 1 else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
         # With one rank's shard alone torch.amp.GradScaler would skip a step on some ranks only.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
@@ -99,6 +99,13 @@ def parallelise(
         parameters=partial(_whole, wrapped),
         precision=narrowest(param_dtype, reduce_dtype),
     )
+
+
+def _still_sent(sharding: str, inner: Collection[nn.Module]) -> str:
+    """The outermost unit keeps its parameters to backward, whatever the sharding: it is needed there first."""
+    if sharding == "NO_SHARD":
+        return ""
+    return still_sent(resharded=sharding != "SHARD_GRAD_OP" and bool(inner))
 
 
 def _mixed_precision(param_dtype: str | None, reduce_dtype: str | None) -> MixedPrecision | None:

@@ -24,12 +24,12 @@ from torch.distributed.tensor import DTensor
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate
 from pytest_ddpperf.strategies.sharding import (
-    STILL_SENT,
     dtype_of,
     gradients_kept,
     mesh_of,
     narrowest,
     require_gpu,
+    still_sent,
     units_of,
 )
 
@@ -80,12 +80,13 @@ def parallelise(
         fully_shard(
             unit, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=precision, offload_policy=offload
         )
+    resharded = len(units) > 1 if reshard_after_forward is None else reshard_after_forward
     clip = partial(_clip_offloaded, mesh=mesh, device=ctx.device) if cpu_offload else _clip
     return Parallel(
         module,
         no_sync=partial(_no_sync, module),
         unsynchronised=gradients_kept,
-        still_sent=STILL_SENT if ctx.world_size > 1 else "",
+        still_sent=still_sent(resharded=resharded) if ctx.world_size > 1 else "",
         clip_grad_norm=partial(clip, module),
         # torch.amp.GradScaler asks all ranks when gradients are DTensors, but NCCL cannot when they are on the CPU.
         make_scaler=partial(ShardScaler, ctx.device.type, process_group=dist.group.WORLD) if cpu_offload else None,

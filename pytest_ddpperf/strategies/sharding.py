@@ -17,10 +17,17 @@ from pytest_ddpperf.errors import SettingError
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import Precision, RankView
 
-STILL_SENT = "the parameters that are gathered for forward and backward"
-
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the bits of the fraction: 23, 10, 10, 7
+
+
+def still_sent(*, resharded: bool) -> str:
+    """What is sent beside gradients, in words.
+
+    Args:
+        resharded: whether a unit frees its parameters after forward, so that they are gathered again.
+    """
+    return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

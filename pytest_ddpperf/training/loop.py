@@ -16,11 +16,12 @@ from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, read_device_memory, watch_memory
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
+from pytest_ddpperf.training.room import room_for
 from pytest_ddpperf.training.timing import by_period, timed_block
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.communication import BlockTimes
+    from pytest_ddpperf.communication import BlockTimes, Room
     from pytest_ddpperf.loader_settings import LoaderSettings
     from pytest_ddpperf.phases import PhaseTimes
     from pytest_ddpperf.settings import Settings
@@ -105,6 +106,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         skipped_steps=skipped,
         phases=diagnosis.phases,
         communication=diagnosis.communication,
+        no_room=diagnosis.no_room,
         held=held,
         picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
         memory=peaks,
@@ -121,6 +123,7 @@ class _Diagnosis:
 
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
+    no_room: Room | None = None
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
@@ -132,10 +135,12 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
     with collector_paused():
         dist.barrier()
         phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
-    blocks = None
-    if step.local is not None and job.settings.communication is not False:
-        blocks = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
-    return _Diagnosis(phases, blocks)
+    if step.local is None or job.settings.communication is False:
+        return _Diagnosis(phases)
+    room = room_for(step.local.snapshot_bytes(), ctx.device)
+    if not room.enough:
+        return _Diagnosis(phases, no_room=room)
+    return _Diagnosis(phases, alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed))
 
 
 def _growth_steps(plan: Plan) -> int:

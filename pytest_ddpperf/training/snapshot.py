@@ -45,6 +45,13 @@ def snapshot(
     return restore
 
 
+def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """The bytes of the tensors of which ``snapshot`` makes copies, in the host's memory."""
+    inner: Any = getattr(optimizer, "optim", optimizer)
+    states = (value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor))
+    return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *states))
+
+
 def _kept(value: Any) -> Any:
     """A copy: of a tensor this rank's part, on the CPU."""
     return _local(value).detach().to("cpu", copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)

@@ -35,6 +35,7 @@ class Local:
         run: the step.
         unsynchronised: a context in which it averages no gradients.
         snapshot: keeps what training changes; what it gives puts that back.
+        snapshot_bytes: what that takes of the host's memory.
         still_sent: what it sends all the same, in words; empty for nothing.
         skipped_steps: as of ``Step``.
     """
@@ -42,6 +43,7 @@ class Local:
     run: Callable[[], Any]
     unsynchronised: Callable[[], AbstractContextManager[None]]
     snapshot: Callable[[], Callable[[], None]]
+    snapshot_bytes: Callable[[], int]
     still_sent: str = ""
     skipped_steps: Sequence[int] = ()
 
@@ -118,7 +120,14 @@ def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Loca
     """
     if settings.compile != "no" or not isinstance(trainer.optimizer, torch.optim.Optimizer):
         return None
-    return Local(run, trainer.unsynchronised, trainer.snapshot, trainer.parallel.still_sent, trainer.skipped_steps)
+    return Local(
+        run,
+        trainer.unsynchronised,
+        trainer.snapshot,
+        trainer.snapshot_bytes,
+        trainer.parallel.still_sent,
+        trainer.skipped_steps,
+    )
 
 
 def _seams(trainer: Trainer, data: Batches, settings: Settings) -> tuple[Seam, ...]:

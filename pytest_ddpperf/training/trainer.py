@@ -15,7 +15,7 @@ from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.parallel import nothing
 from pytest_ddpperf.training.blocks import blocks_of, recompute
 from pytest_ddpperf.training.precision import prepare, scaler_for
-from pytest_ddpperf.training.snapshot import snapshot
+from pytest_ddpperf.training.snapshot import snapshot, snapshot_bytes
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -145,6 +145,10 @@ class Trainer:
             self._steps = steps  # clipping may end with one of them
 
         return restore
+
+    def snapshot_bytes(self) -> int:
+        """What ``snapshot`` takes of the host's memory."""
+        return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
         """Clip, step the optimizer, let the learning rate rise. After an fp16 overflow only the scale changes."""

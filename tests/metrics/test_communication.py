@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_ddpperf.communication import BlockTimes
-from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.metrics.communication import communication_overhead, exposed_communication, still_sent
+from pytest_ddpperf.communication import BlockTimes, Room
+from pytest_ddpperf.metrics import findings_of, series_of
+from pytest_ddpperf.metrics.communication import communication_overhead, exposed_communication, no_room, still_sent
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 
 
@@ -43,3 +45,17 @@ def test_a_launch_without_it_is_left_out() -> None:
     without = series_of(measurement((known, None)))
     assert not {series.metric for series in without} & {"exposed_communication", "communication_overhead"}
     assert still_sent(measurement((None, None))) == ""
+
+
+def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:
+    known = BlockTimes((1.0,), (1.0,))
+    measured = measurement((known, known), (None, None), (None, None))
+    assert no_room(measured) is None
+    ranks = tuple(replace(rank, no_room=Room(6 * 2**30, 4 * 2**30)) for rank in measured.launches[1].ranks)
+    short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
+    text = (
+        "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
+        "take 6.00 GiB of its memory, and 4.00 GiB are free for them"
+    )
+    assert no_room(short) == text
+    assert text in findings_of(short)

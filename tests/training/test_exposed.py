@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ddpperf.communication import Room
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch import Launcher
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
+from pytest_ddpperf.training import room
 from pytest_ddpperf.training.exposed import Blocks, alternating_blocks, blocks_for, sides
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.step import Local, build_step
@@ -61,7 +63,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
         return lambda: events.append("restore")
 
     make_ctx()
-    local = Local(lambda: events.append("step"), alone, snapshot, "all else")
+    local = Local(lambda: events.append("step"), alone, snapshot, lambda: 0, "all else")
     times = alternating_blocks(local, 80, 1, torch.device("cpu"), seed=0)
     assert times is not None
     assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (8, 8, "all else")
@@ -73,7 +75,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
 def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
     skipped: list[int] = []
     make_ctx()
-    local = Local(lambda: skipped.append(1), nullcontext, lambda: lambda: None, "", skipped)
+    local = Local(lambda: skipped.append(1), nullcontext, lambda: lambda: None, lambda: 0, "", skipped)
     assert alternating_blocks(local, 5, 1, torch.device("cpu"), seed=0) is None
 
 
@@ -147,8 +149,8 @@ def test_what_is_trained_is_the_same_afterwards_on_every_rank(
     assert ranks == (dict.fromkeys(strategies, (True, True, True)),) * 2
 
 
-def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[str, tuple[set[str], bool]]:
-    """For each strategy: the collectives of an unsynchronised step, and whether it says that there are some."""
+def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[str, tuple[set[str], str]]:
+    """For each strategy: the collectives of an unsynchronised step, and what it says of them."""
     found = {}
     for text in texts:
         step = build_step(ctx, replace(job, strategy=resolve(text)))
@@ -158,20 +160,52 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         with step.local.unsynchronised():
             step.run()
             profile = profile_steps(step.run, 1, ctx.device)
-        found[text] = ({one.kind for one in profile.steps[0].collectives}, bool(step.local.still_sent))
+        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.local.still_sent)
     return found
 
 
 def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
-    job = LaunchJob(workload(), None, Settings(accumulation_steps=2), Plan(2, 8))
-    nothing: tuple[set[str], bool] = (set(), False)
+    """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
+    in_two_units = replace(workload(), blocks=lambda model: [model[0]])
+    job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(2, 8))
+    nothing: tuple[set[str], str] = (set(), "")
+    once = "the parameters that are gathered for forward"
     expected = dict.fromkeys(EVERYDAY, nothing) | {
-        "zero1": ({"broadcast"}, True),
-        "fsdp1": ({"all_gather"}, True),
-        "fsdp2": ({"all_gather"}, True),
+        "zero1": ({"broadcast"}, "the parameters that each rank broadcasts after its update"),
+        "fsdp1": ({"all_gather"}, f"{once} and again for backward"),
+        "fsdp1[sharding=SHARD_GRAD_OP]": ({"all_gather"}, once),
+        "fsdp2": ({"all_gather"}, f"{once} and again for backward"),
+        "fsdp2[reshard_after_forward=false]": ({"all_gather"}, once),
     }
-    for rank in launcher.run(kinds_sent_alone, job, EVERYDAY, world_size=2, backend="gloo", device="cpu").values:
+    ranks = launcher.run(kinds_sent_alone, job, [*expected], world_size=2, backend="gloo", device="cpu").values
+    for rank in ranks:
         assert rank == expected
+
+
+def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: Launcher) -> None:
+    whole = LaunchJob(replace(workload(), blocks=lambda _model: []), None, Settings(), Plan(2, 8))
+    texts = ["fsdp1", "fsdp2", "fsdp2[reshard_after_forward=true]"]
+    for rank in launcher.run(kinds_sent_alone, whole, texts, world_size=2, backend="gloo", device="cpu").values:
+        assert ["again" in words for _, words in rank.values()] == [False, False, True]
+
+
+def launched_without_room(ctx: RankView, job: LaunchJob) -> RankLaunch:
+    """What a launch reports where rank 1 reads that 400 bytes are available."""
+    if ctx.rank == 1:
+        room.available_memory = lambda: 400  # type: ignore[misc]  # of this process, which lives for one launch
+    return run_launch(ctx, job)
+
+
+def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher) -> None:
+    """Parameters: 6 x 6 + 6 twice, and 12 of the normalisation: 96; its buffers 12 and a count of 8 bytes. AdamW keeps
+    two for each parameter and a count of 4 bytes for each of the six tensors: 4 x (3 x 96 + 12 + 6) + 8 on each rank.
+    """
+    job = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(2, 5))
+    ranks = launcher.run(launched_without_room, job, world_size=2, backend="gloo", device="cpu").values
+    for rank in ranks:
+        assert rank.communication is None
+        assert rank.no_room == Room(needed=2 * 1232, free=300)  # of 400 a quarter is spared
+        assert rank.phases is not None
 
 
 def delayed(module: torch.nn.Module, _ctx: RankView) -> Parallel:

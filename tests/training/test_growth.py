@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ddpperf.instruments import growth
 from pytest_ddpperf.instruments.phases.memory import memory_reader
 from pytest_ddpperf.launch import Launcher
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch
@@ -24,7 +25,14 @@ KEPT = 200_000
 
 
 def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[float]:
-    """Of two ranks in each launch, of a step that all-reduces and calls ``keep(rank, step)``."""
+    """Of two ranks in each launch."""
+    job = LaunchJob(sender(keep), None, Settings(), Plan(warmup=5, steps=FEWEST_GROWTH_STEPS))
+    launches = [launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu") for _ in range(LAUNCHES)]
+    return [growth_per_step(rank.held) for launch in launches for rank in launch.values]
+
+
+def sender(keep: Callable[[int, int], object]) -> Callable[[Any], Callable[[], None]]:
+    """Makes a step that all-reduces and calls ``keep(rank, step)``."""
 
     def build(ctx: Any) -> Callable[[], None]:
         import torch.distributed as dist
@@ -38,9 +46,7 @@ def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[floa
 
         return step
 
-    job = LaunchJob(build, None, Settings(), Plan(warmup=5, steps=FEWEST_GROWTH_STEPS))
-    launches = [launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu") for _ in range(LAUNCHES)]
-    return [growth_per_step(rank.held) for launch in launches for rank in launch.values]
+    return build
 
 
 def test_a_step_that_keeps_bytes_on_one_rank_is_caught(launcher: Launcher) -> None:
@@ -55,6 +61,23 @@ def test_a_step_that_keeps_bytes_on_one_rank_is_caught(launcher: Launcher) -> No
     others, leaking = found[::2], found[1::2]
     assert max(others) < GROWTH_SLACK
     assert all(KEPT <= growth < KEPT + GROWTH_SLACK for growth in leaking)
+
+
+def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
+    """What a launch reports where rank 1 cannot read its memory."""
+    if ctx.rank == 1:
+        growth.memory_reader = lambda _device: None  # type: ignore[misc]  # of this process, of one launch
+    return run_launch(ctx, job)
+
+
+def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(launcher: Launcher) -> None:
+    """Each step waits for the other rank: one that left out the steps would hang the launch."""
+    job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=FEWEST_GROWTH_STEPS))
+    ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
+    assert [len(rank.held) for rank in ranks] == [FEWEST_GROWTH_STEPS + 1, 0]
+    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+    measured = Measurement("custom", "custom", None, job.plan, environment, (Launch(0, ranks, 1.0),))
+    assert memory_growth(measured) is None
 
 
 def test_a_step_that_keeps_nothing_does_not_grow(launcher: Launcher) -> None:

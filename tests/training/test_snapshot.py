@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_ddpperf.training.snapshot import snapshot
+from pytest_ddpperf.training.snapshot import snapshot, snapshot_bytes
 
 
 @pytest.fixture
@@ -59,3 +59,11 @@ def test_the_scale_of_fp16_gradients_is_put_back(module: nn.Module) -> None:
     scaler.update(2.0)
     restore()
     assert scaler.get_scale() == 8.0
+
+
+def test_what_copies_take_is_known_before_they_are_made(module: nn.Module) -> None:
+    """12 and 6 parameters; buffers 6 and a count of 8 bytes; momentum as large as the parameters."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    assert snapshot_bytes(module, optimizer) == 4 * (18 + 6) + 8
+    train(module, optimizer)
+    assert snapshot_bytes(module, optimizer) == 4 * (2 * 18 + 6) + 8

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.health import CpuHealth
+from pytest_ddpperf.instruments.health import watch
 from pytest_ddpperf.instruments.health.cpu import (
     CpuReading,
     Ticks,
@@ -130,7 +133,27 @@ def test_without_a_parent_of_ranks_others_are_unknown() -> None:
     assert watch_health(None)().cpu.others is None
 
 
-def test_this_process_is_not_among_the_others() -> None:
-    """Its own children are not either: here it stands for the parent of ranks too, so all is counted twice."""
-    health = watch_health(os.getpid())().cpu
-    assert health.others is None or 0 <= health.others <= 1
+def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the kernel: 400 ticks pass, all busy. This process has 100 of them, the parent of ranks 180."""
+    ours = {os.getpid(): 100, 4242: 180}
+    passed = iter((0, 1))
+
+    def read(pids: Collection[int]) -> CpuReading:
+        times = next(passed)
+        ticks = sum(times * ours[pid] for pid in pids)
+        return CpuReading(Ticks(400 * times, 0, 400 * times), ticks, None, None, None)
+
+    monkeypatch.setattr(watch, "read_cpu", read)
+    assert watch_health(4242)().cpu.others == 120 / 400
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not tell what processes have used")
+def test_what_this_process_computes_is_counted_as_ours() -> None:
+    """At least 0.2 s of processor time, whatever else the machine does meanwhile; in ticks of its clock."""
+    before, start = read_cpu([os.getpid()]), time.process_time()
+    while time.process_time() - start < 0.2:
+        sum(range(1000))
+    spent, after = time.process_time() - start, read_cpu([os.getpid()])
+    assert before.ours is not None
+    assert after.ours is not None
+    assert after.ours - before.ours >= (spent - 0.05) * os.sysconf("SC_CLK_TCK")
