@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
-from pytest_ddpperf.reports.phrases import change_text, find
+from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.table import NOTHING, Table, headed, intervals_explained, labels_of, variant_text
 from pytest_ddpperf.results import Result
 from pytest_ddpperf.units import Scale, format_percent, format_values, scale, significant
@@ -44,19 +44,6 @@ def communication_table(results: Sequence[Result]) -> Table | None:
         left=2,
         right=0,
     )
-
-
-def exposed_change_text(result: Result) -> str:
-    """By how much exposed communication changed, where that is more than chance: its interval is all on one side of 0.
-
-    Returns:
-        ``exposed communication +5.10 ms [95 % CI +4.00 ms .. +6.20 ms]``; empty where there is nothing to be said.
-    """
-    exposed = find(result, EXPOSED)
-    interval = None if exposed is None else exposed.change_interval
-    if exposed is None or interval is None or interval.low <= 0 <= interval.high:
-        return ""
-    return f"exposed communication {change_text(exposed)}"
 
 
 def _measured(result: Result, common: Scale) -> tuple[str, str, str]:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
+from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records import Measurement
-from pytest_ddpperf.reports.communication import exposed_change_text
+from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
     commit_text,
     comparison_text,
@@ -101,10 +101,10 @@ def _notes(heads: tuple[Comparison, ...]) -> list[str]:
 def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The other metrics that changed: hints at the cause."""
     told = {head.series.metric for head in heads}
-    exposed = exposed_change_text(result) if "step_time" in told else ""
-    told |= {EXPOSED, OVERHEAD} if exposed else set()
+    parts = parts_text(result) if "step_time" in told else ""
+    told |= {*PARTS, OVERHEAD} if parts else set()
     moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
-    lines = [exposed] if exposed else []
+    lines = [parts] if parts else []
     for comparison in moved:
         if comparison.series.metric in told or comparison.series.scale == "exact":
             continue  # of the counts those that failed are among the heads, and those that fell among the findings

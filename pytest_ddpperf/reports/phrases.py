@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.records import Environment
@@ -42,6 +42,12 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
 def findings(result: Result) -> tuple[str, ...]:
     """All remarks on a result, each once, in order."""
     return tuple(dict.fromkeys((*result.findings, *result.measurement.findings)))
+
+
+def words_of(names: Sequence[str]) -> str:
+    """Names in a row: ``forward, backward and optimizer``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def confidence_text(confidence: float) -> str:

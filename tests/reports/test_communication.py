@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
 from pytest_ddpperf.records import Interval, Launch, RankLaunch
-from pytest_ddpperf.reports.communication import communication_table, exposed_change_text
-from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.reports.communication import communication_table
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
@@ -110,18 +109,3 @@ def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
 
 def test_without_it_there_is_no_table(make_result: Make) -> None:
     assert communication_table([make_result()]) is None
-
-
-def test_a_step_time_that_regressed_names_it_where_it_changed(make_result: Make, make_comparison: Compare) -> None:
-    changed = exposed(make_comparison, 0.004, 0.0062)
-    result = make_result(comparisons=(*make_result().comparisons, changed))
-    line = "exposed communication +5.10 ms [95 % CI +4.00 ms .. +6.20 ms]"
-    assert exposed_change_text(result) == line
-    assert failure_text(result, accept="pytest").splitlines()[2] == f"  {line}"
-
-
-def test_what_may_be_chance_is_not_named(make_result: Make, make_comparison: Compare) -> None:
-    result = make_result(comparisons=(*make_result().comparisons, exposed(make_comparison, -0.001, 0.0112)))
-    assert exposed_change_text(result) == ""
-    assert "exposed" not in failure_text(result, accept="pytest")
-    assert exposed_change_text(make_result()) == ""
