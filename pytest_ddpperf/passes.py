@@ -136,7 +136,7 @@ class Passes:
             RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
         """
         __tracebackhide__ = True
-        job = self._job(replace(settings, communication=False), variant, plan)  # it keeps a copy of what is trained
+        job = self._job(settings, variant, plan)
         return self._launch(settings, variant, probe_launch, job, memory_limit).values
 
     def _job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,14 @@ _SIGNS = (
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
     """What ``run_launch`` reports, under a limit of this rank's memory in bytes; None for what the device has.
 
+    No steps follow the timed ones: whether they fit is known by then.
+
     Raises:
         MemoryError: the limit was reached.
         Exception: whatever else ``run_launch`` raises.
     """
     with limited(ctx.device, memory_limit):
-        return run_launch(ctx, job)
+        return run_launch(ctx, replace(job, growth=False, diagnosed=False))
 
 
 @contextmanager

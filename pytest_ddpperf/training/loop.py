@@ -46,6 +46,7 @@ class LaunchJob:
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
         seed: of what is drawn at random in the launch, the same on all ranks.
+        growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
         growth: whether steps that tell what each of them leaves behind do so.
     """
@@ -57,6 +58,7 @@ class LaunchJob:
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
     seed: int = 0
+    growth: bool = True
     diagnosed: bool = True
     growth: bool = True
 

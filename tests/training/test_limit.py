@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,13 @@ from pytest_ddpperf.training.workload import Workload
 MIB = 2**20
 ONE_STEP = Plan(warmup=0, steps=1)  # all steps of this workload take the same memory
 CPU = torch.device("cpu")
+
+
+def test_a_probe_runs_the_steps_of_its_plan_alone(make_ctx: Any) -> None:
+    done: list[int] = []
+    job = LaunchJob(lambda _ctx: lambda: done.append(1), None, Settings(), Plan(warmup=1, steps=2))
+    report = probe_launch(make_ctx(), job, None)
+    assert (len(done), report.phases, report.held) == (3, None, ())
 
 
 class Wide(nn.Module):
