@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 from pytest_ddpperf.counts import UNITS, Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
@@ -67,6 +68,16 @@ def test_what_is_known_before_changes_nothing() -> None:
 
 def test_two_runs_give_identical_counts() -> None:
     assert count(users_step()) == count(users_step())
+
+
+def test_asking_for_shapes_is_not_counted() -> None:
+    """As DTensor does to learn what comes out of an operator."""
+
+    def ask(_loss: Tensor) -> None:
+        with FakeTensorMode():
+            assert (torch.empty(3) + 1).shape == (3,)
+
+    assert count(users_step(ask)).totals == count(users_step()).totals
 
 
 def test_the_garbage_collector_does_not_show() -> None:
