@@ -28,14 +28,14 @@ from pytest_ddpperf.training.loop import LaunchJob, run_launch
 
 STRATEGIES = ("ddp", "bucketed", "zero1", "fsdp2")
 TIMED = "ddp"
-WARMUP, STEPS = 5, 60
+WARMUP, STEPS = 5, 16
 SECONDS = 3.0  # goal
 WIDTH = 0.02  # half of what the interval of the ratio may span, for it to say anything
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=24, help="pairs of launches (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="pairs of launches (default: %(default)s)")
     parser.add_argument("--world-size", type=int, default=2, help="gloo ranks (default: %(default)s)")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parents[1]))  # for perf_tests; ranks get this path as well

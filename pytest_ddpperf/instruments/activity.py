@@ -8,14 +8,17 @@ HOST = "cpu_op"
 
 
 def activity_of(event: Any) -> str:
-    """Kineto's word for it: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``cpu_op`` and others of the host.
+    """Kineto's word for it: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` and others.
 
     torch before 2.12 does not tell; there it follows from where the event ran and how it is called.
     """
     tell = getattr(event, "activity_type", None)
     if tell is not None:
         return str(tell())
-    if getattr(event.device_type(), "name", "") != "CUDA" or event.is_user_annotation():
+    on_host = getattr(event.device_type(), "name", "") != "CUDA"
+    if event.is_user_annotation():
+        return "user_annotation" if on_host else "gpu_user_annotation"
+    if on_host:
         return HOST
     name = event.name()
     return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"

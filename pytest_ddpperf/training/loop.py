@@ -48,7 +48,6 @@ class LaunchJob:
         seed: of what is drawn at random in the launch, the same on all ranks.
         growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
-        growth: whether steps that tell what each of them leaves behind do so.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -60,7 +59,6 @@ class LaunchJob:
     seed: int = 0
     growth: bool = True
     diagnosed: bool = True
-    growth: bool = True
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:

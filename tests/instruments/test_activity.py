@@ -17,7 +17,8 @@ def test_an_event_that_tells_is_believed() -> None:
         ("Memcpy HtoD (Pageable -> Device)", "CUDA", False, "gpu_memcpy"),
         ("Memset (Device)", "CUDA", False, "gpu_memset"),
         ("void at::native::reduce_kernel<512>", "CUDA", False, "kernel"),
-        ("nccl:all_reduce", "CUDA", True, "cpu_op"),
+        ("nccl:all_reduce", "CUDA", True, "gpu_user_annotation"),
+        ("ddpperf_step", "CPU", True, "user_annotation"),
         ("aten::add", "CPU", False, "cpu_op"),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -166,7 +167,7 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
 
 def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
     """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
-    in_two_units = replace(workload(), blocks=lambda model: [model[0]])
+    in_two_units = replace(workload(), blocks=lambda model: list(model.children())[:1])
     job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(2, 8))
     nothing: tuple[set[str], str] = (set(), "")
     once = "the parameters that are gathered for forward"
@@ -191,9 +192,9 @@ def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: 
 
 def launched_without_room(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """What a launch reports where rank 1 reads that 400 bytes are available."""
-    if ctx.rank == 1:
-        room.available_memory = lambda: 400  # type: ignore[misc]  # of this process, which lives for one launch
-    return run_launch(ctx, job)
+    read = room.available_memory
+    with patch.object(room, "available_memory", (lambda: 400) if ctx.rank == 1 else read):
+        return run_launch(ctx, job)
 
 
 def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher) -> None:

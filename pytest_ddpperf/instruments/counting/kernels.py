@@ -18,7 +18,7 @@ _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
     """The details of ``kernel_launches`` and ``device_copies`` of one step on a GPU."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         run()
         torch.cuda.synchronize()
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None

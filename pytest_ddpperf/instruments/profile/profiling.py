@@ -43,7 +43,8 @@ def profile_steps(
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with collector_paused(), profile(activities=activities, record_shapes=True) as profiler:
+    # acc_events changes nothing in a single cycle, but that torch 2.11 does not warn that there might be several.
+    with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         for _ in range(steps + 1):
             with record_function(STEP):
                 run()
