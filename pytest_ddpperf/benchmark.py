@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_ddpperf.calibrate import calibrated, repeated
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.judge import Judge, Partners, Relate, screening
@@ -71,10 +72,11 @@ class Benchmarks:
         try:
             variants = self._verified(settings, variants)
             other = self._session.other
+            if settings.calibrate is not None:
+                return self._calibrated(settings, variants, relate, settings.calibrate)
             if other is None:
                 found = [self._find(v) for v in variants]
-                variants = [replace(v, steps=_stored_steps(f)) for v, f in zip(variants, found, strict=True)]
-                results = self._results(settings, variants, found, relate)
+                results = self._results(settings, _following(variants, found), found, relate)
             else:
                 results = self._side_by_side(settings, variants, relate, other)
         except IncorrectTraining as error:
@@ -100,6 +102,28 @@ class Benchmarks:
         self.measured(settings, self.passes.counted(settings, variants), judge)
         return judge.results
 
+    def _calibrated(
+        self, settings: Settings, variants: Sequence[Variant], relate: Relate, number: int
+    ) -> tuple[Measurement, ...]:
+        """Measures the variants so many times and holds them against themselves; gives all launches together."""
+        __tracebackhide__ = True
+
+        def run(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
+            __tracebackhide__ = True
+            printed = len(self._sections)
+            measured = self.measured(settings, variants, lambda *_: Next("stop"), f", run {turn} of {number}")
+            if turn > 1:
+                del self._sections[printed:]  # what the ranks of the first run have printed, once more
+            return measured
+
+        variants = self.passes.counted(settings, _following(variants, [self._find(v) for v in variants]))
+        if settings.counted_only:
+            return self.measured(settings, variants, lambda *_: Next("stop"))  # counts have no noise
+        runs = repeated(variants, number, run)
+        self._session.calibrated += calibrated(self._test, settings, runs, relate, self._session.provenance())
+        self.last = relate(runs.together)
+        return self.last
+
     def _side_by_side(
         self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
     ) -> tuple[Result, ...]:
@@ -113,8 +137,10 @@ class Benchmarks:
         finally:
             self.passes.imports = None
 
-    def measured(self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall) -> tuple[Measurement, ...]:
-        """Measures the variants side by side until the judge is content."""
+    def measured(
+        self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall, which: str = ""
+    ) -> tuple[Measurement, ...]:
+        """Measures the variants side by side until the judge is content; ``which`` tells the progress line more."""
         __tracebackhide__ = True
         if settings.counted_only:
             measurements = tuple(map(counted_only, variants))
@@ -125,7 +151,7 @@ class Benchmarks:
         budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
         observer = Observer(
             judge,
-            lambda progress: self._show(variants, progress),
+            lambda progress: self._show(f"{variants[0].name}{which}", progress),
             watch=lambda: watch_health(self._session.launcher.pid, gpus=variants[0].environment.device == "cuda"),
         )
         with self.passes.shown():
@@ -159,8 +185,8 @@ class Benchmarks:
     def _find(self, variant: Variant) -> Found:
         return self._session.find(self._test, variant.name, variant.environment, variant.strategy_text, variant.recipe)
 
-    def _show(self, variants: Sequence[Variant], progress: Progress) -> None:
-        name = f"{self._test} {variants[0].name}"
+    def _show(self, what: str, progress: Progress) -> None:
+        name = f"{self._test} {what}"
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
@@ -200,6 +226,11 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
 def _own(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """The measurements of this side."""
     return tuple(one for variant, one in zip(variants, measurements, strict=True) if not variant.other)
+
+
+def _following(variants: Sequence[Variant], found: Sequence[Found]) -> list[Variant]:
+    """The variants, each with as many steps as its baseline."""
+    return [replace(variant, steps=_stored_steps(one)) for variant, one in zip(variants, found, strict=True)]
 
 
 def _stored_steps(found: Found) -> int | None:

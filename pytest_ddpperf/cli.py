@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from pytest_ddpperf import trend_command
+from pytest_ddpperf import calibrate_command, trend_command
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError, DdpperfError
@@ -30,12 +30,14 @@ class Command:
     Attributes:
         add_arguments: declares its arguments.
         run: does it; gives back the exit status.
+        passes_on: whether what it does not know itself is not for it: then it gets that as ``rest``.
     """
 
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    passes_on: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 2 after an error, which is told in one line on stderr.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -57,13 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ddpperf", description="Looks at what pytest-ddpperf has stored.")
+    parser = argparse.ArgumentParser(
+        prog="ddpperf", description="Looks at what pytest-ddpperf has stored, and at its noise."
+    )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = commands.add_parser(command.name, help=command.help, description=command.help)
+        subparser = commands.add_parser(
+            command.name, help=command.help, description=command.help, allow_abbrev=not command.passes_on
+        )
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=command.run, passes_on=command.passes_on)
     return parser
 
 
@@ -169,5 +179,12 @@ COMMANDS = (
     Command("show", "show all metrics of a stored baseline", _add_show, _show),
     Command(
         "trend", "show a metric over commits, and where it changed", trend_command.add_arguments, trend_command.run
+    ),
+    Command(
+        "calibrate",
+        "run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
+        calibrate_command.add_arguments,
+        calibrate_command.run,
+        passes_on=True,
     ),
 )

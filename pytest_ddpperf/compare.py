@@ -10,18 +10,19 @@ from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
 from pytest_ddpperf.records import Environment, Measurement, Series
-from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Noise, Result
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
+from pytest_ddpperf.stats.spreads import moderated
 from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
 TIMED_SPREAD = 0.01
-"""Standard deviation by which a run's times deviate as a whole, as a fraction: a default until calibrated."""
+"""Standard deviation by which a run's times deviate as a whole, as a fraction, where nothing was learned."""
 
 OVERSUBSCRIBED_SPREAD = 0.02
-"""The same where ranks share cores or GPUs and the scheduler decides who waits: a default until calibrated."""
+"""The same where ranks share cores or GPUs and the scheduler decides who waits."""
 
 
 RESIDENT_FLOOR = 4 * 2**20
@@ -76,6 +77,7 @@ def compare(
             *lost,
             *fewer_counts(comparisons, found),
             *near_misses(found),
+            *raised_tolerance(comparisons, found, tolerance),
         ),
         differs=found.differs,
         counterpart=found.counterpart,
@@ -147,7 +149,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     if obstacle is not None and _kind(series) != _kind(base):
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
     change = _change(series, base, measurement, found)
-    tolerance = tolerance_of(series, base.value, rules.tolerance)
+    tolerance = max(tolerance_of(series, base.value, rules.tolerance), floor_of(series, found.noise))
     if series.metric == RESIDENT and base.value == 0 and series.value <= RESIDENT_FLOOR:
         verdict, note = Verdict.UNCHANGED, ""
     elif change is None:
@@ -225,7 +227,33 @@ def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
 
 
-def spread_between_runs(series: Series, environment: Environment, step: float | None = None) -> float:
+def floor_of(series: Series, noise: Noise | None) -> float:
+    """The smallest tolerance that has a meaning: the noise floor learned for times, and nothing for all else."""
+    return noise.floor if noise is not None and series.scale == "ratio" and _learned(series) else 0.0
+
+
+def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance: float) -> tuple[str, ...]:
+    """A sentence where the noise floor took the place of the test's tolerance."""
+    judged = [one for one in comparisons if one.gated and one.baseline is not None and one.series.scale != "exact"]
+    if found.noise is None or found.differs or not any(floor_of(one.series, found.noise) > tolerance for one in judged):
+        return ()
+    floor = f"{format_percent(found.noise.floor)}: the noise floor {found.noise.origin}"
+    return (f"tolerance {format_percent(tolerance)} raised to {floor}",)
+
+
+def _learned(series: Series) -> bool:
+    """Whether what is learned of the noise of times holds for this metric: partners of one run share its deviation."""
+    return _deviates(series) and series.family == "absolute"
+
+
+def _deviates(series: Series) -> bool:
+    """Whether a run deviates in it as a whole: its times do, its bytes and its seeded losses do not."""
+    return series.unit != "B" and series.metric != FINAL_LOSS
+
+
+def spread_between_runs(
+    series: Series, environment: Environment, step: float | None = None, noise: Noise | None = None
+) -> float:
     """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
 
     A fraction; an amount where times are compared by subtraction. Exposed communication is what is left of two step
@@ -235,10 +263,13 @@ def spread_between_runs(series: Series, environment: Environment, step: float | 
         series: of the run.
         environment: of the run.
         step: seconds of its step; None where it was not timed.
+        noise: what was learned for the benchmark; None to go by the defaults.
     """
-    if series.unit == "B" or series.metric == FINAL_LOSS:
+    if not _deviates(series):
         return 0.0
     spread = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    if noise is not None and _learned(series):
+        spread = moderated(noise.between_runs, spread)
     seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)
     return spread * seconds if (series.unit, series.scale) == ("s", "difference") else spread
 
@@ -249,7 +280,8 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         both: intervals.Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
         return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
     step = next((one.value for one in measurement.series if one.metric == "step_time"), None)
-    spread = 0.0 if found.counterpart is not None else spread_between_runs(series, measurement.environment, step)
+    own = found.counterpart is None
+    spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else 0.0
     return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread, trim=trim_of(series))
 
 

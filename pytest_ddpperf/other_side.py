@@ -14,7 +14,7 @@ from pytest_ddpperf.judge import Partners, Relate
 from pytest_ddpperf.launch import Launcher, LaunchResult
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.records import Measurement
-from pytest_ddpperf.results import BaselineRecord, Counterpart, Found, Result
+from pytest_ddpperf.results import Counterpart, Found, Provenance, Result, record_of
 from pytest_ddpperf.revision.environment import prepared
 from pytest_ddpperf.revision.imports import TOOL, Observed, observed
 from pytest_ddpperf.revision.redirection import Redirection, interpreter_folders, within
@@ -212,19 +212,7 @@ def partners(
 
 
 def _base(revision: Revision, theirs: Measurement, own: Measurement) -> Found:
-    record = BaselineRecord(
-        name=theirs.name,
-        strategy=theirs.strategy,
-        mode=theirs.mode,
-        plan=theirs.plan,
-        environment=theirs.environment,
-        series=theirs.series,
-        commit=revision.commit,
-        date="",  # now; it is never stored
-        steps=(),
-        recipe=theirs.recipe,
-        counts=theirs.counts,
-    )
+    record = record_of(theirs, Provenance("", revision.commit))  # now; it is never stored
     launches = f", {len(own.launches)}+{len(theirs.launches)} launches" if own.launches else ", counted only"
     origin = f"{_origin(revision)}, side by side{launches}"
     counterpart = Counterpart(revision.label, revision.commit, len(theirs.launches))

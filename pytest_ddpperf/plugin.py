@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
-from pytest_ddpperf.settings import KNOBS, Knob, Settings, overlay, overlay_words
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
@@ -45,14 +45,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
     try:
         config.stash[SETTINGS] = settings = _settings(config)
+        _require_calibrating_alone(settings)
         if settings.baseline not in {None, settings.save}:
             from pytest_ddpperf.session import require_set
 
             require_set(settings, config.rootpath, str(settings.baseline))
-        if settings.save is not None:
+        if settings.save is not None or settings.calibrate is not None:
             from pytest_ddpperf.session import open_store
 
-            open_store(settings, config.rootpath, settings.save).ensure_writable()
+            open_store(settings, config.rootpath, settings.save or DEFAULT_SET).ensure_writable()
         config.stash[REVISION] = _revision(config, settings)
         if settings.json is not None:
             from pytest_ddpperf.reports.json_report import ensure_writable
@@ -77,6 +78,18 @@ def _settings(config: pytest.Config) -> Settings:
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
     settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None}, said_in_ini)
     return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
+
+
+def _require_calibrating_alone(settings: Settings) -> None:
+    if settings.calibrate is None:
+        return
+    others = {"save": settings.save is not None, "against": settings.against is not None}
+    others["counted_only"] = settings.counted_only
+    for name in (name for name, given in others.items() if given):
+        raise SettingError(
+            f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
+            f"and {KNOBS[name].option} asks for something else: give one of them"
+        )
 
 
 def _revision(config: pytest.Config, settings: Settings) -> Revision | None:

@@ -29,6 +29,18 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """A standard deviation that was estimated, on the scale of logarithms: 0.01 is 1 %.
+
+    Attributes:
+        df: degrees of freedom of the estimate.
+    """
+
+    sd: float
+    df: int
+
+
+@dataclass(frozen=True)
 class Environment:
     """The facts about machine, software and group that a result depends on.
 

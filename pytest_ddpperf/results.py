@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_ddpperf.counts import Counts
-from pytest_ddpperf.records import Environment, Interval, Measurement, Mode, Plan, Series
+from pytest_ddpperf.records import Environment, Interval, Measurement, Mode, Plan, Series, Spread
 from pytest_ddpperf.units import format_change, format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -30,6 +30,41 @@ class BaselineRecord:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """When and of what a measurement was made.
+
+    Attributes:
+        date: ISO 8601.
+        commit: full hash; None where unknown.
+        dirty: whether tracked files differed from the commit.
+    """
+
+    date: str
+    commit: str | None
+    dirty: bool = False
+
+
+def record_of(
+    measured: Measurement, provenance: Provenance, steps: tuple[Mapping[str, float], ...] = ()
+) -> BaselineRecord:
+    """A measurement as the record that later ones are compared with; ``steps`` as in the record."""
+    return BaselineRecord(
+        name=measured.name,
+        strategy=measured.strategy,
+        mode=measured.mode,
+        plan=measured.plan,
+        environment=measured.environment,
+        series=measured.series,
+        commit=provenance.commit,
+        date=provenance.date,
+        steps=steps,
+        recipe=measured.recipe,
+        counts=measured.counts,
+        dirty=provenance.dirty,
+    )
+
+
+@dataclass(frozen=True)
 class Counterpart:
     """The other side of a benchmark that was measured side by side with another revision.
 
@@ -46,6 +81,55 @@ class Counterpart:
     launches: int = 0
     lacking: str = ""
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account.
+
+    Attributes:
+        between_runs: how far a run's times deviate as a whole.
+        floor: the relative change of a time below which a tolerance has no meaning.
+        origin: where that was learned: ``calibrated on 2026-01-12``.
+    """
+
+    between_runs: Spread
+    floor: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One benchmark measured several times on one machine while nothing changed: how far its step times lie apart.
+
+    Attributes:
+        name: of the variant within its test.
+        runs: how many.
+        launches: of the run that had the fewest.
+        steps: of a launch.
+        seconds: from the start of the first run to that of the last.
+        within: how far the steps of a launch lie apart.
+        between_launches: how far the typical steps of a run's launches do.
+        between_runs: how far runs deviate beyond what their launches explain.
+        floor: as of ``Noise``.
+    """
+
+    name: str
+    date: str  # ISO 8601, day
+    commit: str | None
+    runs: int
+    launches: int
+    steps: int
+    seconds: float
+    within: Spread
+    between_launches: Spread
+    between_runs: Spread
+    floor: float
+
+    @property
+    def noise(self) -> Noise:
+        """What comparisons take of it."""
+        return Noise(self.between_runs, self.floor, f"calibrated on {self.date}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +151,7 @@ class Found:
     counted_differs: tuple[str, ...] = ()
     counterpart: Counterpart | None = None  # where the record is the other side of this very run
     alike: tuple[str, ...] = ()  # where there is none: records of the same test that differ in options alone
+    noise: Noise | None = None  # learned for this benchmark on this kind of machine; None where nothing was
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.checkout import Checkout, checkout
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key, training_differences
 from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
 from pytest_ddpperf.baselines.naming import plain_name
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.batch_size import Search
+from pytest_ddpperf.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
@@ -23,13 +25,14 @@ from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.other_side import OtherSide
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.results import BaselineRecord, Found, Result
+from pytest_ddpperf.results import BaselineRecord, Found, Noise, Provenance, Result, record_of
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
+STEP_TIME = "step_time"  # what noise is learned from
 # Imported once, not on every rank of every launch.
 PRELOADED = (
     "pytest_ddpperf.training.loop",
@@ -67,6 +70,7 @@ class Session:
         results: of every benchmark so far, in the order measured.
         searches: for the largest batch, likewise.
         line: the terminal's live line, for progress.
+        calibrated: likewise, of every benchmark that was held against itself.
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
@@ -85,6 +89,7 @@ class Session:
         self.line = line
         self.results: list[Result] = []
         self.searches: list[Search] = []
+        self.calibrated: list[Calibrated] = []
         self.complaints: list[str] = []
         self.other = None if revision is None else OtherSide(revision, settings.against_setup, PRELOADED)
         self._options = tuple(options)
@@ -154,9 +159,23 @@ class Session:
         return replace(
             found,
             alike=alike,
+            noise=self._noise(test, name, env, strategy, recipe),
             differs=with_training(found.record, found.differs),
             counted_differs=with_training(found.counted, found.counted_differs),
         )
+
+    def _noise(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Noise | None:
+        """What a calibration has told of a benchmark's noise, else what the history does."""
+        known = noise.find(self._baselines, test, name, env)
+        if known is not None:
+            return known.noise
+        if self.settings.history is None or not (file := self._root / self.settings.history).exists():
+            return None
+        from pytest_ddpperf.baselines.history import entries
+        from pytest_ddpperf.baselines.learned import learned_noise
+
+        recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
+        return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
 
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""
@@ -170,6 +189,7 @@ class Session:
         Raises:
             BaselineError: they cannot be written.
         """
+        self._store_noise(test, passed=passed)
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
@@ -185,11 +205,27 @@ class Session:
         self._save(test, self.settings.save, stored)
         self.results = [_warned(result) if result in stored else result for result in self.results]
 
+    def _store_noise(self, test: str, *, passed: bool) -> None:
+        found = [
+            (one.measurement.environment, one.calibration) for one in self.calibrated if passed and one.test == test
+        ]
+        for file in noise.save(self._baselines, test, found):
+            names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
+            self._stored.append(f"{self._shown(str(file))}: noise of {test}: {names}")
+
+    def provenance(self) -> Provenance:
+        """Today, and what is checked out."""
+        commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
+        return Provenance(dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit, dirty)
+
     def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
-        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-        records = [_record(result, self._code, date) for result in results]
+        now = self.provenance()
+        records = [_record(result, now) for result in results]
         changes = open_store(self.settings, self._root, name).save(test, records)
-        self._stored += [change.removeprefix(f"{self._root}{os.sep}") for change in changes]
+        self._stored += map(self._shown, changes)
+
+    def _shown(self, path: str) -> str:
+        return path.removeprefix(f"{self._root}{os.sep}")
 
     def summary(
         self, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
@@ -202,6 +238,7 @@ class Session:
             brief: without what tells only why.
         """
         from pytest_ddpperf.reports.batch_sizes import batch_size_lines
+        from pytest_ddpperf.reports.calibration import calibration_table
         from pytest_ddpperf.reports.communication import communication_table
         from pytest_ddpperf.reports.phases import phase_table
         from pytest_ddpperf.reports.table import summary_table
@@ -217,6 +254,8 @@ class Session:
         if self.searches:
             lines = batch_size_lines(self.searches)
             parts.append(("ddpperf batch sizes", "\n".join(wrapped(lines, width))))
+        if self.calibrated:
+            parts.append(("ddpperf calibration", render(calibration_table(self.calibrated), width)))
         if self.complaints:
             parts.append(("ddpperf errors", "\n".join(self.complaints)))
         if self._stored:
@@ -234,7 +273,8 @@ class Session:
         if self.settings.json is not None:
             from pytest_ddpperf.reports.json_report import results_document, write
 
-            write(self._root / self.settings.json, results_document(self.results, self._code, self.searches))
+            document = results_document(self.results, self._code, self.searches, self.calibrated)
+            write(self._root / self.settings.json, document)
 
     def record(self) -> None:
         """Add the run to the history, if that was asked for and anything was measured.
@@ -242,7 +282,7 @@ class Session:
         Raises:
             HistoryError: it cannot be written; then nothing of the run is in it.
         """
-        if self.settings.history is None or not self.results:
+        if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
         from pytest_ddpperf.baselines.history import record, run_of
 
@@ -266,24 +306,11 @@ def _warned(result: Result) -> Result:
     return result if remark is None else replace(result, findings=(*result.findings, remark))
 
 
-def _record(result: Result, code: Checkout | None, date: str) -> BaselineRecord:
+def _record(result: Result, now: Provenance) -> BaselineRecord:
     measured, old = result.measurement, result.baseline
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
     if not measured.launches and old is not None and same and not result.differs:
         # Only counted: what was timed before stays as it is.
         timed = tuple(series for series in old.series if series.scale != "exact")
         return replace(old, series=(*timed, *measured.series), counts=measured.counts)
-    return BaselineRecord(
-        name=measured.name,
-        strategy=measured.strategy,
-        mode=measured.mode,
-        plan=measured.plan,
-        environment=measured.environment,
-        series=tuple(comparison.series for comparison in result.comparisons),
-        commit=None if code is None else code.commit,
-        dirty=code is not None and code.dirty,
-        date=date,
-        steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
-        recipe=measured.recipe,
-        counts=measured.counts,
-    )
+    return record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))

@@ -23,6 +23,7 @@ from pytest_ddpperf.values import (
     positive_int,
     seconds,
     set_name,
+    several,
     steps,
     steps_or_warmup,
     switch,
@@ -279,6 +280,14 @@ class Settings:
         "command that builds or installs that revision, such as 'pip install .': run there, in a virtual environment "
         "of its own that finds what is installed here too",
         "COMMAND",
+        per_test=False,
+    )
+    calibrate: int | None = _knob(
+        None,
+        optional(several, "none"),
+        "measure every benchmark N times and hold it against itself, not against baselines: false alarms, spreads, "
+        "noise floor; stores the floors beside the baselines",
+        "N",
         per_test=False,
     )
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared

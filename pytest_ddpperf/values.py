@@ -29,6 +29,11 @@ def positive_int(value: object) -> int:
     return _whole(value, 1)
 
 
+def several(value: object) -> int:
+    """A whole number of at least 2."""
+    return _whole(value, 2)
+
+
 def whole_number(value: object) -> int:
     """A whole number of at least 0."""
     return _whole(value, 0)

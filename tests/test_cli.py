@@ -148,3 +148,30 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     stderr = process.stderr.read()
     process.stderr.close()
     assert (process.wait(60), stderr) == (0, b"")
+
+
+def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
+    main(["calibrate", "-k", "small", "perf_tests", "--runs", "7", "--run", "x"])
+    main(["calibrate"])
+    assert became == [
+        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
+        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["calibrate", "--runs", "1"], "argument --runs: expected a whole number of at least 2"),
+        (["list", "-k", "small"], "unrecognized arguments: -k small"),
+    ],
+)
+def test_what_fits_no_command_is_refused(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert problem in capsys.readouterr().err

@@ -16,8 +16,8 @@ from pytest_ddpperf.compare import (
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Environment, Measurement, Plan, Series
-from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Found, Result
+from pytest_ddpperf.records import Environment, Measurement, Plan, Series, Spread
+from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Found, Noise, Result
 from pytest_ddpperf.verdict import Verdict
 
 ROWS = {metric.name: metric for metric in METRICS}
@@ -274,6 +274,44 @@ def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> 
 
     assert comparison.change_interval is not None
     assert comparison.change_interval.low < 0 < comparison.change_interval.high
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("step_time", 0.04),  # more than the default: as it is
+        ("throughput", 0.04),
+        ("phase_forward", 0.04 * 0.002),  # an amount: of its value
+        ("straggler_skew", TIMED_SPREAD),  # ranks of one run share its deviation
+        ("peak_resident", 0.0),
+        ("final_loss", 0.0),
+    ],
+)
+def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
+    noise = Noise(Spread(0.04, 4), 0.06, "calibrated on 2026-01-12")
+    assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise) == pytest.approx(expected)
+
+
+def test_a_quiet_machine_sees_more_once_it_is_calibrated() -> None:
+    """Half of the default's variance, beside five runs that agree."""
+    base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
+    quiet = replace(base, noise=Noise(Spread(0.0, 4), 0.01, "calibrated on 2026-01-12"))
+    before, after = (judged(new, one, tolerance=0.03)["step_time"] for one in (base, quiet))
+    assert before.mde is not None
+    assert after.mde is not None
+    assert after.mde < before.mde
+    assert after.tolerance == before.tolerance == 0.03
+
+
+def test_no_tolerance_is_below_the_noise_floor() -> None:
+    noise = Noise(Spread(0.002, 4), 0.042, "calibrated on 2026-01-12")
+    metrics = [series(metric, STEADY) for metric in ("step_time", "final_loss", "peak_allocated")]
+    base = replace(found(*metrics), noise=noise)
+    result = judged(measured(*metrics), base, tolerance=0.03)
+    assert [one.tolerance for one in result.comparisons] == [0.042, 0.03, 0.03]
+    assert result.findings == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
+    wider = judged(measured(*metrics), base, tolerance=0.05)
+    assert (wider["step_time"].tolerance, wider.findings) == (0.05, ())
 
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:

@@ -403,3 +403,85 @@ def test_step(ddpperf):
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "history file *history.sqlite: *it is broken, or no history; *"])
     run.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_their_noise(
+    inner: pytest.Pytester,
+) -> None:
+    """The suite accepts 1000 %, so that the floor, which is far below on any machine, changes nothing there."""
+    inner.makepyfile(test_suite=SUITE)
+    options = ("--ddpperf-json=results.json", "--ddpperf-history=runs.sqlite")
+    run = inner.runpytest("-q", "--ddpperf-calibrate=2", "-k", "test_step", *options)
+    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(
+        [
+            "*= ddpperf calibration =*",
+            "*test_step*custom*2*of 2*",
+            "2 runs of each*",
+            "*test_suite.py::test_step  @pytest.mark.ddpperf(launches=*, steps=5, tolerance=*",
+            "*= ddpperf baselines =*",
+            "*noise.json: noise of test_suite.py::test_step: custom",
+        ]
+    )
+    document = json.loads((inner.path / "results.json").read_text())
+    assert document["results"] == []
+    assert not (inner.path / "runs.sqlite").exists()
+    (calibrated,) = document["calibration"]
+    assert len(calibrated["step_time"]) == calibrated["false_alarms"]["of"] == 2
+    (file,) = inner.path.glob("baselines/*/noise.json")
+    stored = json.loads(file.read_text())["tests"]["test_suite.py::test_step"]["custom"]
+    assert stored["floor"] == pytest.approx(calibrated["noise_floor"])
+    assert not list(inner.path.glob("baselines/*/*/*.json"))
+
+    stored["floor"] = 20.0
+    content = json.loads(file.read_text())
+    content["tests"]["test_suite.py::test_step"]["custom"] = stored
+    file.write_text(json.dumps(content))
+    verdicts(inner, "--ddpperf-save", "-k", "test_step")
+    verdicts(inner, "-k", "test_step")
+    (result,) = json.loads((inner.path / "results.json").read_text())["results"]
+    assert result["metrics"]["step_time"]["tolerance"] == 20.0
+    assert any(text.startswith("tolerance 1000 % raised to over 1000 %: the noise") for text in result["findings"])
+
+    file.write_text("{")
+    run, found = verdicts(inner, "-k", "test_step")
+    assert found["test_step"] == "broken"
+    run.stdout.fnmatch_lines(["noise file *noise.json: is cut off at line 1; *"])
+
+
+def test_a_failed_test_is_not_calibrated_and_one_that_only_counts_neither(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        test_suite=SETTINGS
+        + """
+def test_fails(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+    assert False, "after the measurement"
+
+
+def test_counts(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.expect(collectives={})
+"""
+    )
+    run = inner.runpytest("-q", "--ddpperf-calibrate=2")
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.no_fnmatch_line("*noise of*")
+    assert not (inner.path / "baselines").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--ddpperf-calibrate=1", "--ddpperf-calibrate=1: expected a whole number of at least 2*"),
+        ("--ddpperf-save", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-save asks*"),
+        ("--ddpperf-against=main", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-against*"),
+        (
+            "--ddpperf-counted-only",
+            "--ddpperf-calibrate=2 holds *, and --ddpperf-counted-only asks for something else*",
+        ),
+    ],
+)
+def test_calibrating_goes_alone(inner: pytest.Pytester, option: str, problem: str) -> None:
+    run = inner.runpytest("--ddpperf-calibrate=2", option)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([f"ERROR: {problem}"])

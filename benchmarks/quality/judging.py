@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.launches import Campaign, Cell, Recorded
 from benchmarks.quality.peers import RULES
-from benchmarks.quality.rates import Rate
 from benchmarks.quality.replay import Outcome, against_baseline, against_partner, seconds_of, steps_of
 from benchmarks.quality.resampling import (
     Sides,
@@ -25,6 +24,7 @@ from benchmarks.quality.resampling import (
 from pytest_ddpperf.records import Interval
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.verdict import Verdict
 

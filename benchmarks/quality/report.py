@@ -9,11 +9,11 @@ from typing import Any
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.judging import OURS, PAIRED, STORED, CellFindings, Effect, Findings, Tally
 from benchmarks.quality.peers import RULES
-from benchmarks.quality.rates import Rate, suite_rate
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records import Interval
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.stats.rates import Rate, suite_rate
 
 SCHEMA = "pytest-ddpperf/verdict-quality/1"
 SUITE = 50

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from pytest_ddpperf.baselines.fields import Field, parse
+from pytest_ddpperf.baselines.fields import Field, parse, require_schema
 from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
@@ -60,7 +58,7 @@ def decode(text: str, file: Path) -> BaselineFile:
         BaselineError: the file is cut off, garbled, of another schema, holds a wrong value, or was edited by hand.
     """
     top = parse(text, file)
-    _require_schema(top)
+    require_schema(top, _FAMILY, _VERSION)
     fields = top.fields("schema", "test", "records", "checksum")
     content = BaselineFile(fields["test"].text(), tuple(map(_record, fields["records"].items())))
     names = [record.name for record in content.records]
@@ -148,20 +146,6 @@ def _checksum(document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _require_schema(top: Field) -> None:
-    schema = top.mapping().get("schema")
-    if schema is None:
-        raise Field(top.file, "schema", None).error("is missing, so this is no baseline file")
-    version = re.fullmatch(rf"{_FAMILY}([1-9][0-9]*)", schema.text(), re.ASCII)
-    if version is None:
-        raise schema.error(f"expected {SCHEMA}, found {schema.text()}")
-    if int(version[1]) > _VERSION:
-        raise BaselineError(
-            f"baseline file {top.file}: field schema: it was written by a newer pytest-ddpperf "
-            f"(baseline/{version[1]}); this one reads /{_VERSION}: upgrade pytest-ddpperf"
-        )
-
-
 def _record(field: Field) -> BaselineRecord:
     names = tuple(f.name for f in dataclasses.fields(BaselineRecord))
     fields = field.fields(*names, optional=_OPTIONAL)
@@ -173,7 +157,7 @@ def _record(field: Field) -> BaselineRecord:
         environment=_environment(fields["environment"]),
         series=tuple(map(_series, fields["series"].items())),
         commit=None if fields["commit"].value is None else fields["commit"].text(),
-        date=_date(fields["date"]),
+        date=fields["date"].day(),
         steps=_steps(fields["steps"]),
         recipe={name: word.text() for name, word in fields["recipe"].mapping().items()} if "recipe" in fields else {},
         counts=_counts(fields["counts"]) if "counts" in fields else None,
@@ -199,13 +183,6 @@ def _counts(field: Field) -> Counts:
 def _plan(field: Field) -> Plan:
     fields = field.fields("warmup", "steps")
     return Plan(warmup=fields["warmup"].whole(), steps=fields["steps"].whole())
-
-
-def _date(field: Field) -> str:
-    try:
-        return dt.date.fromisoformat(field.text()).isoformat()
-    except ValueError:
-        raise field.error(f"expected a day such as 2026-01-31, found {field.text()}") from None
 
 
 def _steps(field: Field) -> tuple[dict[str, float], ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,17 @@ _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false",
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What errors call a file, and what they advise."""
+
+    name: str
+    cure: str
+
+
+BASELINE = Kind("baseline file", CURE)
+
+
+@dataclass(frozen=True)
 class Field:
     """A value somewhere in a file.
 
@@ -27,11 +40,12 @@ class Field:
     file: Path
     path: str
     value: Any
+    kind: Kind = BASELINE
 
     def error(self, problem: str) -> BaselineError:
         """The error for this field."""
         where = f"field {self.path}: " if self.path else ""
-        return BaselineError(f"baseline file {self.file}: {where}{problem}; {CURE}")
+        return BaselineError(f"{self.kind.name} {self.file}: {where}{problem}; {self.kind.cure}")
 
     def _wrong(self, expected: str) -> BaselineError:
         shown = json.dumps(self.value)
@@ -43,7 +57,7 @@ class Field:
         found = self.mapping()
         for name in names:
             if name not in found and name not in optional:
-                raise Field(self.file, self._at(name), None).error("is missing")
+                raise self._inner(self._at(name), None).error("is missing")
         for name in found:
             if name not in names:
                 raise found[name].error("is not known here")
@@ -53,13 +67,13 @@ class Field:
         """The fields of an object with names of any kind."""
         if not isinstance(self.value, dict):
             raise self._wrong("an object")
-        return {name: Field(self.file, self._at(name), value) for name, value in self.value.items()}
+        return {name: self._inner(self._at(name), value) for name, value in self.value.items()}
 
     def items(self) -> list[Field]:
         """The items of a list."""
         if not isinstance(self.value, list):
             raise self._wrong("a list")
-        return [Field(self.file, f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
+        return [self._inner(f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
 
     def text(self, least: int = 1) -> str:
         """A text of at least so many characters."""
@@ -94,29 +108,59 @@ class Field:
             raise self._wrong(f"a whole number of at least {least}")
         return self.value
 
+    def day(self) -> str:
+        """A date, ISO 8601."""
+        try:
+            return dt.date.fromisoformat(self.text()).isoformat()
+        except ValueError:
+            raise self.error(f"expected a day such as 2026-01-31, found {self.text()}") from None
+
     def switch(self) -> bool:
         """True or false."""
         if not isinstance(self.value, bool):
             raise self._wrong("true or false")
         return self.value
 
+    def _inner(self, path: str, value: Any) -> Field:
+        return Field(self.file, path, value, self.kind)
+
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
-def parse(text: str, file: Path) -> Field:
+def parse(text: str, file: Path, kind: Kind = BASELINE) -> Field:
     """The content of a JSON file, not yet checked.
 
     Raises:
         BaselineError: the text is no JSON: cut off, in conflict after a merge, or garbled.
     """
-    top = Field(file, "", None)
+    top = Field(file, "", None, kind)
     try:
-        return Field(file, "", json.loads(text, object_pairs_hook=_once))
+        return Field(file, "", json.loads(text, object_pairs_hook=_once), kind)
     except json.JSONDecodeError as error:
         raise top.error(_complaint(text, error)) from None
     except (ValueError, RecursionError) as error:
         raise top.error(f"is no data that this plugin wrote ({error})") from None
+
+
+def require_schema(top: Field, family: str, version: int) -> None:
+    """Make sure that a file is of this family, such as ``pytest-ddpperf/baseline/``, and of no newer version.
+
+    Raises:
+        BaselineError: it does not, or is.
+    """
+    schema = top.mapping().get("schema")
+    if schema is None:
+        raise Field(top.file, "schema", None, top.kind).error(f"is missing, so this is no {top.kind.name}")
+    found = re.fullmatch(rf"{re.escape(family)}([1-9][0-9]*)", schema.text(), re.ASCII)
+    if found is None:
+        raise schema.error(f"expected {family}{version}, found {schema.text()}")
+    if int(found[1]) > version:
+        tool, kind, _ = family.split("/")
+        raise BaselineError(
+            f"{top.kind.name} {top.file}: field schema: it was written by a newer {tool} ({kind}/{found[1]}); "
+            f"this one reads /{version}: upgrade {tool}"
+        )
 
 
 def _complaint(text: str, error: json.JSONDecodeError) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.baselines.fields import CURE
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key
-from pytest_ddpperf.baselines.jsonfile import replace_file
+from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
 from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.errors import BaselineError
@@ -123,7 +120,7 @@ class Store:
         with ExitStack() as locks:
             # In one order in all processes, so that they cannot wait for each other.
             for file in sorted(groups):
-                locks.enter_context(_locked(file.parent))
+                locks.enter_context(locked(file.parent))
             # All are read and rendered before the first is written: an error leaves everything as it was.
             texts = {}
             for file in sorted(groups):
@@ -134,7 +131,7 @@ class Store:
                 for record in groups[file]:
                     changes += _changes(file, before.get(record.name), record)
             for file, text in texts.items():
-                _write(file, text)
+                write(file, text)
         return tuple(changes)
 
     def ensure_writable(self) -> None:
@@ -149,7 +146,7 @@ class Store:
             with tempfile.TemporaryFile(dir=existing):
                 pass
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
+            raise unwritable(self.folder, error) from None
 
     def _keys(self) -> list[str]:
         try:
@@ -194,48 +191,6 @@ class Store:
                     f"{key}: the file was moved or copied; move it back, or delete it and measure again with "
                     "--ddpperf-save"
                 )
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder, made if need be, against other processes that save."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(folder: Path) -> int:
-    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
-    for path in (folder, Path(tempfile.gettempdir())):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            # NFS cannot lock a folder: then the local one stands in for it, which holds off this machine's processes.
-            os.close(descriptor)
-            continue
-        return descriptor
-    raise OSError(0, "neither it nor the folder for temporary files can be locked")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        replace_file(file, text)
-    except OSError as error:
-        raise _unwritable(file, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> BaselineError:
-    return BaselineError(
-        f"baselines cannot be saved in {path}: {error.strerror or error}; "
-        "make it writable, or name another folder with --ddpperf-baseline-dir"
-    )
 
 
 def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:

@@ -14,6 +14,7 @@ from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
 from pytest_ddpperf.batch_size import Search
+from pytest_ddpperf.calibration import Calibrated
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.health import CpuHealth, GpuHealth
@@ -24,13 +25,17 @@ from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records import Interval, Launch
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.results import Comparison, Counterpart, Result
+from pytest_ddpperf.stats.rates import Rate
 
 SCHEMA = "pytest-ddpperf/results/1"
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
 
 def results_document(
-    results: Sequence[Result], code: Checkout | None, searches: Sequence[Search] = ()
+    results: Sequence[Result],
+    code: Checkout | None,
+    searches: Sequence[Search] = (),
+    calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, Any]:
     """The results as JSON data.
 
@@ -38,16 +43,19 @@ def results_document(
         results: in the order measured.
         code: what was checked out; None where unknown.
         searches: for the largest batch, in the order made.
+        calibrated: benchmarks that were held against themselves, in the order measured.
     """
     # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
-    largest = max(results, key=lambda result: result.measurement.world_size, default=None)
+    measured = [*(result.measurement for result in results), *(one.measurement for one in calibrated)]
+    largest = max(measured, key=lambda measurement: measurement.world_size, default=None)
     return {
         "schema": SCHEMA,
-        "environment": None if largest is None else environment_data(largest.measurement.environment),
+        "environment": None if largest is None else environment_data(largest.environment),
         "commit": None if code is None else code.commit,
         "dirty": code is not None and code.dirty,
         "results": [_result_data(result) for result in results],
         "batch_sizes": [_search_data(search) for search in searches],
+        "calibration": [_calibrated_data(one) for one in calibrated],
     }
 
 
@@ -146,6 +154,40 @@ def _search_data(search: Search) -> dict[str, Any]:
         "tried": [
             {"size": trial.size, "fits": trial.fits, "peak": _number(trial.peak)} for trial in search.found.tried
         ],
+    }
+
+
+def _calibrated_data(calibrated: Calibrated) -> dict[str, Any]:
+    found, measured = calibrated.calibration, calibrated.measurement
+    spreads = {"within": found.within, "between_launches": found.between_launches, "between_runs": found.between_runs}
+    return {
+        "test": calibrated.test,
+        "name": found.name,
+        "strategy": measured.strategy,
+        "recipe": dict(measured.recipe),
+        "world_size": measured.world_size,
+        "environment_key": environment_key(measured.environment),
+        "step_time": [[_number(step) for step in run] for run in calibrated.runs],
+        "steps": found.steps,
+        "seconds": _number(found.seconds),
+        **{name: {"sd": _number(spread.sd), "df": spread.df} for name, spread in spreads.items()},
+        "noise_floor": _number(found.floor),
+        "mde": _number(calibrated.mde),
+        "false_alarms": _rate_data(calibrated.alarms),
+        "inconclusive": _rate_data(calibrated.inconclusive),
+        "recommended": dataclasses.asdict(calibrated.recommended),
+        "health": [_health(launch) for launch in measured.launches],
+        "findings": list(calibrated.findings),
+    }
+
+
+def _rate_data(rate: Rate) -> dict[str, Any]:
+    return {
+        "found": rate.found,
+        "of": rate.of,
+        "independent": rate.effective,
+        "value": _number(rate.value),
+        "interval": _interval(rate.interval),
     }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.metrics.table import RESIDENT
+from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
     confidence_text,
@@ -49,6 +51,18 @@ class Table:
     title: str = ""
     left: int = 1
     right: int = 1
+
+
+class Listed(Protocol):
+    """What has a row of its own: a benchmark of a test."""
+
+    @property
+    def test(self) -> str:
+        """Pytest node id."""
+
+    @property
+    def measurement(self) -> Measurement:
+        """What was measured."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +151,10 @@ def _with_interval(comparison: Comparison, common: Scale) -> str:
     return f"{value} [{common.number(interval.low)}, {common.number(interval.high)}]"
 
 
-def variant_text(result: Result) -> str:
+def variant_text(result: Listed) -> str:
     """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
-    strategy = result.measurement.strategy
-    return result.name if strategy in result.name else f"{result.name} {strategy}"
+    name, strategy = result.measurement.name, result.measurement.strategy
+    return name if strategy in name else f"{name} {strategy}"
 
 
 def _change(result: Result) -> str:
@@ -159,7 +173,7 @@ def _mde(result: Result) -> str:
     return format_percent(step_time.mde).removesuffix(" %").replace("over ", ">")
 
 
-def labels_of(results: Sequence[Result]) -> dict[str, str]:
+def labels_of(results: Sequence[Listed]) -> dict[str, str]:
     """A short name for each test: without its module where only one module was run."""
     modules = {result.test.partition("::")[0] for result in results}
     labels = {}

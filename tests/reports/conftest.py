@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, RankLaunch, Series
-from pytest_ddpperf.results import BaselineRecord, Comparison, Result
+from pytest_ddpperf.calibration import Calibrated, Recommended
+from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, RankLaunch, Series, Spread
+from pytest_ddpperf.results import BaselineRecord, Calibration, Comparison, Result
+from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.verdict import Verdict
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
@@ -85,5 +88,28 @@ def make_result() -> Callable[..., Result]:
             "findings": (),
         }
         return Result(measurement=measurement, **{**defaults, **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_calibrated() -> Callable[..., Calibrated]:
+    """Makes a benchmark that was held against itself: any field."""
+    spreads = (Spread(0.15, 900), Spread(0.02, 35), Spread(0.004, 4))
+    calibration = Calibration("bucketed", "2026-01-12", "3f2a1c0", 5, 8, 24, 51.0, *spreads, 0.042)
+    default = Calibrated(
+        test="perf_tests/test_strategies.py::test_step[bucketed]",
+        measurement=replace(MEASUREMENT, series=series_of(MEASUREMENT)),
+        calibration=calibration,
+        runs=((0.04, 0.05), (0.04, 0.05)),
+        alarms=Rate(0, 20, 2),
+        inconclusive=Rate(3, 20, 2),
+        mde=0.061,
+        recommended=Recommended(8, 24, 0.045, None),
+        findings=("other processes used 37.1 % of the cores in 1 of 8 launches",),
+    )
+
+    def make(**fields: Any) -> Calibrated:
+        return replace(default, **fields)
 
     return make

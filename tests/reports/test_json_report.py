@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.calibration import Calibrated
 from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import SettingError
@@ -122,6 +123,20 @@ def test_a_search_for_the_largest_batch_is_told_with_all_that_was_tried(search: 
             {"size": 5, "fits": True, "peak": 3e6},
         ],
     }
+
+
+def test_a_calibrated_benchmark_keeps_to_the_schema(
+    make_calibrated: Callable[..., Calibrated], validate: Callable[[Any], None]
+) -> None:
+    document = results_document([], CODE, calibrated=[make_calibrated(), make_calibrated(mde=None)])
+    validate(json.loads(json.dumps(document)))
+    first, second = document["calibration"]
+    assert document["environment"]["cpu_model"] == "AMD EPYC"
+    assert first["between_runs"] == {"sd": 0.004, "df": 4}
+    assert first["false_alarms"]["interval"]["high"] == pytest.approx(0.841886)  # (1 - p)^2 = 0.025
+    assert (first["false_alarms"]["of"], first["false_alarms"]["independent"]) == (20, 2)
+    assert first["recommended"] == {"launches": 8, "steps": 24, "tolerance": 0.045, "max_time": None}
+    assert (first["step_time"], second["mde"]) == ([[0.04, 0.05], [0.04, 0.05]], None)
 
 
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.quality.rates import Rate, clopper_pearson, suite_rate
+from pytest_ddpperf.stats.rates import Rate, clopper_pearson, suite_rate
 
 
 def test_the_interval_of_none_and_of_all() -> None:

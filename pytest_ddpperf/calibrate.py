@@ -1,0 +1,211 @@
+"""Benchmarks measured several times and held against themselves, by the very code that judges."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+
+from pytest_ddpperf.calibration import Calibrated, calibration, recommended, typical_steps
+from pytest_ddpperf.compare import spread_between_runs
+from pytest_ddpperf.judge import TOLERANCE, Judge, Relate, screening
+from pytest_ddpperf.measure import Budget, Observer, Variant, measure
+from pytest_ddpperf.metrics import findings_of, series_of
+from pytest_ddpperf.records import Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.results import Found, Noise, Provenance, Result, record_of
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.verdict import Verdict
+
+COMPARISONS = 200  # at most: more of the same runs would take their time and say little
+STEP_TIME = "step_time"
+
+Measured = tuple[Measurement, ...]  # of several variants, in turn
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The variants of a benchmark, measured again and again.
+
+    Attributes:
+        each: for each run, what it measured of each variant.
+        seconds: from the start of the first run to that of the last.
+    """
+
+    each: tuple[Measured, ...]
+    seconds: float
+
+    def of(self, variant: int) -> Measured:
+        """All runs of one variant."""
+        return tuple(run[variant] for run in self.each)
+
+    @property
+    def together(self) -> Measured:
+        """The variants with the launches of all runs."""
+        return tuple(_joined(self.of(i)) for i in range(len(self.each[0])))
+
+
+def repeated(
+    variants: Sequence[Variant],
+    number: int,
+    measured: Callable[[Sequence[Variant], int], Measured],
+    clock: Callable[[], float] = time.monotonic,
+) -> Runs:
+    """The variants measured ``number`` times, in runs that follow each other; all with the steps of the first one.
+
+    Args:
+        variants: of one benchmark.
+        number: of runs.
+        measured: measures variants in a run of this number, from 1, as far as a first look goes.
+        clock: in seconds.
+    """
+    __tracebackhide__ = True
+    runs: list[Measured] = []
+    starts: list[float] = []
+    for run in range(1, number + 1):
+        starts.append(clock())
+        runs.append(measured(variants, run))
+        variants = [replace(one, steps=of.plan.steps) for one, of in zip(variants, runs[0], strict=True)]
+    return Runs(tuple(runs), starts[-1] - starts[0])
+
+
+def calibrated(
+    test: str, settings: Settings, runs: Runs, relate: Relate, provenance: Provenance
+) -> tuple[Calibrated, ...]:
+    """What runs of a benchmark amount to, for each variant.
+
+    Args:
+        test: pytest node id.
+        settings: of the test.
+        runs: of all variants.
+        relate: as of ``Judge``.
+        provenance: of the runs.
+    """
+    number = len(runs.each)
+    together = runs.together
+    learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
+    outcomes = against_themselves(test, settings, runs.each, [one.noise for one in learned], relate)
+    round_seconds = math.fsum(statistics.fmean(one.seconds for one in every.launches) for every in together)
+    found = []
+    for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
+        results = [outcome[i] for outcome in outcomes]
+        verdicts = [result.verdict for result in results]
+        seen = [mde for result in results if (mde := result[STEP_TIME].mde) is not None]
+        spread = spread_between_runs(measurement[STEP_TIME], measurement.environment, noise=one.noise)
+        found.append(
+            Calibrated(
+                test=test,
+                measurement=measurement,
+                calibration=one,
+                runs=typical_steps(runs.of(i)),
+                alarms=Rate(verdicts.count(Verdict.REGRESSED), len(results), number // 2),
+                inconclusive=Rate(verdicts.count(Verdict.INCONCLUSIVE), len(results), number // 2),
+                mde=statistics.median(seen) if seen else None,
+                recommended=recommended(
+                    one,
+                    spread=spread,
+                    launches=settings.launches,
+                    tolerance=TOLERANCE if settings.tolerance is None else settings.tolerance,
+                    round_seconds=round_seconds,
+                    max_time=settings.max_time,
+                ),
+                findings=(*measurement.findings, *findings_of(measurement)),
+            )
+        )
+    return tuple(found)
+
+
+def against_themselves(
+    test: str, settings: Settings, runs: Sequence[Measured], noise: Sequence[Noise], relate: Relate
+) -> list[tuple[Result, ...]]:
+    """What is said of every run that is held against every other one as its baseline, for each variant.
+
+    A run that cannot be decided, or has to be confirmed, goes on with the launches of the runs after it: they are
+    fresh. Of many runs only some pairs are taken, drawn with a fixed seed.
+    """
+    pairs = list(permutations(range(len(runs)), 2))
+    if len(pairs) > COMPARISONS:
+        pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
+    records = [[record_of(one, Provenance("", None)) for one in relate(run)] for run in runs]
+    results = []
+    for base, new in pairs:
+        found = [Found(record, "", counted=record, noise=one) for record, one in zip(records[base], noise, strict=True)]
+        later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
+        results.append(_judged(Judge(test, settings, found, relate), settings, Dealer([runs[i] for i in later])))
+    return results
+
+
+def _judged(judge: Judge, settings: Settings, dealer: Dealer) -> tuple[Result, ...]:
+    budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
+    measure(dealer.variants, budget, dealer.run, Observer(judge, lambda _progress: None, clock=dealer.clock))
+    return judge.results
+
+
+@dataclass
+class Dealer:
+    """Deals launches that were measured before, one after another, and owns the clock that their seconds move on.
+
+    Args:
+        runs: with the same variants; the launches of the first one come first. After the last one they begin anew.
+    """
+
+    runs: Sequence[Measured]
+    now: float = 0.0
+    dealt: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._decks: dict[tuple[str, int], list[Launch]] = {}
+        for variant, *measured in zip(self.variants, *self.runs, strict=True):
+            self._decks[variant.key] = [launch for one in measured for launch in one.launches]
+
+    @property
+    def variants(self) -> list[Variant]:
+        """What is to be launched, as it was."""
+        return [_variant(one) for one in self.runs[0]]
+
+    def run(
+        self,
+        variant: Variant,
+        plan: Plan,
+        *,
+        diagnosed: bool,  # noqa: ARG002 - the first launches of a run were, the others not
+    ) -> tuple[tuple[RankLaunch, ...], float]:
+        """The next launch of a variant; first, in the pilot's place, its first one, cut to the steps asked for."""
+        deck, number = self._decks[variant.key], self.dealt[variant.key]
+        self.dealt[variant.key] += 1
+        one = deck[max(0, number - 1) % len(deck)]
+        seconds = one.seconds - math.fsum(one.step_times[plan.steps :])
+        self.now += seconds
+        return tuple(replace(rank, step_times=rank.step_times[: plan.steps]) for rank in one.ranks), seconds
+
+    def clock(self) -> float:
+        """Seconds since the first launch began."""
+        return self.now
+
+
+def _variant(measured: Measurement) -> Variant:
+    return Variant(
+        measured.name,
+        None,
+        None,
+        measured.mode,
+        measured.environment,
+        recipe=measured.recipe,
+        counts=measured.counts,
+        steps=measured.plan.steps,
+    )
+
+
+def _joined(runs: Measured) -> Measurement:
+    """One measurement with the launches of all runs, and what was remarked on any of them."""
+    every = [launch for run in runs for launch in run.launches]
+    launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
+    findings = tuple(dict.fromkeys(text for run in runs for text in run.findings))
+    joined = replace(runs[0], launches=launches, findings=findings)
+    counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")
+    return replace(joined, series=(*series_of(joined), *counted))

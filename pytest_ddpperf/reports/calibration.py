@@ -1,0 +1,134 @@
+"""Calibrated benchmarks as a table: how far the same code lies apart, and what the verdict makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddpperf.calibration import Calibrated
+from pytest_ddpperf.reports.phrases import confidence_text, environment_text
+from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text
+from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.units import format_count, format_percent, format_value, scale
+from pytest_ddpperf.values import written
+
+BLUNT = 0.10  # a floor above it leaves little to find
+
+
+def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
+    """One row for each benchmark; below them what to set, and what disturbed the machine."""
+    labels = labels_of(calibrated)
+    times = scale([one.measurement["step_time"].value for one in calibrated], "s")
+    level = confidence_text(calibrated[0].alarms.interval.confidence) if calibrated else ""
+    machines = dict.fromkeys(environment_text(one.measurement.environment) for one in calibrated)
+    return Table(
+        title="; ".join([*machines, f"[intervals]: {level}"]),
+        headers=(
+            "benchmark",
+            "variant",
+            "ranks",
+            f"step time\n{times.unit}",
+            "steps\n%",
+            "launches\n%",
+            "runs\n%",
+            "floor\n%",
+            "MDE\n%",
+            "undecided",
+            "false alarms\n%",
+        ),
+        rows=tuple(
+            (
+                labels[one.test],
+                variant_text(one),
+                str(one.measurement.world_size),
+                times.number(one.measurement["step_time"].value),
+                _percent(one.calibration.within.sd),
+                _percent(one.calibration.between_launches.sd),
+                _percent(one.calibration.between_runs.sd),
+                _percent(one.calibration.floor),
+                NOTHING if one.mde is None else _percent(one.mde),
+                f"{one.inconclusive.found} of {one.inconclusive.of}",
+                _alarms(one.alarms),
+            )
+            for one in calibrated
+        ),
+        notes=("", *_legend(), *_runs(calibrated), *_remarks(calibrated, labels), *_wanted(calibrated)),
+        left=2,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}" if share < 0.01 else format_percent(share).removesuffix(" %")  # noqa: PLR2004 - of 1 %
+
+
+def _alarms(rate: Rate) -> str:
+    interval = rate.interval
+    low, high = (format_percent(end).removesuffix(" %") for end in (interval.low, interval.high))
+    return f"{format_percent(rate.value).removesuffix(' %')} [{low}, {high}]"
+
+
+def _legend() -> tuple[str, ...]:
+    return (
+        "steps, launches, runs: standard deviation within a launch, between a run's launches, and of runs beyond that",
+        "floor: one run in 20 is slower than another of the same code by more; no tolerance below it has a meaning",
+        "MDE, undecided, false alarms: every run held against every other one as its baseline, by the rule that judges",
+    )
+
+
+def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
+    """How much was measured, and how far apart: what a calibration knows of."""
+    found = [one.calibration for one in calibrated]
+    fewest, most = min(one.runs for one in found), max(one.alarms.effective for one in calibrated)
+    apart = [one.seconds / (one.runs - 1) for one in found]
+    span = " to ".join(dict.fromkeys(format_value(end, "s") for end in (min(apart), max(apart))))
+    return (
+        f"{fewest} runs of each, {span} from start to start: what changes over hours or days is not in their spread",
+        f"[intervals] rest on {format_count(most, 'comparison')} without a common run; more runs make them narrower",
+    )
+
+
+def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[str, ...]:
+    """What disturbed the runs, each remark once."""
+    concerned: dict[str, list[str]] = {}
+    for one in calibrated:
+        for remark in dict.fromkeys((*one.findings, *_blunt(one))):
+            concerned.setdefault(remark, []).append(f"{labels[one.test]} {variant_text(one)}")
+    return tuple(
+        f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
+        for remark, names in concerned.items()
+    )
+
+
+def _blunt(one: Calibrated) -> tuple[str, ...]:
+    floor = one.calibration.floor
+    told = (
+        f"no slowdown below {format_percent(floor)} fails it from now on: calibrate again where less disturbs it or "
+        "with more launches, or hold it against a revision side by side with --ddpperf-against"
+    )
+    return (told,) if floor > BLUNT else ()
+
+
+def _wanted(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
+    """For each test, the marker that suits all of its benchmarks."""
+    tests = {one.test: [other for other in calibrated if other.test == one.test] for one in calibrated}
+    return (
+        "settings that suit this noise:",
+        *(f"  {test}  {marker(ones)}" for test, ones in tests.items()),
+    )
+
+
+def marker(calibrated: Sequence[Calibrated]) -> str:
+    """The settings that the benchmarks of one test want, as a user types them.
+
+    The most launches and the widest tolerance that any of them wants; steps only where all have as many, and where they
+    were not cut short by a time that is to be longer.
+    """
+    wanted = [one.recommended for one in calibrated]
+    steps = {one.steps for one in wanted}
+    times = [one.max_time for one in wanted if one.max_time is not None]
+    words = {
+        "launches": written(max(one.launches for one in wanted)),
+        **({"steps": written(steps.pop())} if len(steps) == 1 and not times else {}),
+        "tolerance": f'"{100 * max(one.tolerance for one in wanted):g}%"',
+        **({"max_time": written(max(times))} if times else {}),
+    }
+    return f"@pytest.mark.ddpperf({', '.join(f'{name}={value}' for name, value in words.items())})"

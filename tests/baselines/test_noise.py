@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.noise import SCHEMA, find, noise_file, read, save
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records import Environment, Spread
+from pytest_ddpperf.results import Calibration, Noise
+
+TEST = "perf/test_a.py::test_step[ddp]"
+KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+CALIBRATION = Calibration(
+    "ddp", "2026-01-12", "3f2a1c0", 5, 8, 24, 51.5, Spread(0.1, 900), Spread(0.02, 35), Spread(0.004, 4), 0.042
+)
+Make = Callable[..., Environment]
+
+
+def test_what_is_saved_is_found(tmp_path: Path, make_environment: Make) -> None:
+    environment = make_environment()
+    assert save(tmp_path, TEST, [(environment, CALIBRATION)]) == (tmp_path / KEY / "noise.json",)
+    assert find(tmp_path, TEST, "ddp", environment) == CALIBRATION
+    assert find(tmp_path, TEST, "naive", environment) is None
+    assert find(tmp_path, "another", "ddp", environment) is None
+    assert find(tmp_path, TEST, "ddp", make_environment(cores=4)) is None
+    assert CALIBRATION.noise == Noise(Spread(0.004, 4), 0.042, "calibrated on 2026-01-12")
+
+
+def test_it_is_no_baseline(tmp_path: Path, make_environment: Make) -> None:
+    save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
+    assert Store(tmp_path).files() == ()
+    assert Store(tmp_path).find(TEST, "ddp", make_environment()).record is None
+
+
+def test_others_stay_and_the_same_one_is_replaced(tmp_path: Path, make_environment: Make) -> None:
+    environment = make_environment()
+    naive, newer = replace(CALIBRATION, name="naive", commit=None), replace(CALIBRATION, floor=0.01)
+    save(tmp_path, TEST, [(environment, CALIBRATION), (environment, naive)])
+    save(tmp_path, "perf/test_a.py::test_b", [(environment, CALIBRATION)])
+    save(tmp_path, TEST, [(environment, newer)])
+    assert read(noise_file(tmp_path, environment)) == {
+        TEST: {"ddp": newer, "naive": naive},
+        "perf/test_a.py::test_b": {"ddp": CALIBRATION},
+    }
+
+
+def test_nothing_to_save_leaves_nothing(tmp_path: Path) -> None:
+    assert save(tmp_path / "baselines", TEST, []) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(file: Path, *path: str, value: Any) -> None:
+    """One value of the file replaced, as an editor would; None to remove it."""
+    document = json.loads(file.read_text())
+    inner = document
+    for name in path[:-1]:
+        inner = inner[name]
+    if value is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("schema",), None, "field schema: is missing, so this is no noise file"),
+        (("schema",), "pytest-ddpperf/baseline/1", f"field schema: expected {SCHEMA}, found pytest-ddpperf/baseline/1"),
+        (("environment",), "cpu-x", "field environment: the file is of cpu-x: it was moved or copied"),
+        (("tests", TEST, "ddp", "floor"), -0.1, f"field tests.{TEST}.ddp.floor: expected a number of at least 0"),
+        (("tests", TEST, "ddp", "runs"), 1, f"field tests.{TEST}.ddp.runs: expected a whole number of at least 2"),
+        (("tests", TEST, "ddp", "date"), "soon", f"field tests.{TEST}.ddp.date: expected a day such as 2026-01-31"),
+        (("tests", TEST, "ddp", "within"), {"sd": "1"}, f"field tests.{TEST}.ddp.within.df: is missing"),
+        (("tests", TEST, "ddp", "surprise"), 1, f"field tests.{TEST}.ddp.surprise: is not known here"),
+    ],
+)
+def test_what_is_broken_is_named(
+    tmp_path: Path, make_environment: Make, path: tuple[str, ...], value: Any, problem: str
+) -> None:
+    (file,) = save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
+    changed(file, *path, value=value)
+    with pytest.raises(BaselineError) as caught:
+        find(tmp_path, TEST, "ddp", make_environment())
+    message = str(caught.value)
+    assert message.startswith(f"noise file {file}: {problem}")
+    assert message.endswith("restore it from version control, or delete it and run ddpperf calibrate again")
+
+
+def test_a_newer_file_is_not_read(tmp_path: Path, make_environment: Make) -> None:
+    (file,) = save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
+    changed(file, "schema", value="pytest-ddpperf/noise/2")
+    with pytest.raises(
+        BaselineError, match=r"written by a newer pytest-ddpperf \(noise/2\); this one reads /1: upgrade"
+    ):
+        read(file)
+
+
+def test_what_is_no_text_or_cut_off_is_named_and_left_as_it_is(tmp_path: Path, make_environment: Make) -> None:
+    file = noise_file(tmp_path, make_environment())
+    file.parent.mkdir()
+    for content, problem in ((b"\xff", "is not text in UTF-8"), (b'{"schema": ', "is cut off at line 1")):
+        file.write_bytes(content)
+        with pytest.raises(BaselineError, match=problem):
+            save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
+        assert file.read_bytes() == content
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(BaselineError, match="cannot be read"):
+        read(file)

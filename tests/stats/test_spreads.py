@@ -1,0 +1,93 @@
+"""Components of variance, by hand on logarithms that are small whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_ddpperf.records import Spread
+from pytest_ddpperf.stats.spreads import DEFAULT_DF, bound_of_difference, components, moderated, noise_floor, pooled
+
+
+def runs(*logs: Sequence[float]) -> list[list[float]]:
+    return [[math.exp(value) for value in run] for run in logs]
+
+
+def test_what_runs_deviate_beyond_their_launches() -> None:
+    """Means 1 and 5 around 3: 2 * (4 + 4) / 1 = 16 between; (2 + 2) / 2 = 2 within; (16 - 2) / 2 = 7 of the runs."""
+    found = components(runs([0, 2], [4, 6]))
+    assert found.between_launches.sd == pytest.approx(math.sqrt(2))
+    assert found.between_runs.sd == pytest.approx(math.sqrt(7))
+    assert (found.between_launches.df, found.between_runs.df) == (2, 1)
+
+
+def test_a_variance_is_not_negative() -> None:
+    """Both means are 1, so that 0 between is less than the launches' 2."""
+    found = components(runs([0, 2], [0, 2]))
+    assert found.between_runs == Spread(0.0, 1)
+    assert found.between_launches.sd == pytest.approx(math.sqrt(2))
+
+
+def test_runs_of_different_length() -> None:
+    """Means 1 and 6 around (0 + 2 + 6) / 3 = 8/3.
+
+    Between: 2 * (5/3)^2 + (10/3)^2 = 150/9; within: 2 / 1; n: 3 - 5/3 = 4/3; (150/9 - 2) * 3/4 = 11.
+    """
+    found = components(runs([0, 2], [6]))
+    assert found.between_runs.sd == pytest.approx(math.sqrt(11))
+
+
+def test_with_one_launch_each_all_of_it_is_between_runs() -> None:
+    """1, 3: variance 2."""
+    found = components(runs([1], [3]))
+    assert found.between_launches == Spread(0.0, 0)
+    assert found.between_runs.sd == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize("too_few", [[], [[1.0, 2.0]], [[1.0], []]])
+def test_one_run_tells_nothing(too_few: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="two runs or more"):
+        components(too_few)
+
+
+def test_units_do_not_matter() -> None:
+    times = [[0.10, 0.11], [0.12, 0.10], [0.11, 0.13]]
+    in_ms = [[1000 * time for time in run] for run in times]
+    assert components(in_ms).between_runs.sd == pytest.approx(components(times).between_runs.sd)
+    assert noise_floor(in_ms) == pytest.approx(noise_floor(times))
+
+
+def test_the_floor_is_what_one_difference_in_twenty_exceeds() -> None:
+    """Means 0.01 and 0.03: s = 0.02 / sqrt(2); t(95 %, 1 df) = tan(0.45 pi) = 6.314; t * sqrt(2) * s = 0.1263."""
+    assert noise_floor(runs([0.0, 0.02], [0.03])) == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 0.02))
+
+
+def test_runs_that_agree_have_no_floor() -> None:
+    assert noise_floor([[0.1, 0.1], [0.1, 0.1], [0.1]]) == 0.0
+    assert bound_of_difference(Spread(0.0, 3)) == 0.0
+
+
+def test_steps_are_pooled_over_launches() -> None:
+    """(2 + 8) / (1 + 1) = 5; the launch with a single step tells nothing."""
+    found = pooled(runs([0, 2], [0, 4], [9]))
+    assert found.sd == pytest.approx(math.sqrt(5))
+    assert found.df == 2
+    assert pooled([[0.1]]) == Spread(0.0, 0)
+
+
+def test_a_time_of_zero_has_a_logarithm_too() -> None:
+    assert pooled([[0.0, 0.0]]) == Spread(0.0, 1)
+
+
+def test_a_spread_above_the_default_counts_as_it_is() -> None:
+    assert moderated(Spread(0.04, 4), 0.01) == 0.04
+
+
+def test_a_spread_below_the_default_counts_by_its_runs() -> None:
+    """Five runs have four degrees of freedom, as many as the default counts for: (1 + 0) / 2; 60 leave a sixteenth."""
+    assert DEFAULT_DF == 4
+    assert moderated(Spread(0.0, 4), 0.01) == pytest.approx(0.01 * math.sqrt(1 / 2))
+    assert moderated(Spread(0.0, 60), 0.01) == pytest.approx(0.01 / 4)
+    assert moderated(Spread(0.0, 0), 0.01) == 0.01

@@ -1,0 +1,103 @@
+"""Runs held against each other by the code that judges, on made-up launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.calibrate import COMPARISONS, Dealer, Runs, against_themselves, calibrated, repeated
+from pytest_ddpperf.judge import alone
+from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.results import Noise, Provenance
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.verdict import Verdict
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+SETTINGS = Settings(launches=4, warmup=1)
+QUIET = Noise(Spread(0.0, 10**6), 0.0, "made up")
+STEADY = (1.0, 1.001, 0.999, 1.0)
+
+
+def run(times: Sequence[float] = STEADY, *, factor: float = 1.0, name: str = "ddp") -> Measurement:
+    """Launches of ten steps, of which each takes one of ``times`` tenths of a second."""
+    launches = tuple(
+        Launch(i, tuple(RankLaunch(r, (0.1 * factor * time,) * 10, {}, 1.0, 8.0, None) for r in (0, 1)), 1.5)
+        for i, time in enumerate(times)
+    )
+    one = Measurement(name, "ddp", None, Plan(1, 10), ENVIRONMENT, launches, findings=("seen",))
+    return replace(one, series=series_of(one))
+
+
+def test_every_run_follows_the_steps_of_the_first() -> None:
+    asked: list[tuple[int, int | None]] = []
+    ticks = iter((100.0, 107.0, 115.0))
+
+    def measured(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
+        asked.append((turn, variants[0].steps))
+        return (replace(run(), plan=Plan(1, 10 * turn)),)
+
+    found = repeated([Variant("ddp", None, None, None, ENVIRONMENT)], 3, measured, lambda: next(ticks))
+    assert asked == [(1, None), (2, 10), (3, 10)]
+    assert (len(found.each), found.seconds) == (3, 15.0)
+
+
+def test_all_launches_together_are_one_measurement() -> None:
+    (joined,) = Runs(((run(),), (run(factor=2.0),)), 6.0).together
+    assert [launch.round for launch in joined.launches] == list(range(8))
+    assert joined["step_time"].samples == pytest.approx([0.1 * f * time for f in (1, 2) for time in STEADY])
+    assert joined.findings == ("seen",)
+
+
+def test_launches_are_dealt_in_the_order_of_the_runs_and_begin_anew() -> None:
+    dealer = Dealer([(run([1, 2]),), (run([3, 4]),)])
+    (variant,) = dealer.variants
+    dealt = [dealer.run(variant, Plan(1, steps), diagnosed=False) for steps in (5, *[10] * 5)]
+    assert [ranks[1].step_times[0] for ranks, _ in dealt] == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.4, 0.1])
+    assert [len(ranks[0].step_times) for ranks, _ in dealt] == [5, *[10] * 5]
+    assert dealt[0][1] == pytest.approx(1.0)  # the pilot, without the five steps of 0.1 s that it left out
+    assert dealer.clock() == pytest.approx(1.0 + 5 * 1.5)
+
+
+def verdicts(*factors: float, noise: Noise = QUIET) -> list[Verdict]:
+    runs = [(run(factor=factor),) for factor in factors]
+    return [result.verdict for (result,) in against_themselves("t.py::test", SETTINGS, runs, [noise], alone)]
+
+
+def test_runs_that_agree_are_unchanged() -> None:
+    assert verdicts(1.0, 1.0, 1.0) == [Verdict.UNCHANGED] * 6
+
+
+def test_a_run_that_deviates_is_an_alarm_beside_the_others() -> None:
+    """The first run is faster by a sixth: both others are slower than it, each confirmed by the other's launches."""
+    assert verdicts(1.0, 1.2, 1.2) == [Verdict.REGRESSED] * 2 + [Verdict.UNCHANGED] * 4
+
+
+def test_one_run_alone_does_not_confirm_its_slowness() -> None:
+    """Only the second is slow; what looks so beside the first or third is judged by the launches of another run."""
+    assert verdicts(1.0, 1.2, 1.0) == [Verdict.UNCHANGED] * 6
+
+
+def test_what_was_learned_keeps_the_alarm_away() -> None:
+    floor = Noise(Spread(0.1, 2), 0.4, "made up")
+    assert Verdict.REGRESSED not in verdicts(1.0, 1.2, 1.2, noise=floor)
+
+
+def test_of_many_runs_some_pairs_are_taken() -> None:
+    assert len(verdicts(*[1.0] * 16)) == COMPARISONS < 16 * 15
+
+
+def test_a_benchmark_with_its_rates() -> None:
+    runs = Runs(tuple((run(factor=factor), run(factor=2 * factor, name="naive")) for factor in (1.0, 1.001, 1.0)), 12.0)
+    found, naive = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+    assert (found.calibration.name, naive.calibration.name) == ("ddp", "naive")
+    assert (found.alarms.found, found.alarms.of, found.alarms.effective) == (0, 6, 1)
+    assert found.inconclusive.found == 0
+    assert found.runs[0] == pytest.approx([0.1 * time for time in STEADY])
+    assert found.mde is not None
+    assert found.mde > 0.03
+    assert (found.recommended.launches, found.recommended.tolerance) == (4, 0.03)
+    assert found.findings[0] == "seen"
