@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_ddpperf.judge import Judge, Partners, Relate, screening
 from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Variant, counted_only, measure
 from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.passes import Passes
+from pytest_ddpperf.probe import Probe, focused
 from pytest_ddpperf.records import Measurement, Plan
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
@@ -69,6 +71,8 @@ class Benchmarks:
         """
         __tracebackhide__ = True
         self._require_names(variants)
+        if self._session.probe is not None:
+            relate = partial(_focused, relate, self._session.probe)
         try:
             variants = self._verified(settings, variants)
             other = self._session.other
@@ -128,7 +132,7 @@ class Benchmarks:
         self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
     ) -> tuple[Result, ...]:
         __tracebackhide__ = True
-        self.passes.imports = Imports(other, self._sections)
+        self.passes.imports = Imports(other, self._sections, self._session.own)
         try:
             results = side_by_side(
                 other.revision, variants, relate, lambda both, found: self._results(settings, both, found, relate)
@@ -152,7 +156,7 @@ class Benchmarks:
         observer = Observer(
             judge,
             lambda progress: self._show(f"{variants[0].name}{which}", progress),
-            watch=lambda: watch_health(self._session.launcher.pid, gpus=variants[0].environment.device == "cuda"),
+            watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
         )
         with self.passes.shown():
             measurements = measure(variants, budget, self.passes.timed(settings), observer)
@@ -221,6 +225,10 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
         recipe=variant.recipe,
     )
     return Result(test, measured, (), Verdict.BROKEN, None, "not compared", (reason,))
+
+
+def _focused(relate: Relate, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    return focused(relate(measured), probe)
 
 
 def _own(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_ddpperf import calibrate_command, trend_command
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.bisection import command as bisection
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.inifile import ini_value
 from pytest_ddpperf.reports.stored import list_table, record_table
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_on:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    options.rest = [word for word in rest if word != "--"]
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -185,6 +186,13 @@ COMMANDS = (
         "run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
         calibrate_command.add_arguments,
         calibrate_command.run,
+        passes_on=True,
+    ),
+    Command(
+        "bisect",
+        "find the commit that made a benchmark worse, by side-by-side runs",
+        bisection.add_arguments,
+        bisection.run,
         passes_on=True,
     ),
 )

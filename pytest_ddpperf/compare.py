@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -170,6 +171,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         suspicious=change is not None
         and obstacle is None
         and suspicious(change, better=series.better, tolerance=tolerance),
+        df=math.inf if change is None else change.df,
     )
 
 

@@ -286,7 +286,7 @@ class Ddpperf:
         return found
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
-        settings = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
+        settings = self._session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
         if settings.clip_steps is not None and settings.clip_grad_norm is None:
             raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
         return settings

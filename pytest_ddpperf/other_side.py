@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +14,14 @@ from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, Sa
 from pytest_ddpperf.judge import Partners, Relate
 from pytest_ddpperf.launch import Launcher, LaunchResult
 from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.other_tests import their_call
 from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.results import Counterpart, Found, Provenance, Result, record_of
 from pytest_ddpperf.revision.environment import prepared
-from pytest_ddpperf.revision.imports import TOOL, Observed, observed
+from pytest_ddpperf.revision.imports import TOOL, Observed, observed, observed_theirs
 from pytest_ddpperf.revision.redirection import Redirection, interpreter_folders, within
 from pytest_ddpperf.revision.worktree import Revision, Worktree
+from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
@@ -31,12 +34,14 @@ class OtherSide:
         revision: what to check out.
         setup: the command that builds or installs it in an environment of its own; None where nothing has to be.
         preload: modules that its ranks shall find imported.
+        tests: whether what test modules define is that revision's too, and not this checkout's.
     """
 
-    def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str]) -> None:
+    def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str], *, tests: bool = False) -> None:
         self.revision = revision
+        self.tests = tests
         self._setup = setup
-        self._preload = tuple(preload)
+        self._preload = (*preload, *(("pytest",) if tests else ()))  # what test modules import first of all
         self._failure: str | None = None
 
     @cached_property
@@ -69,6 +74,16 @@ class OtherSide:
         """
         return Launcher(preload=self._preload, redirection=self.redirection)
 
+    def start(self) -> None:
+        """Have torch imported for its ranks meanwhile. What stands against that is for who needs them to hear."""
+        with contextlib.suppress(LaunchError):
+            self.launcher.start()
+
+    @property
+    def ranks_parent(self) -> int | None:
+        """Process id of what its ranks are children of; None where none have been started."""
+        return self.launcher.pid if "launcher" in self.__dict__ else None
+
     def close(self) -> None:
         """End its ranks and remove its files."""
         if "launcher" in self.__dict__:
@@ -83,13 +98,16 @@ class Imports:
     Args:
         other: the other side.
         sections: titles and texts for the test's report: why the other side failed goes there.
+        own: the side that is measured, where that is not this checkout.
     """
 
-    def __init__(self, other: OtherSide, sections: list[tuple[str, str]]) -> None:
+    def __init__(self, other: OtherSide, sections: list[tuple[str, str]], own: OtherSide | None = None) -> None:
         self._other = other
+        self._own = own
         self._sections = sections
         self._here: dict[str, str] = {}
         self._there: dict[str, str] = {}
+        self._left: dict[str, None] = {}
 
     def run(self, here: Callable[..., Any], variant: Variant, *call: Any, **group: Any) -> LaunchResult[Any]:
         """Runs a launch of a variant on the ranks of its side, and keeps what they have imported.
@@ -102,42 +120,41 @@ class Imports:
 
         Raises:
             OtherSideFailed: the other side's ranks failed.
-            SameCode: they imported a file of this checkout.
+            SameCode: they imported a file of this checkout, and were not to.
             DdpperfError: as of ``Launcher.run``, on this side.
         """
         __tracebackhide__ = True
         if not variant.other:
-            return self._noted(self._here, here(observed, self._other.redirection, *call, **group))
-        there = self._other.launcher.run
+            side = self._own or self._other
+            result = self._noted(self._here, here(observed, side.redirection, *call, **group))
+            if self._own is not None:
+                _require_own(self._own, self._here)
+            return result
         try:
-            result = there(observed, self._other.redirection, *call, **group)
+            result = self._there_run(*call, **group)
         except LaunchError:
             raise
         except DdpperfError as error:
             self._sections.append((f"{variant.name}, revision {self._other.revision.label}", str(error)))
             raise OtherSideFailed(str(error), benchmark=variant.key) from error
         result = self._noted(self._there, result)
-        self._require_own()
+        _require_own(self._other, self._there)
         return result
+
+    def _there_run(self, *call: Any, **group: Any) -> LaunchResult[Any]:
+        redirection, run = self._other.redirection, self._other.launcher.run
+        if not self._other.tests:
+            return run(observed, redirection, *call, **group)
+        theirs = their_call(call, redirection)
+        self._here.update(theirs.modules)
+        self._left.update(dict.fromkeys(theirs.left))
+        return run(observed_theirs, redirection, theirs.packed, **group)
 
     @staticmethod
     def _noted(files: dict[str, str], result: LaunchResult[Observed[T]]) -> LaunchResult[T]:
         for one in result.values:
             files.update(one.files)
         return LaunchResult(tuple(one.value for one in result.values), result.outputs, result.seconds)
-
-    def _require_own(self) -> None:
-        redirection = self._other.redirection
-        places = [place for place in (redirection.other, redirection.environment) if place is not None]
-        strays = {n: file for n, file in self._there.items() if not any(within(file, place) for place in places)}
-        for name, file in sorted(strays.items()):
-            more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
-            raise SameCode(
-                f"the ranks of {self._other.revision.label} imported {name} from {file}{more}, which is this "
-                "checkout's: both sides would run the same code. The hook of an editable install that builds on import "
-                "(meson-python, scikit-build-core) cannot be pointed elsewhere: "
-                "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
-            )
 
     @property
     def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
@@ -154,6 +171,11 @@ class Imports:
         findings = list(result.findings)
         if result.counterpart.lacking:
             findings.append(f"{result.origin}: {result.counterpart.lacking}")
+        if self._left:
+            findings.append(
+                f"this checkout's on both sides, for want of a name at the top of a module that "
+                f"{KNOBS['against_tests'].option} could look up: {', '.join(self._left)}"
+            )
         if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
             findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
         elif not modules and not result.counterpart.lacking:
@@ -162,6 +184,25 @@ class Imports:
                 "a project that is installed, and not as an editable install, is not looked for there"
             )
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
+
+
+def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:
+    """Make sure that the ranks of a side imported nothing of this checkout.
+
+    Raises:
+        SameCode: they did.
+    """
+    redirection = side.redirection
+    places = [place for place in (redirection.other, redirection.environment) if place is not None]
+    strays = {name: file for name, file in files.items() if not any(within(file, place) for place in places)}
+    for name, file in sorted(strays.items()):
+        more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
+        raise SameCode(
+            f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is this "
+            "checkout's: both sides would run the same code. The hook of an editable install that builds on import "
+            "(meson-python, scikit-build-core) cannot be pointed elsewhere: "
+            "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
+        )
 
 
 def side_by_side(

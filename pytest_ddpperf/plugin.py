@@ -12,6 +12,7 @@ from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay,
 
 if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
+    from pytest_ddpperf.probe import Probe
     from pytest_ddpperf.rank_group import RankGroup
     from pytest_ddpperf.revision.worktree import Revision
     from pytest_ddpperf.session import Session
@@ -20,6 +21,7 @@ MARKER = "ddpperf"
 SETTINGS = pytest.StashKey[Settings]()
 SESSION = pytest.StashKey["Session"]()
 REVISION = pytest.StashKey["Revision | None"]()
+PROBE = pytest.StashKey["Probe"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 TESTS = pytest.StashKey[int]()  # that measure
@@ -133,12 +135,14 @@ def _session(config: pytest.Config) -> Session:
     if hasattr(config, "workerinput"):
         raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
+        probe: Probe | None = config.stash.get(PROBE, None)
         config.stash[SESSION] = Session(
             config.stash[SETTINGS],
             config.rootpath,
             _live_line(config),
             _given_options(config),
             config.stash[REVISION],
+            probe=probe,
         )
         config.stash[SESSION].tests = config.stash[TESTS]
     return config.stash[SESSION]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -167,6 +168,7 @@ class Comparison:
         verdict: for this metric alone.
         note: why the verdict is what it is, where that is not plain from the numbers.
         suspicious: whether it looks so much worse that fresh launches have to tell.
+        df: degrees of freedom of the change's interval.
     """
 
     series: Series
@@ -179,6 +181,7 @@ class Comparison:
     gated: bool
     note: str = ""
     suspicious: bool = False
+    df: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.other_side import OtherSide
+from pytest_ddpperf.probe import Probe
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.results import BaselineRecord, Found, Noise, Provenance, Result, record_of
 from pytest_ddpperf.revision.worktree import Revision
-from pytest_ddpperf.settings import DEFAULT_SET, Settings
+from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
 
@@ -74,6 +75,8 @@ class Session:
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
+        own: the side that is measured, where that is not this checkout.
+        probe: how this run is to differ, as one of a search over commits; None where it is none.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Session:
         line: LiveLine,
         options: Sequence[str] = (),
         revision: Revision | None = None,
+        *,
+        probe: Probe | None = None,
     ) -> None:
         self.settings = settings
         self.tests = 1
@@ -91,7 +96,15 @@ class Session:
         self.searches: list[Search] = []
         self.calibrated: list[Calibrated] = []
         self.complaints: list[str] = []
-        self.other = None if revision is None else OtherSide(revision, settings.against_setup, PRELOADED)
+        self.other = None
+        self.own = None
+        self.probe = probe
+        if revision is not None:
+            tests = settings.against_tests
+            self.other = OtherSide(revision, settings.against_setup, PRELOADED, tests=tests)
+        if revision is not None and probe is not None:
+            measured = Revision(probe.measured, probe.measured, revision.root)
+            self.own = OtherSide(measured, settings.against_setup, PRELOADED)
         self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []
@@ -103,7 +116,15 @@ class Session:
     def launcher(self) -> Launcher:
         """Starts ranks; its zygote lives until the session ends, and so do the threads per rank it was started with."""
         self._threads = thread_count(pinned(os.environ, mark=""))
-        return Launcher(preload=PRELOADED)
+        if self.other is not None:
+            self.other.start()
+        return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
+
+    @property
+    def ranks_parents(self) -> tuple[int | None, ...]:
+        """Process ids of what ranks are children of, on both sides; None for one that there is not yet."""
+        theirs = None if self.other is None else self.other.ranks_parent
+        return (self.launcher.pid,) if theirs is None else (self.launcher.pid, theirs)
 
     @cached_property
     def _torch(self) -> TorchMachine:
@@ -121,6 +142,11 @@ class Session:
     @cached_property
     def _machine(self) -> MachineFacts:
         return machine_facts()
+
+    def forced(self, settings: Settings) -> Settings:
+        """The settings as the probe has them, if this run is one."""
+        stronger = {} if self.probe is None else self.probe.settings
+        return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
@@ -296,8 +322,9 @@ class Session:
             if "launcher" in self.__dict__:
                 self.launcher.close()
         finally:
-            if self.other is not None:
-                self.other.close()
+            for side in (self.own, self.other):
+                if side is not None:
+                    side.close()
 
 
 def _warned(result: Result) -> Result:

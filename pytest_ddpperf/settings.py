@@ -282,6 +282,13 @@ class Settings:
         "COMMAND",
         per_test=False,
     )
+    against_tests: bool = _knob(
+        default=False,
+        parse=switch,
+        text="run what that revision's own test modules define, found by name, instead of this checkout's",
+        per_test=False,
+        flag=True,
+    )
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_ddpperf.errors import SameCode
 from pytest_ddpperf.launch import LaunchResult, RankOutput
-from pytest_ddpperf.other_side import Imports
+from pytest_ddpperf.other_side import Imports, _require_own
 from pytest_ddpperf.revision.imports import Observed
 from pytest_ddpperf.revision.redirection import Redirection
 
@@ -203,6 +203,143 @@ def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> Non
     run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
 
 
+TESTS = """
+import conftest
+import pytest
+import torch
+from pytest_ddpperf import Workload
+
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+
+
+def steps(calls):
+    def build(ctx):
+        def step():
+            for _ in range(calls):
+                torch.ones(4)
+            return 1.0
+
+        return step
+
+    return build
+
+
+def helper(ctx):
+    return steps(2)(ctx)
+
+
+class Build:
+    def __call__(self, ctx):
+        return steps(2)(ctx)
+
+
+workload = Workload(
+    model=lambda: torch.nn.Linear(2, 2),
+    batch=lambda: (torch.ones(1, 2), torch.ones(1, 2)),
+    loss=torch.nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    samples_per_step=1,
+)
+
+
+def test_function(ddpperf):
+    ddpperf.check(helper)
+
+
+def test_object(ddpperf):
+    ddpperf.check(Build())
+
+
+def test_workload(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_conftest(ddpperf, subject):
+    ddpperf.check(subject)
+
+
+def test_local(ddpperf):
+    def build(ctx):
+        step = helper(ctx)
+        return lambda: step() + step()
+
+    ddpperf.check(build)
+
+
+def test_fresh(ddpperf):
+    ddpperf.check(fresh)
+
+
+def fresh(ctx):
+    return steps(1)(ctx)
+"""
+CONFTEST = """
+import pytest
+
+
+def build(ctx):
+    import torch
+
+    def step():
+        torch.ones(2)
+        return 1.0
+
+    return step
+
+
+@pytest.fixture
+def subject():
+    return build
+"""
+
+
+def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) -> None:
+    root = pytester.path
+    git(root, "init", "-q")
+    perf = root / "perf"
+    perf.mkdir()
+    old = (
+        TESTS.replace("steps(2)", "steps(1)")
+        .replace("Linear(2, 2)", "Linear(4, 2)")
+        .replace("ones(1, 2)", "ones(1, 4)", 1)
+    )
+    (perf / "test_tests.py").write_text(old.replace("def fresh(", "def stale("))
+    (perf / "conftest.py").write_text(CONFTEST)
+    (root / ".gitignore").write_text("__pycache__\nresults.json\n")
+    commit(root)
+    (perf / "test_tests.py").write_text(TESTS)
+    (perf / "conftest.py").write_text(CONFTEST.replace("torch.ones(2)", "torch.ones(2) + 1"))
+    (perf / "test_added.py").write_text(
+        "def build(ctx):\n    return lambda: 1.0\n\n\n"
+        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counted_only=True)\n"
+    )
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-json=results.json"]
+    run = pytester.runpytest_subprocess(*options)
+    found = results(root)
+    assert {test: result["verdict"] for test, result in found.items()} == {
+        "test_function": "regressed",
+        "test_object": "regressed",
+        "test_workload": "improved",
+        "test_conftest": "regressed",
+        "test_local": "regressed",
+        "test_fresh": "new",
+        "test_added": "new",
+    }
+    operators = {test: result["metrics"]["operators"] for test, result in found.items()}
+    assert (operators["test_local"]["baseline"], operators["test_local"]["value"]) == (2, 4)  # helper is, build is not
+    modules = found["test_function"]["against"]["modules"]
+    assert modules["test_tests"]["here"] == str(perf / "test_tests.py")
+    assert modules["test_tests"]["there"].endswith("/checkout/perf/test_tests.py")
+    assert found["test_conftest"]["against"]["modules"]["conftest"]["there"].endswith("/checkout/perf/conftest.py")
+    run.stdout.fnmatch_lines(
+        [
+            "test_added custom: revision * cannot run it: *LookupError: there is no test_added.py in that revision",
+            "  this checkout's on both sides, for want of a name *: test_local.<locals>.build (test*",
+            "test_fresh custom: revision * cannot run it: *LookupError: test_tests.py of that revision has no fresh",
+        ]
+    )
+
+
 @pytest.mark.slow
 def test_several_variants_are_each_held_against_themselves(pytester: pytest.Pytester) -> None:
     suite = """
@@ -343,7 +480,7 @@ def launched(*files: dict[str, str]) -> LaunchResult[Any]:
 def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
     imports._noted(imports._here, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
     imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
-    imports._require_own()
+    _require_own(imports._other, imports._there)
     assert imports.modules == {
         "demo": ("/here/demo.py", "/there/demo.py"),
         "demo.b": ("/here/b.py", None),
@@ -354,4 +491,4 @@ def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
 def test_a_file_of_this_checkout_on_the_other_side_is_an_error(imports: Imports) -> None:
     imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"}))
     with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
-        imports._require_own()
+        _require_own(imports._other, imports._there)

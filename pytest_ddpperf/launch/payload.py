@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.machinery
+import io
 import pickle
 import sys
 import sysconfig
@@ -17,11 +18,13 @@ from pytest_ddpperf.errors import PayloadError
 from pytest_ddpperf.launch.unpicklable import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pytest_ddpperf.launch.messages import Call
 
+StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 _REWRITER = "AssertionRewritingHook"
+_TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
 _registry = threading.Lock()  # cloudpickle's list of modules by value is one for the whole process
 
 
@@ -32,7 +35,7 @@ def dump_call(call: Call) -> bytes:
         PayloadError: something in them cannot be pickled; the message names the way to it.
     """
     with _by_value():
-        return _dump(call, call.function, "cannot be sent to the ranks", "make it inside the function")
+        return _dump(call, call.function, *_TO_RANKS)
 
 
 def dump_result(value: object, rank: int) -> bytes:
@@ -44,6 +47,33 @@ def dump_result(value: object, rank: int) -> bytes:
     return _dump(value, value, f"returned by rank {rank} cannot be sent back", "return plain data")
 
 
+def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
+    """A value in which some objects are replaced, wherever they are in it.
+
+    Args:
+        value: what to dump.
+        named: what an error is about.
+        stand_in: gives, for an object, a function and its arguments: what it returns where the value is loaded is what
+            stands there for the object; None for the object as it is.
+
+    Raises:
+        PayloadError: as of ``dump_call``.
+    """
+    import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
+        def reducer_override(self, one: Any) -> Any:
+            return stand_in(one) or super().reducer_override(one)
+
+    def dumps(value: object, protocol: int) -> bytes:
+        with io.BytesIO() as file:
+            Pickler(file, protocol=protocol).dump(value)
+            return file.getvalue()
+
+    with _by_value():
+        return _dump(value, named, *_TO_RANKS, dumps=dumps)
+
+
 def loads(data: bytes) -> Any:
     """What was dumped.
 
@@ -53,11 +83,13 @@ def loads(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def _dump(value: object, named: object, problem: str, cure: str) -> bytes:
-    import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
+def _dump(
+    value: object, named: object, problem: str, cure: str, dumps: Callable[[object, int], bytes] | None = None
+) -> bytes:
+    import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+        return bytes((dumps or cloudpickle.dumps)(value, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # a __reduce__ of anybody's may raise anything
         raise PayloadError(explain(value, named, error, problem, cure)) from error
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+import operator
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from pytest_ddpperf.revision.redirection import Redirection, within
@@ -30,6 +35,49 @@ def observed(ctx: Any, redirection: Redirection, function: Callable[..., T], *ar
     """``function(ctx, *args)``, and what this rank has imported of either checkout."""
     value = function(ctx, *args)
     return Observed(value, project_files(redirection))
+
+
+def observed_theirs(ctx: Any, redirection: Redirection, packed: bytes) -> Observed[Any]:
+    """As ``observed``, of a function and its arguments that are still to be loaded, with what is to be found there."""
+    function, *args = pickle.loads(packed)
+    return observed(ctx, redirection, function, *args)
+
+
+def found_there(module: str, file: str, name: str) -> Any:
+    """An object of a test module of this checkout, by its dotted name; the module itself for an empty one.
+
+    Args:
+        module: the name that the module has here as well as there.
+        file: where it is.
+        name: of the object in it.
+
+    Raises:
+        LookupError: there is no such file, or nothing of that name in it.
+    """
+    if not Path(file).is_file():
+        raise LookupError(f"there is no {Path(file).name} in that revision")
+    loaded = sys.modules.get(module)
+    if loaded is None or getattr(loaded, "__file__", None) != file:
+        loaded = _loaded(module, file)
+    try:
+        return operator.attrgetter(name)(loaded) if name else loaded
+    except AttributeError:
+        raise LookupError(f"{Path(file).name} of that revision has no {name}") from None
+
+
+def _loaded(module: str, file: str) -> ModuleType:
+    """The module in ``file``: by its name, where that leads there, for it may import others relatively."""
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin == file:
+            return importlib.import_module(module)
+    spec = importlib.util.spec_from_file_location(module, file)
+    if spec is None or spec.loader is None:
+        raise LookupError(f"{file} is no Python module")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def redirect(redirection: Redirection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import subprocess  # git has no other interface in the standard library
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.revision import guard
+from pytest_ddpperf.revision.git import GitError, commit_of, fetching, git, no_repository, top_folder
 
 MERGE_BASE = "merge-base:"
 PREFIX = "ddpperf-against-"
 _TREE, _LOCK = "checkout", "lock"
 _SHORT = 7
-_ANSWER_SECONDS, _CHECKOUT_SECONDS, _REMOVAL_SECONDS = 20.0, 600.0, 60.0
+_CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,19 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
     """
     folder = invoked / given
     try:
-        root = Path(_git(start, "rev-parse", "--show-toplevel"))
-    except _GitError as error:
+        root = top_folder(start)
+    except GitError as error:
         if not folder.is_dir():
-            raise _refused(given, _no_repository(start, error)) from None
+            raise _refused(given, f"{no_repository(start, error)}; name the folder of another checkout") from None
         return _elsewhere(given, folder, start)
     if given.startswith(MERGE_BASE):
         return Revision(given, _merge_base(given, root), root)
-    commit = _commit(root, given)
+    commit = commit_of(root, given)
     if commit is not None:
         return Revision(given, commit, root)
     if folder.is_dir():
         return _elsewhere(given, folder, root)
-    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {_fetching(root)}")
+    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {fetching(root)}")
 
 
 class Worktree:
@@ -100,10 +101,10 @@ class Worktree:
                 return
             # Hooks are for the user's own checkouts; this one is nobody's to work in.
             add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
-            _git(revision.root, *add, str(revision.commit), seconds=_CHECKOUT_SECONDS)
+            git(revision.root, *add, str(revision.commit), seconds=_CHECKOUT_SECONDS)
         except BaseException as error:
             self.close()
-            if isinstance(error, _GitError):
+            if isinstance(error, GitError):
                 raise LaunchError(f"git cannot check out {revision.label} for --ddpperf-against: {error}") from None
             raise
 
@@ -123,8 +124,8 @@ def remove_left_over(root: Path) -> None:
 
     Those of runs that are still going hold their lock.
     """
-    with contextlib.suppress(_GitError):
-        for line in _git(root, "worktree", "list", "--porcelain").splitlines():
+    with contextlib.suppress(GitError):
+        for line in git(root, "worktree", "list", "--porcelain").splitlines():
             tree = Path(line.removeprefix("worktree "))
             if line.startswith("worktree ") and tree.parent.name.startswith(PREFIX) and not _in_use(tree.parent):
                 guard.remove(tree, root)
@@ -165,72 +166,17 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
-    return Revision(given, _commit(there, "HEAD"), here, there)
-
-
-def _commit(root: Path, name: str) -> str | None:
-    with contextlib.suppress(_GitError):
-        return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
-    return None
+    return Revision(given, commit_of(there, "HEAD"), here, there)
 
 
 def _merge_base(given: str, root: Path) -> str:
     name = given.removeprefix(MERGE_BASE)
-    if _commit(root, name) is None:
-        raise _refused(given, f"there is no such branch, tag or commit in {root}; {_fetching(root)}")
-    with contextlib.suppress(_GitError):
-        return _git(root, "merge-base", name, "HEAD")
-    raise _refused(given, f"HEAD and {name} have no common commit here; {_fetching(root)}")
-
-
-def _fetching(root: Path) -> str:
-    """What brings a missing commit."""
-    with contextlib.suppress(_GitError):
-        if _git(root, "rev-parse", "--is-shallow-repository") == "true":
-            return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
-    return "git fetch may bring it"
+    if commit_of(root, name) is None:
+        raise _refused(given, f"there is no such branch, tag or commit in {root}; {fetching(root)}")
+    with contextlib.suppress(GitError):
+        return git(root, "merge-base", name, "HEAD")
+    raise _refused(given, f"HEAD and {name} have no common commit here; {fetching(root)}")
 
 
 def _refused(given: str, why: str) -> SettingError:
     return SettingError(f"--ddpperf-against={given}: {why}")
-
-
-def _no_repository(start: Path, error: _GitError) -> str:
-    if error.missing:
-        return "git is not installed; install it, or name the folder of another checkout"
-    if "not a git repository" in str(error):
-        return f"{start} is in no git repository; name the folder of another checkout"
-    return f"git cannot say what repository {start} belongs to: {error}"
-
-
-class _GitError(Exception):
-    """Git said no; the message is what it said."""
-
-    def __init__(self, message: str, *, missing: bool = False) -> None:
-        super().__init__(message)
-        self.missing = missing
-
-
-def _git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """What git prints."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(  # noqa: S603  no shell
-            command,
-            env={**guard.git_environ(), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            timeout=seconds,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except FileNotFoundError:
-        raise _GitError("git is not installed", missing=True) from None
-    except subprocess.CalledProcessError as error:
-        said = [line for line in error.stderr.splitlines() if line.strip()]
-        fatal = [line for line in said if line.startswith(("fatal:", "error:"))]
-        raise _GitError((fatal or said or [f"git exited with status {error.returncode}"])[0]) from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise _GitError(str(error)) from None
-    return done.stdout.strip()

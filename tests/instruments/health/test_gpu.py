@@ -146,8 +146,8 @@ def test_a_watch_reads_until_it_is_stopped(nvml: Nvml) -> None:
 
 def test_the_library_is_opened_once(nvml: Nvml) -> None:
     assert [one.device for one in watch_gpus()()] == ["GPU-0", "GPU-1"]
-    assert [one.device for one in watch_health(None, gpus=True)().gpus] == ["GPU-0", "GPU-1"]
-    assert watch_health(None)().gpus == ()
+    assert [one.device for one in watch_health([None], gpus=True)().gpus] == ["GPU-0", "GPU-1"]
+    assert watch_health([None])().gpus == ()
     assert nvml.initialised == 1
 
 

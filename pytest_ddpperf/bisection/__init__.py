@@ -1,0 +1,1 @@
+"""Finding the commit that made a benchmark worse."""

@@ -1,0 +1,165 @@
+"""The command in a repository of seventeen commits, on made-up probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.bisection import command
+from pytest_ddpperf.bisection.processes import Started
+from pytest_ddpperf.cli import main
+from pytest_ddpperf.probe import Outcome, Probe
+
+Git = Callable[..., str]
+Told = Callable[[int, int], Outcome]
+
+
+@pytest.fixture
+def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[Told], list[Started]]:
+    """Takes what tells the outcome of holding one numbered commit against another; gives back what was asked for."""
+    numbers = {git("rev-parse", f"v{i}"): i for i in range(17)}
+    asked: list[Started] = []
+
+    def install(told: Told) -> list[Started]:
+        def run(probe: Probe, started: Started) -> Outcome:
+            asked.append(started)
+            return told(numbers[probe.measured], numbers[started.good])
+
+        monkeypatch.setattr(command, "run_probe", run)
+        return asked
+
+    return install
+
+
+def calls(made: Any, culprit: int, broken: frozenset[int] = frozenset()) -> Told:
+    def told(now: int, then: int) -> Outcome:
+        if now in broken:
+            skipped: Outcome = made.outcome(broken="rank 1 raised ImportError: half done")
+            return skipped
+        found: Outcome = made.outcome(made.counted(2.0 + (then >= culprit), 2.0 + (now >= culprit)))
+        return found
+
+    return told
+
+
+@pytest.mark.parametrize("culprit", [1, 6, 16])
+def test_the_commit_is_found_and_told(
+    made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str], culprit: int
+) -> None:
+    asked = probes(calls(made, culprit))
+    assert main(["bisect", "t.py", "--good", "v0", "--bad", "v16", "-k", "small"]) == 0
+    out = capsys.readouterr().out
+    found, before = git("rev-parse", f"v{culprit}"), git("rev-parse", f"v{culprit - 1}")
+    assert f"{found} is the first bad commit\n  commit {culprit}\n  Ada, 20" in out
+    told = "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step"
+    assert f"against {before[:7]}, which came before: {told}\n" in out
+    assert out.endswith("  sure: counts have no noise\n")
+    assert asked[0] == Started(git("rev-parse", "v0"), ("t.py", "-k", "small"))
+    assert {one.arguments for one in asked[1:]} == {("/root/t.py::test_a", "-k", "small")}
+    assert len(asked) == 6
+
+
+def test_each_probe_is_told_in_a_line(made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(calls(made, 6, frozenset({8})))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    short = {i: f"{git('rev-parse', f'v{i}')[:7]} commit {i}" for i in range(17)}
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("good", "bad", "probe"))]
+    assert lines == [
+        f"good {short[0]}",
+        f"bad  {short[16]}",
+        f"probe 1 of about 4: {short[8]} ... skipped: rank 1 raised ImportError: half done",
+        f"probe 2 of about 4: {short[7]} ... 2 -> 3 per step, bad",
+        f"probe 3 of about 4: {short[3]} ... 2 -> 2 per step, good",
+        f"probe 4 of about 4: {short[5]} ... 2 -> 2 per step, good",
+        f"probe 5 of about 5: {short[6]} ... 2 -> 3 per step, bad",
+    ]
+
+
+def test_where_commits_say_nothing_a_range_is_the_answer(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes(calls(made, 6, frozenset({4, 5})))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    out = capsys.readouterr().out
+    assert "the first bad commit is one of these 3; all but the last say nothing of themselves\n" in out
+    assert [line.split()[-1] for line in out.partition("themselves\n")[2].splitlines()[:3]] == ["4", "5", "6"]
+
+
+def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda now, then: made.outcome(made.timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    out = capsys.readouterr().out
+    assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
+    assert "step_time regressed: 40.0 ms -> 44.0 ms, +10.0 %" in out
+    assert "% sure: the ends and all probes together may be wrong by 0." in out
+
+
+def test_what_does_not_hold_against_the_commit_before_is_not_found(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each commit is a little slower."""
+    probes(lambda now, then: made.outcome(made.timed(0.01 * (now - then))))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "not so against the one before: the change came with several commits" in capsys.readouterr().out
+
+
+def test_ends_that_do_not_differ_are_told_with_their_interval(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes(lambda *_: made.outcome(made.timed(0.0), made.counted(2.0, 2.0)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert lines == [
+        "HEAD is not worse than v0: there is nothing to search for",
+        "  t.py::test_a ddp: step_time unchanged: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5], tolerance 3 %",
+    ]
+
+
+def test_ends_that_cannot_be_told_apart_are_measured_again(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = probes(lambda *_: made.outcome(made.timed(0.05, error=0.1)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "\nHEAD cannot be told apart from v0: there is nothing to search for\n" in capsys.readouterr().out
+    assert len(asked) == 2
+
+
+def test_an_end_that_cannot_run_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda *_: made.outcome(broken="rank 0 raised"))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert capsys.readouterr().out.endswith("\nHEAD cannot be held against v0: rank 0 raised\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--good", "gone"], "--good gone: there is no such branch, tag or commit in "),
+        (["--good", "v0", "--metric", "speed"], "--metric speed: t.py has no such metric; it has step_time\n"),
+    ],
+)
+def test_what_is_not_there_is_an_error_of_one_line(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    probes(lambda *_: made.outcome(made.timed(0.1)))
+    assert main(["bisect", "t.py", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"ddpperf: error: {said}")
+    assert err.count("\n") == 1
+
+
+def test_a_test_without_benchmarks_is_an_error(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda *_: Outcome((), {}, Path("/root")))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 2
+    assert "t.py measures no benchmark: none of its tests calls ddpperf.check" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_told_without_a_traceback(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: int) -> Outcome:
+        raise KeyboardInterrupt
+
+    probes(interrupted)
+    assert main(["bisect", "t.py", "--good", "v0"]) == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
