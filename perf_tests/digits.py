@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,12 +40,17 @@ def convolutional_network() -> nn.Module:
 
 
 def pictures_and_labels() -> tuple[Tensor, Tensor]:
-    """All pictures, of one channel and with values from 0 to 1, and the digits that they show."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no type hints
+    """All pictures, of one channel and with pixels from 0 to 1, and the digits that they show.
 
-    pictures, labels = load_digits(return_X_y=True)
-    scaled = torch.tensor(pictures, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # pixels are 0 to 16
-    return scaled, torch.tensor(labels)
+    From the file that scikit-learn's `load_digits` reads: every rank of every launch would have to import it.
+    """
+    package = find_spec("sklearn")
+    assert package is not None, "the pictures come with scikit-learn"
+    assert package.origin is not None
+    table = np.loadtxt(
+        Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
+    )
+    return torch.from_numpy(table[:, :-1] / 16).view(-1, 1, 8, 8), torch.from_numpy(table[:, -1]).long()
 
 
 def digits_loader(batch_size: int, rank: int, world_size: int, held_out: int = 0) -> DataLoader[tuple[Tensor, ...]]:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from pytest_ddpperf import Ddpperf, Workload
 
-from .digits import convolutional_network
+from .digits import convolutional_network, pictures_and_labels
 
 pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
 
@@ -30,7 +30,7 @@ BATCH = 32
 DEGREES = 15.0
 
 
-@pytest.mark.ddpperf(launches=3, max_time=8)
+@pytest.mark.ddpperf(launches=3, warmup=3, max_time=8)
 @pytest.mark.parametrize(
     "loader",
     ["workers=0", "auto", pytest.param("workers=2,persistent_workers=true", marks=pytest.mark.sweep)],
@@ -61,12 +61,9 @@ class PackedDigits(Dataset[tuple[Tensor, int]]):
     """The handwritten digits as a folder of pictures would hold them: large and compressed."""
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no type hints
-
-        pictures, labels = load_digits(return_X_y=True)
-        small = torch.tensor(pictures[:PICTURES], dtype=torch.float32).view(-1, 1, 8, 8)
-        large = functional.interpolate(small, size=(STORED, STORED), mode="bilinear")
-        pixels = (large * (255 / 16)).to(torch.uint8)  # theirs are 0 to 16
+        pictures, labels = pictures_and_labels()
+        large = functional.interpolate(pictures[:PICTURES], size=(STORED, STORED), mode="bilinear")
+        pixels = (large * 255).to(torch.uint8)
         self.packed = [zlib.compress(picture.numpy().tobytes()) for picture in pixels]
         self.labels = [int(label) for label in labels[:PICTURES]]
 

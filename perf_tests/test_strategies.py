@@ -14,7 +14,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-BATCH = 4
+BATCH = 2
 
 STRATEGIES = ["naive", "flat", "overlap", "overlap_coalesced", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
 
@@ -43,7 +43,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.ddpperf(launches=3, max_time=30)
+@pytest.mark.ddpperf(launches=3, warmup=3, max_time=20)
 def test_strategies(ddpperf: Ddpperf) -> None:
     ddpperf.compare(language_model(SMALL, BATCH), strategies=STRATEGIES, over="naive")
 
