@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from pytest_ddpperf import Ddpperf, Workload
 
 from .digits import convolutional_network, pictures_and_labels
 
-pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
+if find_spec("sklearn") is None:  # not imported: that takes a second
+    pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
 
 PICTURES = 768  # of 1797: every launch packs them anew
 STORED = 64  # pixels along the side of a stored picture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from pytest_ddpperf import Ddpperf, RankContext, RankGroup
 
 from .digits import digits, digits_loader, pictures_and_labels
 
-pytest.importorskip("sklearn", reason="the pictures come with scikit-learn")
+if find_spec("sklearn") is None:  # not imported: that takes a second
+    pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
 
 BATCH = 64
 STRATEGIES = ["naive", "flat", "overlap", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]

@@ -17,7 +17,7 @@ from pytest_ddpperf.judge import TOLERANCE, Judge, Relate, screening
 from pytest_ddpperf.measure import Budget, Observer, Variant, measure
 from pytest_ddpperf.metrics import findings_of, series_of
 from pytest_ddpperf.records import Launch, Measurement, Plan, RankLaunch, Series
-from pytest_ddpperf.results import Found, Noise, Provenance, Result, record_of
+from pytest_ddpperf.results import Found, Provenance, Result, record_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.verdict import Verdict
@@ -89,7 +89,7 @@ def calibrated(
     number = len(runs.each)
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
-    outcomes = against_themselves(test, settings, runs.each, [one.noise for one in learned], relate)
+    outcomes = against_themselves(test, settings, runs.each, relate)
     round_seconds = math.fsum(statistics.fmean(one.seconds for one in every.launches) for every in together)
     found = []
     for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
@@ -108,7 +108,7 @@ def calibrated(
                 mde=statistics.median(seen) if seen else None,
                 recommended=recommended(
                     one,
-                    spread=spread,
+                    spread=spread.sd,
                     launches=settings.launches,
                     tolerance=TOLERANCE if settings.tolerance is None else settings.tolerance,
                     round_seconds=round_seconds,
@@ -121,12 +121,13 @@ def calibrated(
 
 
 def against_themselves(
-    test: str, settings: Settings, runs: Sequence[Measured], noise: Sequence[Noise], relate: Relate
+    test: str, settings: Settings, runs: Sequence[Measured], relate: Relate
 ) -> list[tuple[Result, ...]]:
     """What is said of every run that is held against every other one as its baseline, for each variant.
 
-    A run that cannot be decided, or has to be confirmed, goes on with the launches of the runs after it: they are
-    fresh. Of many runs only some pairs are taken, drawn with a fixed seed.
+    By the rule as it is without a calibration: what these runs tell would judge itself. A run that cannot be decided,
+    or has to be confirmed, goes on with the launches of the runs after it: they are fresh, but do not share its own
+    deviation. Of many runs only some pairs are taken, drawn with a fixed seed.
     """
     pairs = list(permutations(range(len(runs)), 2))
     if len(pairs) > COMPARISONS:
@@ -134,7 +135,7 @@ def against_themselves(
     records = [[record_of(one, Provenance("", None)) for one in relate(run)] for run in runs]
     results = []
     for base, new in pairs:
-        found = [Found(record, "", counted=record, noise=one) for record, one in zip(records[base], noise, strict=True)]
+        found = [Found(record, "", counted=record) for record in records[base]]
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
         results.append(_judged(Judge(test, settings, found, relate), settings, Dealer([runs[i] for i in later])))
     return results

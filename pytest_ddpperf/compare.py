@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
-from pytest_ddpperf.records import Environment, Measurement, Series
+from pytest_ddpperf.records import Environment, Measurement, Series, Spread
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Noise, Result
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.spreads import moderated
+from pytest_ddpperf.stats.spreads import wider
 from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
 from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
@@ -25,6 +25,7 @@ TIMED_SPREAD = 0.01
 OVERSUBSCRIBED_SPREAD = 0.02
 """The same where ranks share cores or GPUs and the scheduler decides who waits."""
 
+NO_SPREAD = Spread(0.0, math.inf)
 
 RESIDENT_FLOOR = 4 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is."""
@@ -255,11 +256,11 @@ def _deviates(series: Series) -> bool:
 
 def spread_between_runs(
     series: Series, environment: Environment, step: float | None = None, noise: Noise | None = None
-) -> float:
+) -> Spread:
     """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
 
-    A fraction; an amount where times are compared by subtraction. Exposed communication is what is left of two step
-    times, and has their deviation, however little it is itself.
+    As a fraction; as an amount where times are compared by subtraction. Exposed communication is what is left of two
+    step times, and has their deviation, however little it is itself.
 
     Args:
         series: of the run.
@@ -268,12 +269,12 @@ def spread_between_runs(
         noise: what was learned for the benchmark; None to go by the defaults.
     """
     if not _deviates(series):
-        return 0.0
-    spread = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-    if noise is not None and _learned(series):
-        spread = moderated(noise.between_runs, spread)
+        return NO_SPREAD
+    default = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
+    spread = wider(learned, default)
     seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)
-    return spread * seconds if (series.unit, series.scale) == ("s", "difference") else spread
+    return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
 
 
 def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
@@ -283,8 +284,15 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
     step = next((one.value for one in measurement.series if one.metric == "step_time"), None)
     own = found.counterpart is None
-    spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else 0.0
-    return intervals.change(series.samples, base.samples, scale=series.scale, between_runs=spread, trim=trim_of(series))
+    spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else NO_SPREAD
+    return intervals.change(
+        series.samples,
+        base.samples,
+        scale=series.scale,
+        between_runs=spread.sd,
+        between_df=spread.df,
+        trim=trim_of(series),
+    )
 
 
 def _base_words(found: Found) -> str:

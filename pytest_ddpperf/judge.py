@@ -70,7 +70,7 @@ class Judge:
                     point,
                     base,
                     tolerance=self._tolerance,
-                    alpha=alpha_of_metric(benchmarks, len(_judged(point))),
+                    alpha=alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side),
                     affordable=affordable,
                 ),
                 seconds=elapsed,
@@ -92,7 +92,7 @@ class Judge:
             launch_seconds=round_seconds,
         )
         self._state = advance(self._state, action)
-        named = tuple(metric for metric in suspects if metric not in REPEATED)
+        named = tuple(metric for metric in suspects if metric not in REPEATED) or tuple(suspects)
         return Next(action.action, action.launches, named if action.action == "confirm" else ())
 
     @property
@@ -100,7 +100,11 @@ class Judge:
         """The worsening that is accepted: less where both sides are measured in the same minutes."""
         if self._settings.tolerance is not None:
             return self._settings.tolerance
-        return SIDE_BY_SIDE_TOLERANCE if callable(self._found) else TOLERANCE
+        return SIDE_BY_SIDE_TOLERANCE if self._side_by_side else TOLERANCE
+
+    @property
+    def _side_by_side(self) -> bool:
+        return callable(self._found)
 
     def _telling(self, verdict: Verdict) -> Verdict:
         """The verdict as it counts for going on: what is accepted as the new baseline is measured for all of its time.

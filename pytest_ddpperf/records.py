@@ -37,7 +37,7 @@ class Spread:
     """
 
     sd: float
-    df: int
+    df: float
 
 
 @dataclass(frozen=True)

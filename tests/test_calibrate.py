@@ -11,14 +11,13 @@ from pytest_ddpperf.calibrate import COMPARISONS, Dealer, Runs, against_themselv
 from pytest_ddpperf.judge import alone
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Spread
-from pytest_ddpperf.results import Noise, Provenance
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.results import Provenance
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
 SETTINGS = Settings(launches=4, warmup=1)
-QUIET = Noise(Spread(0.0, 10**6), 0.0, "made up")
 STEADY = (1.0, 1.001, 0.999, 1.0)
 
 
@@ -62,9 +61,9 @@ def test_launches_are_dealt_in_the_order_of_the_runs_and_begin_anew() -> None:
     assert dealer.clock() == pytest.approx(1.0 + 5 * 1.5)
 
 
-def verdicts(*factors: float, noise: Noise = QUIET) -> list[Verdict]:
+def verdicts(*factors: float) -> list[Verdict]:
     runs = [(run(factor=factor),) for factor in factors]
-    return [result.verdict for (result,) in against_themselves("t.py::test", SETTINGS, runs, [noise], alone)]
+    return [result.verdict for (result,) in against_themselves("t.py::test", SETTINGS, runs, alone)]
 
 
 def test_runs_that_agree_are_unchanged() -> None:
@@ -79,11 +78,6 @@ def test_a_run_that_deviates_is_an_alarm_beside_the_others() -> None:
 def test_one_run_alone_does_not_confirm_its_slowness() -> None:
     """Only the second is slow; what looks so beside the first or third is judged by the launches of another run."""
     assert verdicts(1.0, 1.2, 1.0) == [Verdict.UNCHANGED] * 6
-
-
-def test_what_was_learned_keeps_the_alarm_away() -> None:
-    floor = Noise(Spread(0.1, 2), 0.4, "made up")
-    assert Verdict.REGRESSED not in verdicts(1.0, 1.2, 1.2, noise=floor)
 
 
 def test_of_many_runs_some_pairs_are_taken() -> None:

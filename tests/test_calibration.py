@@ -26,14 +26,14 @@ def run(*logs: float) -> Measurement:
 
 
 def test_the_parts_of_a_calibration() -> None:
-    """As in the tests of components: 2 between launches, 7 between runs; steps of a launch are alike."""
+    """As in the tests of components: 2 between launches, 16 / 3 between runs; steps of a launch are alike."""
     found = calibration([run(0, 2), run(4, 6)], seconds=9.0, provenance=Provenance("2026-01-12", "3f2a1c0"))
     assert (found.name, found.date, found.commit) == ("ddp", "2026-01-12", "3f2a1c0")
     assert (found.runs, found.launches, found.steps, found.seconds) == (2, 2, 4, 9.0)
     assert found.within == Spread(0.0, 4 * 3)
     assert found.between_launches.sd == pytest.approx(math.sqrt(2))
     assert found.between_launches.df == 2
-    assert found.between_runs.sd == pytest.approx(math.sqrt(7))
+    assert found.between_runs.sd == pytest.approx(math.sqrt(16 / 3))
     assert found.between_runs.df == 1
     assert found.floor == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 4))  # s = 4 / sqrt(2)
 

@@ -78,7 +78,7 @@ LENGTHS = {
     for length in (
         Length("4ms", width=192, depth=4, batch=160, steps=100),
         Length("12ms", width=256, depth=4, batch=400, steps=60),
-        Length("78ms", width=512, depth=6, batch=560, steps=40),
+        Length("78ms", width=512, depth=6, batch=560, steps=20),
     )
 }
 CONDITIONS = {

@@ -30,7 +30,9 @@ from pytest_ddpperf.verdict import Verdict
 
 STORED = "stored baseline"
 PAIRED = "side by side"
-OURS = (STORED, PAIRED)
+SUITE = 50
+ONE_OF_SUITE = f"stored baseline, 1 of {SUITE}"  # benchmarks of a suite, which share the false alarms it may raise
+OURS = (STORED, ONE_OF_SUITE, PAIRED)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def _cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings:
     draws = {condition: _Draws(launches, cell, condition, settings) for condition in CONDITIONS}
     ours: dict[str, tuple[Callable[[_Draws, random.Random], Sides], Callable[[Sides], Outcome]]] = {
         STORED: (_Draws.separate, lambda sides: against_baseline(sides, env, settings)),
+        ONE_OF_SUITE: (_Draws.separate, lambda sides: against_baseline(sides, env, settings, tests=SUITE)),
         PAIRED: (_Draws.together, lambda sides: against_partner(sides, env, settings)),
     }
     tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (*ours, *RULES)}

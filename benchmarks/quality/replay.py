@@ -108,13 +108,13 @@ def stored(launches: Sequence[Recorded], env: Environment, settings: Settings) -
     )
 
 
-def against_baseline(sides: Sides, env: Environment, settings: Settings) -> Outcome:
-    """The verdict on a new run beside the baseline that an earlier one has stored."""
+def against_baseline(sides: Sides, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
+    """The verdict on a new run beside the baseline that an earlier one has stored; ``tests`` in its suite."""
     record = stored(sides.base, env, settings)
     steps = record.plan.steps
     settings = replace(settings, max_time=_time(sides.new, settings, steps))
     dealer = Dealer(sides.new)
-    return _outcome(_results(dealer, settings, [_variant(env, steps)], [Found(record, "replay")]), dealer)
+    return _outcome(_results(dealer, settings, [_variant(env, steps)], [Found(record, "replay")], tests), dealer)
 
 
 def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
@@ -135,9 +135,9 @@ def _variant(env: Environment, steps: int) -> Variant:
 
 
 def _results(
-    dealer: Dealer, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners
+    dealer: Dealer, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, tests: int = 1
 ) -> tuple[Result, ...]:
-    judge = Judge("replay", settings, found, alone)
+    judge = Judge("replay", settings, found, alone, tests)
     budget = Budget(settings.steps, WARMUP, settings.launches, settings.max_time, screening(settings))
     measure(variants, budget, dealer.run, Observer(judge, lambda _progress: None, clock=dealer.clock))
     return judge.results

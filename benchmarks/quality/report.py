@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
-from benchmarks.quality.judging import OURS, PAIRED, STORED, CellFindings, Effect, Findings, Tally
+from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE, CellFindings, Effect, Findings, Tally
 from benchmarks.quality.peers import RULES
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records import Interval
@@ -16,17 +16,18 @@ from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.stats.rates import Rate, suite_rate
 
 SCHEMA = "pytest-ddpperf/verdict-quality/1"
-SUITE = 50
 UNSURE = ", though not for certain"
 NOTHING = "-"
 HOW = """\
 Each rate is that of comparisons drawn from the same launches, in stretches that keep their order. They share launches:
 the 95 % intervals (Clopper-Pearson) rest on the number of comparisons without a common launch, at most, that the data
 hold ("independent"). A stored baseline comes from the first half of the campaign, the run beside it from later on; its
-launches lay further apart than in a run of their own. "first launch" means the first one of a run: ours leaves that one
-out, the other rules have no other. Seconds, launches and what could have been seen are medians. What is added to steps
-was calibrated by itself: "really slower by" is what it came to, beside the unchanged launches of its rounds. An
-all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step."""
+launches lay further apart than in a run of their own: what drifts over minutes is more alike on both sides than in two
+runs a day apart, so false alarms beside a stored baseline come out too few. "first launch" means the first one of a
+run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
+medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside the unchanged
+launches of its rounds. An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a
+short step."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,15 @@ def goal_lines(found: CellFindings) -> list[str]:
         tally = found.tallies[goal.rule].get(goal.condition)
         if tally is not None:
             lines.append(f"goal, {goal.text}: {_rate(tally.alarms)}, {_reached(tally.alarms, goal)}")
-    same = found.tallies[STORED].get(UNCHANGED)
-    if same is not None and same.seconds is not None:
-        rate, most = (suite_rate(one, SUITE) for one in (same.alarms.value, same.alarms.interval.high))
+    same, one_of_suite = (found.tallies[rule].get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
+    if one_of_suite is not None:
+        rate, most = (suite_rate(one, SUITE) for one in (one_of_suite.alarms.value, one_of_suite.alarms.interval.high))
         verdict = f"missed by {100 * (rate - SUITE_LIMIT):.1f} points" if rate > SUITE_LIMIT else "reached"
         lines.append(
             f"goal, a suite of {SUITE} independent benchmarks with a false alarm, at most {SUITE_LIMIT:.0%}: "
             f"{rate:.1%}, at most {most:.0%}; {verdict}{'' if most <= SUITE_LIMIT or rate > SUITE_LIMIT else UNSURE}"
         )
+    if same is not None and same.seconds is not None:
         late = same.seconds - SECONDS
         lines.append(
             f"goal, seconds to the verdict on an unchanged step, at most {SECONDS:g}: {same.seconds:.1f}, "

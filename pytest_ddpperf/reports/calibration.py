@@ -70,7 +70,8 @@ def _legend() -> tuple[str, ...]:
     return (
         "steps, launches, runs: standard deviation within a launch, between a run's launches, and of runs beyond that",
         "floor: one run in 20 is slower than another of the same code by more; no tolerance below it has a meaning",
-        "MDE, undecided, false alarms: every run held against every other one as its baseline, by the rule that judges",
+        "MDE, undecided, false alarms: each run held against each other as its baseline, by the rule without a floor",
+        "what is to be confirmed there is confirmed by the launches of other runs, which do not share its deviation",
     )
 
 

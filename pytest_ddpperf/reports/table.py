@@ -240,7 +240,20 @@ def _verdict(result: Result, *, accepting: bool) -> str:
 
 
 def _verdict_remarks(result: Result) -> list[str]:
-    """What the row's verdict rests on, where the row itself does not show it."""
+    """What the row's verdict rests on, and what got better beside it, where the row itself does not show it."""
+    return [*_grounds(result), *_stale(result)]
+
+
+def _stale(result: Result) -> list[str]:
+    """Metrics that got better, where others keep the result from being called improved."""
+    if result.counterpart is not None or result.verdict is Verdict.IMPROVED or result.differs:
+        return []
+    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]  # counts are findings
+    return [f"{'; '.join(map(short_text, better))}: the baseline is stale, --ddpperf-save renews it"] if better else []
+
+
+def _grounds(result: Result) -> list[str]:
+    """What the row's verdict rests on."""
     stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
     if result.verdict is Verdict.NEW:
         return _new_remarks(result)

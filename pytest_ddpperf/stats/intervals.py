@@ -37,12 +37,13 @@ class Change:
         logarithmic: whether the scale of analysis is logarithmic.
         shift: new minus base on the scale of analysis.
         standard_error: of ``shift``; None where no side has two launches, so that the scatter is unknown.
-        df: degrees of freedom of ``standard_error``; infinite where all of it is taken as known.
+        df: degrees of freedom of ``standard_error``; infinite where none of it is estimated.
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
         fixed_variance: the part that they would not: the baseline's own error and the spread between runs.
         in_rounds: whether both sides were measured in the same rounds.
         freedom: degrees of freedom of the new side's error and of the base's.
+        of_runs: the variance that comes from the spread between runs, and its degrees of freedom.
     """
 
     estimate: float
@@ -57,6 +58,7 @@ class Change:
     fixed_variance: float
     in_rounds: bool = False
     freedom: tuple[float, float] = (math.inf, math.inf)
+    of_runs: tuple[float, float] = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class _Center:
     n: int
     mean: float
     variance: float | None
+    df: float
+
+
+@dataclass(frozen=True)
+class _OfRuns:
+    """What the spread between runs adds to the squared standard error, and its degrees of freedom."""
+
+    variance: float
     df: float
 
 
@@ -110,6 +120,12 @@ def center(
     return value, Interval(back(side.mean - half), back(side.mean + half), confidence)
 
 
+def log_center(samples: Sequence[float], trim: Trim | None = None) -> tuple[float, float | None]:
+    """The center of the logarithms of samples above 0, and its squared standard error: None for a single sample."""
+    side = _center([math.log(sample) for sample in samples], trim)
+    return side.mean, side.variance
+
+
 def change(
     new: Sequence[float],
     base: Sequence[float],
@@ -117,14 +133,16 @@ def change(
     scale: Scale,
     confidence: float = CONFIDENCE,
     between_runs: float = 0.0,
+    between_df: float = math.inf,
     trim: Trim | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
     Two runs on one machine differ by more than the launches within either of them say: each has a deviation of its
-    own. That adds ``2 * between_runs**2`` to the squared standard error; it is taken as known. The part that is
-    estimated has the freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear
-    out, when the scatter is looked at after each of them. A side with a single launch borrows the other side's scatter.
+    own. That adds ``2 * between_runs**2`` to the squared standard error. What the launches tell has the freedom of the
+    smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out, when the scatter is looked
+    at after each of them. Both parts together have what Satterthwaite (1946) gives for their sum. A side with a single
+    launch borrows the other side's scatter.
     Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
     to the base's, with the base's error carried over to first order.
 
@@ -134,6 +152,7 @@ def change(
         scale: ``ratio`` or ``difference``.
         confidence: of the interval.
         between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
+        between_df: degrees of freedom of ``between_runs``; infinite where it is assumed, not estimated.
         trim: as of ``center``, of either side.
 
     Returns:
@@ -154,7 +173,7 @@ def change(
     return _assemble(
         new_side.mean - base_side.mean,
         _errors(new_side, base_side),
-        known=2 * between_runs**2,
+        of_runs=_OfRuns(2 * between_runs**2, between_df),
         scale=scale,
         logarithmic=logarithmic,
         launches=new_side.n,
@@ -203,7 +222,7 @@ def paired(
     return _assemble(
         side.mean,
         None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf)),
-        known=0.0,
+        of_runs=_OfRuns(0.0, math.inf),
         scale=scale,
         logarithmic=logarithmic,
         launches=side.n,
@@ -222,8 +241,7 @@ def with_launches(change: Change, launches: int) -> Change:
     sampling = change.sampling_variance * change.launches / launches
     new, base = change.freedom
     freedom = max(1.0, (new + 1) * launches / change.launches - 1)
-    # The base's own error is estimated, the spread between runs is not; taking all for estimated errs to the safe side.
-    df = min(freedom, base)
+    of_runs = _OfRuns(*change.of_runs)
     total = sampling + change.fixed_variance
     return replace(
         change,
@@ -231,7 +249,7 @@ def with_launches(change: Change, launches: int) -> Change:
         sampling_variance=sampling,
         standard_error=math.sqrt(total),
         freedom=(freedom, base),
-        df=max(df, change.df),
+        df=_freedom((freedom, base), total - of_runs.variance, of_runs),
     )
 
 
@@ -261,25 +279,27 @@ def _assemble(
     shift: float,
     errors: _Errors | None,
     *,
-    known: float,
+    of_runs: _OfRuns,
     scale: Scale,
     logarithmic: bool,
     launches: int,
     confidence: float,
     in_rounds: bool = False,
 ) -> Change | None:
-    """A change from its shift and its error's parts; ``known`` is the part that is not estimated from the samples."""
+    """A change from its shift and its error's parts: what the samples tell, and the spread between runs."""
     back = from_log if logarithmic else float
     if not math.isfinite(shift):
         return None
     if errors is None:
-        return Change(back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, known, in_rounds)
+        return Change(
+            back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, of_runs.variance, in_rounds
+        )
     estimated = errors.new + errors.base
-    total = estimated + known
+    total = estimated + of_runs.variance
     if not math.isfinite(total):
         return None
     standard_error = math.sqrt(total)
-    df = _freedom(errors.freedom, estimated, known)
+    df = _freedom(errors.freedom, estimated, of_runs)
     half = t_quantile(0.5 + confidence / 2, df) * standard_error
     return Change(
         estimate=back(shift),
@@ -291,15 +311,17 @@ def _assemble(
         df=df,
         launches=launches,
         sampling_variance=errors.new,
-        fixed_variance=errors.base + known,
+        fixed_variance=errors.base + of_runs.variance,
         in_rounds=in_rounds,
         freedom=errors.freedom,
+        of_runs=(of_runs.variance, of_runs.df),
     )
 
 
-def _freedom(sides: tuple[float, float], estimated: float, known: float) -> float:
-    """Of the sum of an estimated variance and a known one (Satterthwaite 1946); the former has its worse part's."""
-    return min(sides) * ((estimated + known) / estimated) ** 2 if estimated > 0 else math.inf
+def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> float:
+    """Of the sum of two variances (Satterthwaite 1946); what the launches tell has its worse side's."""
+    parts = estimated**2 / min(sides) + of_runs.variance**2 / of_runs.df
+    return (estimated + of_runs.variance) ** 2 / parts if parts > 0 else math.inf
 
 
 def _errors(new: _Center, base: _Center) -> _Errors | None:

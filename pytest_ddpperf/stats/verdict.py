@@ -9,7 +9,7 @@ from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quant
 from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
-UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the tolerance may pass as unchanged
+UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
 
 SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 8

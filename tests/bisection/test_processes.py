@@ -99,6 +99,7 @@ def untouched(git: Git) -> bool:
     return len(git("worktree", "list").splitlines()) == 1 and git("status", "--porcelain") == "M demo/training.py"
 
 
+@pytest.mark.slow
 def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callable[..., Path], git: Git) -> None:
     root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
     between = commits_between("v0", "v1", root)

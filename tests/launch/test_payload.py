@@ -84,7 +84,7 @@ def test_assertion(go):
 """
 
 
-@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+@pytest.mark.parametrize("mode", ["prepend", pytest.param("append", marks=pytest.mark.slow), "importlib"])
 def test_whatever_a_suite_defines_reaches_the_ranks(tmp_path: Path, mode: str) -> None:
     suite = tmp_path / "suite"
     suite.mkdir()

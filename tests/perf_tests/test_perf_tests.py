@@ -17,7 +17,7 @@ import torch
 SUITE = Path(__file__).parents[2] / "perf_tests"
 
 
-@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+@pytest.mark.parametrize("mode", ["prepend", pytest.param("append", marks=pytest.mark.slow), "importlib"])
 def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) -> None:
     shutil.copytree(SUITE, tmp_path / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", f"--import-mode={mode}"]
@@ -28,7 +28,9 @@ def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) 
     assert "::test_options" not in done.stdout
 
 
-@pytest.mark.parametrize("chosen", [["-m", "sweep"], ["perf_tests/test_strategies.py::test_options"]])
+@pytest.mark.parametrize(
+    "chosen", [["-m", "sweep"], pytest.param(["perf_tests/test_strategies.py::test_options"], marks=pytest.mark.slow)]
+)
 def test_the_sweeps_run_when_chosen(chosen: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "perf_tests/test_strategies.py", "--collect-only", "-q", *chosen]
     done = subprocess.run(command, cwd=SUITE.parent, capture_output=True, text=True, check=False)

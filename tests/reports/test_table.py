@@ -206,3 +206,13 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
         MDE,
         "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
     )
+
+
+def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_comparison: Compare) -> None:
+    faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
+    steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
+    table = summary_table([make_result(comparisons=(faster, steady))])
+    assert table.notes[-1] == (
+        "test_step[bucketed] bucketed: step_time 40.0 ms -> 32.0 ms (-20.0 %): "
+        "the baseline is stale, --ddpperf-save renews it"
+    )

@@ -124,6 +124,15 @@ def test_counts_that_never_vary_are_compared_exactly() -> None:
     assert half_width(one_byte, 0.01) == 0.0
 
 
+def test_a_spread_that_was_estimated_has_its_own_freedom() -> None:
+    """Variances of 1 with 1 degree of freedom and of 2 with 4: (1 + 1 + 2)^2 / (2^2 / 1 + 2^2 / 4) = 3.2."""
+    samples = [[1.0, 3.0], [0.0, 2.0]]
+    found = known(change(*samples, scale="difference", between_runs=1.0, between_df=4))
+    assert found.df == pytest.approx(16 / 5)
+    assumed = known(change(*samples, scale="difference", between_runs=1.0))
+    assert assumed.df == pytest.approx(16 / 4)
+
+
 def test_without_scatter_the_spread_between_runs_is_all_the_doubt() -> None:
     found = known(change([2.0, 2.0], [2.0, 2.0], scale="ratio", between_runs=0.01))
 

@@ -85,10 +85,20 @@ def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmarks", "metrics", "expected"), [(1, 1, 0.01), (1, 4, 0.0025), (20, 1, 0.01), (50, 2, 0.002), (0, 0, 0.01)]
+    ("benchmarks", "metrics", "expected", "side_by_side"),
+    [
+        (1, 1, 0.01, 0.01),
+        (1, 4, 0.0025, 0.0025),
+        (20, 1, 0.002, 0.01),
+        (50, 2, 0.0004, 0.002),
+        (0, 0, 0.01, 0.01),
+    ],
 )
-def test_benchmarks_and_metrics_share_the_level(benchmarks: int, metrics: int, expected: float) -> None:
+def test_benchmarks_and_metrics_share_the_level(
+    benchmarks: int, metrics: int, expected: float, side_by_side: float
+) -> None:
     assert alpha_of_metric(benchmarks, metrics) == pytest.approx(expected)
+    assert alpha_of_metric(benchmarks, metrics, side_by_side=True) == pytest.approx(side_by_side)
 
 
 # The whole procedure on synthetic launches. Step times of launches are lognormal with a standard deviation of 1 %.

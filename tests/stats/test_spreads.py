@@ -1,4 +1,8 @@
-"""Components of variance, by hand on logarithms that are small whole numbers."""
+"""Components of variance, by hand on logarithms that are small whole numbers.
+
+Of two launches the slower one counts half: a run of 0 and 2 has its center at (0 + 2 / 2) / 1.5 = 2/3, with the squared
+standard error 2 / (1.5 * 0.5) = 8/3.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_ddpperf.records import Spread
-from pytest_ddpperf.stats.spreads import DEFAULT_DF, bound_of_difference, components, moderated, noise_floor, pooled
+from pytest_ddpperf.stats.spreads import bound_of_difference, components, noise_floor, pooled, wider
 
 
 def runs(*logs: Sequence[float]) -> list[list[float]]:
@@ -16,27 +20,31 @@ def runs(*logs: Sequence[float]) -> list[list[float]]:
 
 
 def test_what_runs_deviate_beyond_their_launches() -> None:
-    """Means 1 and 5 around 3: 2 * (4 + 4) / 1 = 16 between; (2 + 2) / 2 = 2 within; (16 - 2) / 2 = 7 of the runs."""
+    """Centers 2/3 and 4 + 2/3: variance 8, of which the launches explain 8/3; (2 + 2) / 2 = 2 within."""
     found = components(runs([0, 2], [4, 6]))
     assert found.between_launches.sd == pytest.approx(math.sqrt(2))
-    assert found.between_runs.sd == pytest.approx(math.sqrt(7))
+    assert found.between_runs.sd == pytest.approx(math.sqrt(8 - 8 / 3))
     assert (found.between_launches.df, found.between_runs.df) == (2, 1)
 
 
 def test_a_variance_is_not_negative() -> None:
-    """Both means are 1, so that 0 between is less than the launches' 2."""
+    """Both centers are the same, so that 0 between is less than what the launches explain."""
     found = components(runs([0, 2], [0, 2]))
     assert found.between_runs == Spread(0.0, 1)
     assert found.between_launches.sd == pytest.approx(math.sqrt(2))
 
 
 def test_runs_of_different_length() -> None:
-    """Means 1 and 6 around (0 + 2 + 6) / 3 = 8/3.
-
-    Between: 2 * (5/3)^2 + (10/3)^2 = 150/9; within: 2 / 1; n: 3 - 5/3 = 4/3; (150/9 - 2) * 3/4 = 11.
-    """
+    """Centers 2/3 and 6: variance (16/3)^2 / 2 = 128/9; the mean of 8/3 and 0 is 4/3."""
     found = components(runs([0, 2], [6]))
-    assert found.between_runs.sd == pytest.approx(math.sqrt(11))
+    assert found.between_runs.sd == pytest.approx(math.sqrt(128 / 9 - 4 / 3))
+
+
+def test_a_disturbed_launch_moves_neither_runs_nor_floor_by_much() -> None:
+    """Of eight launches the two slowest are cut: one that takes twice as long moves its run's center not at all."""
+    steady = [[0.1, 0.101] * 4, [0.1, 0.102] * 4, [0.101, 0.102] * 4]
+    disturbed = [[*steady[0][:-1], 0.2], *steady[1:]]
+    assert noise_floor(disturbed) == pytest.approx(noise_floor(steady), rel=0.2)
 
 
 def test_with_one_launch_each_all_of_it_is_between_runs() -> None:
@@ -60,8 +68,8 @@ def test_units_do_not_matter() -> None:
 
 
 def test_the_floor_is_what_one_difference_in_twenty_exceeds() -> None:
-    """Means 0.01 and 0.03: s = 0.02 / sqrt(2); t(95 %, 1 df) = tan(0.45 pi) = 6.314; t * sqrt(2) * s = 0.1263."""
-    assert noise_floor(runs([0.0, 0.02], [0.03])) == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 0.02))
+    """Centers 0.01 and 0.03: s = 0.02 / sqrt(2); t(95 %, 1 df) = tan(0.45 pi) = 6.314; t * sqrt(2) * s = 0.1263."""
+    assert noise_floor(runs([0.0, 0.03], [0.03])) == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 0.02))
 
 
 def test_runs_that_agree_have_no_floor() -> None:
@@ -81,13 +89,6 @@ def test_a_time_of_zero_has_a_logarithm_too() -> None:
     assert pooled([[0.0, 0.0]]) == Spread(0.0, 1)
 
 
-def test_a_spread_above_the_default_counts_as_it_is() -> None:
-    assert moderated(Spread(0.04, 4), 0.01) == 0.04
-
-
-def test_a_spread_below_the_default_counts_by_its_runs() -> None:
-    """Five runs have four degrees of freedom, as many as the default counts for: (1 + 0) / 2; 60 leave a sixteenth."""
-    assert DEFAULT_DF == 4
-    assert moderated(Spread(0.0, 4), 0.01) == pytest.approx(0.01 * math.sqrt(1 / 2))
-    assert moderated(Spread(0.0, 60), 0.01) == pytest.approx(0.01 / 4)
-    assert moderated(Spread(0.0, 0), 0.01) == 0.01
+def test_what_was_learned_may_only_widen() -> None:
+    assert wider(Spread(0.04, 4), 0.01) == Spread(0.04, 4)
+    assert wider(Spread(0.001, 60), 0.01) == Spread(0.01, math.inf)
