@@ -16,7 +16,6 @@ _PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machin
 _BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
 _POWERS = "KMGT"
 _IDLE_DOUBLINGS = 10
-_GROWTH = 1.1  # a thousand times the batch takes more than a tenth more memory, unless it is not used
 
 
 class Trial(NamedTuple):
@@ -124,7 +123,7 @@ def search(
 
     Raises:
         SettingError: there is no size from ``start`` to ``limit``.
-        WorkloadError: not even ``start`` fits.
+        WorkloadError: not even ``start`` fits; or there is no ``limit``, and memory does not depend on the size.
         RankFailed: a rank failed for another reason than memory; DdpperfError: whatever else ``probe`` raises.
     """
     _require_size("start", start)
@@ -136,7 +135,8 @@ def search(
     reasons: dict[int, str] = {}
 
     def fits(size: int) -> bool:
-        _require_growth(trials, size)
+        if limit is None:
+            _require_growth(trials, size)
         try:
             trials[size] = _judged(size, probe(size), memory_limit)
         except RankFailed as failed:
@@ -153,19 +153,30 @@ def search(
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Refuse to go on where memory does not depend on the size: the search would never end.
+    """Refuse to go on where memory does not depend on the size: without a limit the search would never end.
+
+    How far readings of the same memory lie apart, the search itself tells: if nothing grows, the latest of eleven is
+    the largest by a chance of one in eleven, and again so at the next doubling. What does grow with the size soon
+    exceeds that, however little it is beside the model's own state.
 
     Raises:
-        WorkloadError: ten doublings have changed nothing.
+        WorkloadError: ten doublings, and the latest size took no more than one of the smaller ones.
     """
-    earlier = trials.get(size // 2**_IDLE_DOUBLINGS)
     latest = trials.get(size // 2)
-    if earlier is None or latest is None or earlier.peak is None or latest.peak is None:
+    if latest is None or latest.peak is None:
         return
-    if latest.peak <= earlier.peak * _GROWTH:
+    smaller = {
+        tried: trial.peak
+        for tried, trial in trials.items()
+        if latest.size // 2**_IDLE_DOUBLINGS <= tried < latest.size and trial.peak is not None
+    }
+    if len(smaller) < _IDLE_DOUBLINGS:
+        return
+    highest = max(smaller, key=lambda tried: smaller[tried])
+    if latest.peak <= smaller[highest]:
         raise WorkloadError(
-            f"batch size {latest.size} takes no more memory than {earlier.size} "
-            f"({format_value(latest.peak, 'B')}): does the workload use the number that it is given? "
+            f"batch size {latest.size} takes no more memory than {highest} "
+            f"({format_value(smaller[highest], 'B')}): does the workload use the number that it is given? "
             "If memory is not what binds, give the largest size of interest as limit=..."
         )
 

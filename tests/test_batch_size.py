@@ -83,6 +83,32 @@ def test_where_the_peak_is_not_known_getting_through_is_fitting() -> None:
     )
 
 
+def growing(per_sample: float) -> Callable[[int], list[RankLaunch]]:
+    """Launches of a model whose state takes 1.6 GB; readings of the same memory lie up to 600 kB apart."""
+    noise = (300e3, 600e3, 0.0)
+    return lambda size: [rank(0, peak_resident=1.6e9 + size * per_sample + noise[size.bit_length() % 3])]
+
+
+def test_a_search_with_a_limit_goes_up_to_it_however_little_memory_grows() -> None:
+    assert search(growing(0), limit=4096).size == 4096
+    assert search(growing(10e3), limit=4096, memory_limit=2 * GIB).size == 4096
+
+
+def test_little_growth_beside_the_models_state_is_growth() -> None:
+    """A thousand samples of 10 kB add less than a hundredth; (1.7e9 - 1.6e9) / 10e3 of them are 10 000."""
+    assert search(growing(10e3), memory_limit=1_700_000_000).size in range(9940, 10_001)
+
+
+def test_without_a_limit_what_does_not_grow_is_refused() -> None:
+    """1 to 1024 have bit lengths of 1 to 11: 1, 8, 64 and 512 (1, 4, 7, 10) read the most, 1024 the least."""
+    with pytest.raises(WorkloadError) as raised:
+        search(growing(0), memory_limit=2 * GIB)
+    assert str(raised.value) == (
+        "batch size 1024 takes no more memory than 1 (1.49 GiB): does the workload use the number that it is given? "
+        "If memory is not what binds, give the largest size of interest as limit=..."
+    )
+
+
 def test_any_other_failure_is_raised_as_it_is() -> None:
     failed = RankFailed("rank 0 of 1 raised ValueError: boom", rank=0)
 
