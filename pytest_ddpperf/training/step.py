@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
@@ -59,7 +60,7 @@ class Step:
         skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
         data: where a workload's batches come from.
         seams: what a diagnosed pass can watch to tell its phases apart.
-        period: after how many steps what is done repeats.
+        period: after how many steps what is done repeats on all ranks; the same on each of them.
         modules: what is trained, where that is known. ``optimizers`` likewise.
         local: how it is run without the other ranks' gradients; None where nobody knows.
     """
@@ -80,9 +81,9 @@ class Step:
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """The step of a workload, or the one that a function ``subject(ctx)`` gives back.
 
-    The job's counts win over those of the subject. In strong mode a workload's counts and the job's are of the whole
-    group's step, of which each rank does its share; what a step object says of itself is this rank's. A workload's
-    counts are those of one batch, of which a step that accumulates takes several.
+    All ranks have to call it together. The job's counts win over those of the subject. In strong mode a workload's
+    counts and the job's are of the whole group's step, of which each rank does its share; what a step object says of
+    itself is this rank's. A workload's counts are those of one batch, of which a step that accumulates takes several.
 
     Raises:
         WorkloadError: the subject does not keep its contract.
@@ -107,10 +108,23 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         data=data,
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],
-        period=math.lcm(trainer.parallel.period, data.burst),
+        period=_period_of_all(math.lcm(trainer.parallel.period, data.burst), ctx.device),
         seams=_seams(trainer, data, job.settings),
         local=_local(trainer, run, job.settings),
     )
+
+
+def _period_of_all(own: int, device: torch.device) -> int:
+    """After how many steps every rank is where it began, from this rank's own number.
+
+    Ranks whose loaders differ have periods of their own, and one that ran other numbers of steps would be waited for.
+    """
+    if not dist.is_initialized():
+        return own
+    mine = torch.tensor(own, device=device)
+    periods = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(periods, mine)
+    return math.lcm(*(int(period) for period in periods))
 
 
 def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Local | None:

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import RankContext
+from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
-from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.step import Step, build_step
 from pytest_ddpperf.training.workload import Workload
 
@@ -196,6 +196,32 @@ def test_a_loader_gives_its_ranks_share_and_begins_again_with_a_new_epoch(make_c
         sampler.set_epoch(epoch)
         assert seen == [float(index) for index in sampler]
     assert epochs[0] != epochs[1]
+
+
+def test_ranks_with_different_loaders_run_as_many_steps(launcher: Launcher) -> None:
+    """Rank 0's worker holds four batches ready, rank 1's holds three: all are where they began after 12 steps.
+
+    Of 13 timed steps that makes 24, told as the means of two periods.
+    """
+
+    def loader(rank: int, _world_size: int) -> Any:
+        data = TensorDataset(torch.ones(1024), torch.zeros(1024))  # one epoch: workers are started once
+        return DataLoader(data, batch_size=8, num_workers=1, prefetch_factor=4 - rank)
+
+    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(1, 13), growth=False)
+    ranks = launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu", timeout=30).values
+    assert [len(rank.step_times) for rank in ranks] == [2, 2]
+
+
+def test_without_a_group_the_period_is_the_loaders_own(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loader(_rank: int, _world_size: int) -> Any:
+        return DataLoader(TensorDataset(*eight()), num_workers=1, prefetch_factor=3)
+
+    ctx = make_ctx()
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: False)
+    step = step_of(ctx, loader_workload(loader), "single")
+    assert step.period == 3
+    step.close()
 
 
 @pytest.mark.parametrize(
