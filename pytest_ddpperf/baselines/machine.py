@@ -1,4 +1,4 @@
-"""Facts about this machine that the controller can tell without torch: processor, usable cores, host."""
+"""Facts about this machine that can be told without torch: processor, usable cores, free memory, host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cpu_model(root: Path = _ROOT) -> str:
     ARM kernels give numbers instead of a name: then those, e.g. ``aarch64 0x41 0xd40``; at worst the architecture.
     """
     facts: dict[str, str] = {}
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in kernel_text(root / "proc/cpuinfo").splitlines():
         field, _, value = line.partition(":")
         facts.setdefault(field.strip().lower(), value.strip())
     name = facts.get("model name") or facts.get("cpu") or ""
@@ -65,13 +65,14 @@ def usable_cores(root: Path = _ROOT) -> int:
     return max(1, min([cores, *map(int, _quotas(root))]))
 
 
-def cpu_group_folders(root: Path = _ROOT) -> Iterator[Path]:
-    """Folders of the control groups that can limit CPU time: this process's own and those around it, cgroup v1 and v2.
+def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
+    """Folders of the control groups that can limit a resource: this process's own and those around it, v1 and v2.
 
     Args:
+        controller: what limits it, as the kernel has it: ``cpu`` or ``memory``.
         root: the folder that holds ``proc`` and ``sys``.
     """
-    for mount, group in _cpu_groups(root):
+    for mount, group in _groups(controller, root):
         folder = mount / group
         while True:
             yield folder
@@ -80,32 +81,60 @@ def cpu_group_folders(root: Path = _ROOT) -> Iterator[Path]:
             folder = folder.parent
 
 
+def available_memory(root: Path = _ROOT) -> int | None:
+    """Bytes that this process can take without swapping; None where the system does not tell.
+
+    What the machine has left (MemAvailable in proc(5)), or a control group if that leaves less.
+
+    Args:
+        root: the folder that holds ``proc`` and ``sys``.
+    """
+    fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
+    machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
+    rooms = map(_memory_left, group_folders("memory", root))
+    return min([*machine, *(room for room in rooms if room is not None)], default=None)
+
+
+def _memory_left(folder: Path) -> int | None:
+    """What a group may still take, counting files' pages that nobody has used of late as free: they give way first."""
+    limit, used = (
+        kernel_text(folder / name).strip() for name in ("memory.max", "memory.current")
+    )  # v2: "max" for none
+    kept = "inactive_file"
+    if not limit:
+        limit, used = (kernel_text(folder / f"memory.{name}_in_bytes").strip() for name in ("limit", "usage"))  # v1
+        kept = "total_inactive_file"
+    if not limit.isdecimal() or not used.isdecimal():
+        return None
+    return max(0, int(limit) - int(used) + kernel_table(kernel_text(folder / "memory.stat")).get(kept, 0))
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """CPUs allowed by each control group from this process's own up to the root."""
-    quotas = map(_quota, cpu_group_folders(root))
+    quotas = map(_quota, group_folders("cpu", root))
     return (quota for quota in quotas if quota is not None)
 
 
 def _quota(folder: Path) -> float | None:
-    limit, _, period = _read(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
+    limit, _, period = kernel_text(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
     if not limit:
-        limit = _read(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none
-        period = _read(folder / "cpu.cfs_period_us").strip()
+        limit = kernel_text(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none
+        period = kernel_text(folder / "cpu.cfs_period_us").strip()
     if not limit.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None
     return int(limit) / int(period)
 
 
-def _cpu_groups(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Mount point of each hierarchy that can limit CPU time, and this process's group below it."""
+def _groups(controller: str, root: Path) -> Iterator[tuple[Path, Path]]:
+    """Mount point of each hierarchy that a controller can be in, and this process's group below it."""
     groups = dict(_own_groups(root))
-    for line in _read(root / "proc/self/mountinfo").splitlines():
+    for line in kernel_text(root / "proc/self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
         kind, *_, options = source.split() or ("", "")
         if kind == "cgroup2":
             group = groups.get("")
-        elif kind == "cgroup" and "cpu" in options.split(","):
-            group = groups.get("cpu")
+        elif kind == "cgroup" and controller in options.split(","):
+            group = groups.get(controller)
         else:
             continue
         _, _, _, top, point, *_ = mount.split()
@@ -114,7 +143,7 @@ def _cpu_groups(root: Path) -> Iterator[tuple[Path, Path]]:
 
 def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
     """Controller ("" for v2) and group of each line ``id:controllers:group``."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         for controller in controllers.split(","):
@@ -129,7 +158,13 @@ def _below(group: str, top: str) -> Path:
     return path.relative_to(top)
 
 
-def _read(file: Path) -> str:
+def kernel_table(text: str) -> dict[str, int]:
+    """The number that follows the name in each line of a kernel file."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
+
+
+def kernel_text(file: Path) -> str:
     """The text of a kernel file; empty where the system has none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.baselines.machine import available_memory
 from pytest_ddpperf.communication import Room
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 SPARED = 0.25  # of what is available: left to whatever else needs memory meanwhile
 _UNKNOWN = 2**62  # nothing is known to stand against it
-_PROC = Path("/proc")
+_ROOT = Path("/")
 
 
 def room_for(nbytes: int, device: torch.device) -> Room:
@@ -29,7 +30,9 @@ def room_for(nbytes: int, device: torch.device) -> Room:
     import torch
     import torch.distributed as dist
 
-    own = torch.tensor([machine_number(), nbytes, available_memory()], dtype=torch.int64, device=device)
+    available = available_memory()
+    numbers = [machine_number(), nbytes, _UNKNOWN if available is None else available]
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
     ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(ranks, own)
     return least_room([tuple(rank.tolist()) for rank in ranks])
@@ -44,24 +47,14 @@ def least_room(ranks: Sequence[tuple[int, ...]]) -> Room:
     return min(rooms, key=lambda room: room.free - room.needed)
 
 
-def available_memory(proc: Path = _PROC) -> int:
-    """Bytes that a process of this machine can take without swapping (MemAvailable in proc(5)); plenty if untold."""
-    try:
-        lines = (proc / "meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return _UNKNOWN
-    told = [
-        int(rest.split()[0]) * 1024
-        for name, _, rest in (line.partition(":") for line in lines)
-        if name == "MemAvailable"
-    ]
-    return told[0] if told else _UNKNOWN
+def machine_number(root: Path = _ROOT) -> int:
+    """The same for all processes of a machine and, but for chance, for no others.
 
-
-def machine_number(proc: Path = _PROC) -> int:
-    """The same for all processes of a machine and, but for chance, for no others."""
+    Args:
+        root: the folder that holds ``proc``.
+    """
     try:
-        boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii")
+        boot = (root / "proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
         return 0
     return int(boot.strip().replace("-", ""), 16) >> 66  # of 128 bits, so that it fits into int64

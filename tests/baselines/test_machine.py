@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.baselines.machine import cpu_model, machine_facts, usable_cores
+from pytest_ddpperf.baselines.machine import available_memory, cpu_model, machine_facts, usable_cores
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -125,6 +125,82 @@ V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\
 )
 def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     assert usable_cores(lay(tmp_path, files)) == cores
+
+
+MEMINFO = "MemTotal:  9000 kB\nMemFree:   100 kB\nMemAvailable:    2000 kB\nHugePages_Total:  0\n"
+V1_MEMORY = "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        pytest.param({}, None, id="nothing is told"),
+        pytest.param({"proc/meminfo": "MemTotal:  9000 kB\n"}, None, id="a kernel that does not say what is available"),
+        pytest.param({"proc/meminfo": MEMINFO}, 2000 * 1024, id="no groups: the machine's"),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/job\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/job/memory.max": "max\n",
+                "sys/fs/cgroup/job/memory.current": "500000\n",
+            },
+            2000 * 1024,
+            id="v2 without a limit",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/pod/job\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/pod/memory.max": "1000000\n",
+                "sys/fs/cgroup/pod/memory.current": "700000\n",
+                "sys/fs/cgroup/pod/memory.stat": "anon 500000\nfile 200000\ninactive_file 50000\nactive_file 150000\n",
+                "sys/fs/cgroup/pod/job/memory.max": "900000\n",
+                "sys/fs/cgroup/pod/job/memory.current": "100000\n",
+            },
+            350_000,
+            id="v2 with the tightest limit on a group above: files' pages that rest give way",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/memory.max": "1000000\n",
+                "sys/fs/cgroup/memory.current": "1000100\n",
+            },
+            0,
+            id="v2 that is full",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:cpu,cpuacct:/\n5:memory:/docker/a\n",
+                "proc/self/mountinfo": V1 + V1_MEMORY,
+                "sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes": "1000000\n",
+                "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "700000\n",
+                "sys/fs/cgroup/memory/docker/a/memory.stat": "inactive_file 1\ntotal_inactive_file 100000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "5000000\n",
+            },
+            400_000,
+            id="v1, of which the root has no limit",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/memory.max": "1000000\n",
+                "sys/fs/cgroup/memory.current": "400000\n",
+            },
+            600_000,
+            id="a group alone",
+        ),
+    ],
+)
+def test_available_memory(tmp_path: Path, files: dict[str, str], available: int | None) -> None:
+    assert available_memory(lay(tmp_path, files)) == available
 
 
 def test_facts_of_this_machine_are_complete() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import torch
+import pytest
 
 from pytest_ddpperf.communication import Room
+from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.training import room
-from pytest_ddpperf.training.room import available_memory, least_room, machine_number, room_for
+from pytest_ddpperf.training.room import least_room, machine_number, room_for
 
 
 def test_the_ranks_of_a_machine_share_its_memory() -> None:
@@ -20,25 +22,26 @@ def test_the_ranks_of_a_machine_share_its_memory() -> None:
     assert Room(75, 75).enough
 
 
-def test_what_is_available_is_what_the_kernel_says(tmp_path: Path) -> None:
-    assert available_memory(tmp_path) > 2**60
-    (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemFree:   100 kB\nMemAvailable:    2000 kB\n")
-    assert available_memory(tmp_path) == 2000 * 1024
-    (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\n")
-    assert available_memory(tmp_path) > 2**60
-
-
 def test_a_machine_is_known_by_its_start(tmp_path: Path) -> None:
     assert machine_number(tmp_path) == 0
-    (tmp_path / "sys/kernel/random").mkdir(parents=True)
-    boot = tmp_path / "sys/kernel/random/boot_id"
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
     boot.write_text("ffffffff-ffff-ffff-ffff-ffffffffffff\n")
     assert machine_number(tmp_path) == 2**62 - 1
     boot.write_text("00000000-0000-0004-0000-000000000000\n")
     assert machine_number(tmp_path) == 1
 
 
-def test_all_ranks_are_asked(make_ctx: Any, monkeypatch: Any) -> None:
-    make_ctx()
-    monkeypatch.setattr(room, "available_memory", lambda: 100)
-    assert room_for(76, torch.device("cpu")) == Room(76, 75)
+def asked(ctx: RankContext) -> Room:
+    """Rank 0 needs 30 bytes and reads that 100 are available, rank 1 needs 31 and reads 104."""
+    with patch("pytest_ddpperf.training.room.available_memory", lambda: 100 + 4 * ctx.rank):
+        return room_for(30 + ctx.rank, ctx.device)
+
+
+def test_all_ranks_are_asked_and_know_the_same(launcher: Launcher) -> None:
+    assert launcher.run(asked, world_size=2, backend="gloo", device="cpu").values == (Room(61, 75), Room(61, 75))
+
+
+def test_where_nothing_is_told_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "available_memory", lambda: None)
+    assert room_for(2**50, make_ctx().device).enough

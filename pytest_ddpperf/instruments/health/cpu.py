@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pytest_ddpperf.baselines.machine import cpu_group_folders
+from pytest_ddpperf.baselines.machine import group_folders, kernel_table, kernel_text
 from pytest_ddpperf.health import CpuHealth
 
 _ROOT = Path("/")
@@ -57,16 +57,16 @@ def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
     """
     usable = os.sched_getaffinity(0)
     folders = [root / _CORES / f"cpu{core}" for core in sorted(usable)]
-    ours = [process_ticks(_read(root / f"proc/{pid}/stat")) for pid in pids]
+    ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
     known = [ticks for ticks in ours if ticks is not None]
     frequencies = [_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
-    governors = {_read(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
+    governors = {kernel_text(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
     return CpuReading(
-        cores=core_ticks(_read(root / "proc/stat"), usable),
+        cores=core_ticks(kernel_text(root / "proc/stat"), usable),
         ours=sum(known) if len(known) == len(ours) else None,
-        throttled=_most(throttled_seconds(_read(folder / "cpu.stat")) for folder in cpu_group_folders(root)),
+        throttled=_most(throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root)),
         overheated=_sum(_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
-        swapped=swapped_pages(_read(root / "proc/vmstat")),
+        swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
         frequencies=tuple(1e3 * one for one in frequencies if one is not None),
         governors=tuple(sorted(governors)),
     )
@@ -119,7 +119,7 @@ def process_ticks(text: str) -> int | None:
 
 def throttled_seconds(text: str) -> float | None:
     """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds)."""
-    facts = _table(text)
+    facts = kernel_table(text)
     if "throttled_usec" in facts:
         return facts["throttled_usec"] / 1e6
     return facts["throttled_time"] / 1e9 if "throttled_time" in facts else None
@@ -127,14 +127,8 @@ def throttled_seconds(text: str) -> float | None:
 
 def swapped_pages(text: str) -> int | None:
     """Pages that went to swap or came from it, from /proc/vmstat; None where it does not tell."""
-    facts = _table(text)
+    facts = kernel_table(text)
     return facts["pswpin"] + facts["pswpout"] if {"pswpin", "pswpout"} <= facts.keys() else None
-
-
-def _table(text: str) -> dict[str, int]:
-    """Lines of a name and a number."""
-    rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}  # noqa: PLR2004
 
 
 def _difference(before: float | None, after: float | None) -> float | None:
@@ -151,13 +145,5 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    text = _read(file).strip()
+    text = kernel_text(file).strip()
     return int(text) if text.isdecimal() else None
-
-
-def _read(file: Path) -> str:
-    """The text of a kernel file; empty where the system has none."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
