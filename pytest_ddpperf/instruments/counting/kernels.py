@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from pytest_ddpperf.instruments.activity import activity_of
 
+_ANONYMOUS = "(anonymous namespace)::"
 _ARGUMENTS = re.compile(r"[<(].*", re.DOTALL)
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 
@@ -38,7 +39,7 @@ def work_in(events: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:
     kernels: Counter[str] = Counter()
     copies: Counter[str] = Counter()
     for activity, name in events:
-        short = _ARGUMENTS.sub("", name.removeprefix("void ")).strip()
+        short = _ARGUMENTS.sub("", name.removeprefix("void ").replace(_ANONYMOUS, "")).strip()
         if activity == "kernel":
             kernels[short] += 1
         elif activity in _COPIES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_ddpperf.instruments.counting.kernels import work_in
 
 
@@ -27,6 +29,24 @@ def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
         },
         "device_copies": {"Memcpy HtoD": 2.0, "Memset": 1.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float, float*)",
+            "at::native::vectorized_layer_norm_kernel",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, (anonymous namespace)::Cast<float> >(int)",
+            "at::native::elementwise_kernel",
+        ),
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
+    ],
+)
+def test_a_kernel_keeps_its_own_name(name: str, short: str) -> None:
+    assert work_in([("kernel", name)])["kernel_launches"] == {short: 1.0}
 
 
 def test_a_step_without_device_has_none() -> None:
