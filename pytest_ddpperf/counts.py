@@ -24,6 +24,7 @@ UNITS: Mapping[str, str] = {
     "recompiles": "1",
     "kernel_launches": "1",
     "device_copies": "1",
+    "device_synchronisations": "1",
     "peak_tensor_bytes": "B",
     "model_state_bytes": "B",
     "retained_bytes": "B",

@@ -1,10 +1,10 @@
-"""Kernels and copies among a profiler's events, as Kineto writes them."""
+"""Kernels, copies and waits among a profiler's events, as Kineto writes them."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.instruments.counting.kernels import work_in
+from pytest_ddpperf.instruments.counting.kernels import STEP, Recorded, work_in
 
 
 def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
@@ -22,12 +22,13 @@ def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
         ("gpu_memset", "Memset (Device)"),
         ("gpu_user_annotation", "Optimizer.step#AdamW.step"),
     ]
-    assert work_in(events) == {
+    assert work_in([Recorded(*event) for event in events]) == {
         "kernel_launches": {
             "at::native::vectorized_elementwise_kernel": 2.0,
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL": 1.0,
         },
         "device_copies": {"Memcpy HtoD": 2.0, "Memset": 1.0},
+        "device_synchronisations": {},
     }
 
 
@@ -46,8 +47,34 @@ def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
     ],
 )
 def test_a_kernel_keeps_its_own_name(name: str, short: str) -> None:
-    assert work_in([("kernel", name)])["kernel_launches"] == {short: 1.0}
+    assert work_in([Recorded("kernel", name)])["kernel_launches"] == {short: 1.0}
+
+
+@pytest.mark.parametrize("runtime", ["cuda_runtime", "cpu_op"], ids=["told", "torch before 2.12"])
+def test_the_steps_own_waits_are_counted_by_their_calls(runtime: str) -> None:
+    """From 100 to 200 the host went through the step; the device was at it until 230."""
+    events = [
+        Recorded(runtime, "cudaDeviceSynchronize", 90, 95),
+        Recorded("user_annotation", STEP, 100, 200),
+        Recorded("gpu_user_annotation", STEP, 110, 230),
+        Recorded(runtime, "cudaStreamSynchronize", 100, 120),
+        Recorded(runtime, "cudaStreamSynchronize", 130, 140),
+        Recorded(runtime, "cudaEventSynchronize", 150, 160),
+        Recorded(runtime, "cudaDeviceSynchronize", 170, 199),
+        Recorded(runtime, "cudaStreamWaitEvent", 180, 181),  # a stream waits there, and not the host
+        Recorded(runtime, "cudaDeviceSynchronize", 210, 230),  # ours
+        Recorded(runtime, "cudaDeviceSynchronize", 240, 241),  # the profiler's
+    ]
+    assert work_in(events)["device_synchronisations"] == {
+        "cudaStreamSynchronize": 2.0,
+        "cudaEventSynchronize": 1.0,
+        "cudaDeviceSynchronize": 1.0,
+    }
 
 
 def test_a_step_without_device_has_none() -> None:
-    assert work_in([("cpu_op", "aten::mm")]) == {"kernel_launches": {}, "device_copies": {}}
+    assert work_in([Recorded("cpu_op", "aten::mm")]) == {
+        "kernel_launches": {},
+        "device_copies": {},
+        "device_synchronisations": {},
+    }
