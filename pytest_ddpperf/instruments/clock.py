@@ -28,8 +28,16 @@ class Clock:
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """The clock that fits a device, good for at least ``marks`` marks."""
-    return _event_clock(marks) if device.type == "cuda" else CPU_CLOCK
+    """The clock that fits a device.
+
+    On CUDA it is the clock of the stream that is current now: a mark made while another one is current, in a prefetcher
+    for instance, is still this stream's.
+
+    Args:
+        device: where the work is done.
+        marks: how many are expected. There may be more, but each of those costs the making of an event.
+    """
+    return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
 def _nothing_queued() -> None:
@@ -43,23 +51,27 @@ def _differences(marks: Sequence[float]) -> tuple[float, ...]:
 CPU_CLOCK = Clock(settle=_nothing_queued, mark=time.perf_counter, seconds=_differences)
 
 
-def _event_clock(marks: int) -> Clock:
-    """Events on the current stream: the host never waits inside the block, only when the times are read."""
+def _event_clock(device: torch.device, marks: int) -> Clock:
+    """Events on one stream: the host never waits inside the block, only when the times are read."""
     import torch
 
     make_event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # torch leaves it untyped
+    stream = torch.cuda.current_stream(device)
     events = [make_event(enable_timing=True) for _ in range(marks)]
     for event in events:
-        event.record()  # the driver makes an event at its first record: not in the timed block, please
+        event.record(stream)  # the driver makes an event at its first record: not in the timed block, please
     unused = iter(events)
 
     def mark() -> torch.cuda.Event:
-        event = next(unused)
-        event.record()
+        event = next(unused, None) or make_event(enable_timing=True)
+        event.record(stream)
         return event
 
+    def settle() -> None:
+        torch.cuda.synchronize(device)
+
     def seconds(marked: Sequence[torch.cuda.Event]) -> tuple[float, ...]:
-        marked[-1].synchronize()
+        settle()
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
-    return Clock(settle=torch.cuda.synchronize, mark=mark, seconds=seconds)
+    return Clock(settle=settle, mark=mark, seconds=seconds)

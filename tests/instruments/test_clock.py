@@ -21,6 +21,41 @@ def test_marks_on_cpu_never_go_back() -> None:
     assert min(times) >= 0
 
 
+class Events:
+    """A stand-in for CUDA's events: each knows the stream that it was recorded on, and when, in ms."""
+
+    made: list[Events]
+    log: list[object]
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.made.append(self)
+
+    def record(self, stream: object) -> None:
+        self.log.append(stream)
+        self.at = 250.0 * len(self.log)
+
+    def elapsed_time(self, other: Events) -> float:
+        assert self.log[-1] == "all done"
+        return other.at - self.at
+
+
+def test_marks_are_of_the_stream_that_was_current_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those made inside of a side stream, and those beyond the number that was foreseen."""
+    Events.made, Events.log = [], []
+    current = iter(["main", "side"])
+    monkeypatch.setattr(torch.cuda, "Event", Events)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: next(current))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: Events.log.append("all done"))
+    clock = clock_for(torch.device("cuda", 0), marks=2)
+    assert len(Events.made) == 2
+    clock.settle()
+    marks = [clock.mark() for _ in range(3)]
+    assert clock.seconds(marks) == (0.25, 0.25)
+    assert len(Events.made) == 3
+    assert Events.log == ["main", "main", "all done", "main", "main", "main", "all done"]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_events_time_the_work_and_not_its_launch() -> None:

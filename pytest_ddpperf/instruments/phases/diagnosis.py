@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.clock import Clock, clock_for
+from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.phases.breakdown import break_down
 from pytest_ddpperf.instruments.phases.compiler import compiled_frames, uncompiled
 from pytest_ddpperf.instruments.phases.memory import memory_reader
@@ -33,9 +33,9 @@ def diagnose(run: Callable[[], object], steps: int, device: torch.device, seams:
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
     - ``other``: all that is none of these, and whatever torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock is that of the current stream, and nothing waits for it: a phase lasts as long as the stream took
-    to get through it, so host work that is hidden behind the device's costs nothing, waits for data too. What happens
-    in other threads belongs to the phase that the step's own thread is in.
+    On CUDA the clock is that of the stream which is current at first, and nothing waits for it: a phase lasts as long
+    as that stream took to get through it, so host work that is hidden behind the device's costs nothing, waits for data
+    too. What happens in other threads belongs to the phase that the step's own thread is in.
 
     Args:
         run: one step, which all ranks do together; already warmed up.
@@ -54,26 +54,15 @@ def diagnose(run: Callable[[], object], steps: int, device: torch.device, seams:
         first = recorder.record(run, 1, _nothing if reader is None else reader[1])
         if compiled_frames() > frames:
             optimizers.close()  # they are part of a compiled step, which must be the one that was timed
-        clock, mark = _growing(device, marks=len(first.marks) * steps)
+        clock = clock_for(device, marks=len(first.marks) * steps)
+
+        @uncompiled
+        def mark() -> Any:
+            return clock.mark()
+
         clock.settle()
         trace = recorder.record(run, steps, mark)
     return break_down(trace, clock.seconds(trace.marks), None if reader is None else (reader[0], first))
-
-
-def _growing(device: torch.device, marks: int) -> tuple[Clock, Callable[[], Any]]:
-    """A clock, and its mark, that goes on where a step makes more marks than the one that was counted."""
-    first = clock = clock_for(device, marks)
-
-    @uncompiled
-    def mark() -> Any:
-        nonlocal clock
-        try:
-            return clock.mark()
-        except StopIteration:
-            clock = clock_for(device, marks)
-            return clock.mark()
-
-    return first, mark
 
 
 def _nothing() -> None:
