@@ -93,10 +93,16 @@ class Window:
 
 @dataclass(frozen=True)
 class RankProfile:
-    """What one rank reports of a launch under the profiler."""
+    """What one rank reports of a launch under the profiler.
+
+    Attributes:
+        window: DDP's own figures; None for other strategies.
+        subgroups: whether process groups of fewer ranks than the world's were made, as far as this rank knows.
+    """
 
     steps: tuple[ProfiledStep, ...]
     window: Window | None = None
+    subgroups: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,12 @@ class CommunicationProfile:
         overlapped: of that, in which something was computed.
         gaps: of ``exposed``, what may be no waiting but the host between two operators: an estimate of the error.
         transfer: of the collectives, each as long as on the rank where it was shortest; None where they are not the
-            same on all ranks.
+            same on all ranks, or nobody knows which ranks met in them.
         wait: how much longer they were on the average rank: the wait for the last one to come; None likewise.
         slowest: the rank that came last most often, and the share of the collectives for which it did; None likewise.
-        bandwidths: by kind of collective, from transfers; empty where the profile tells no sizes.
+        bandwidths: by kind of collective, from transfers; empty where there are none or the profile tells no sizes.
         window: DDP's own figures on rank 0; None for other strategies.
+        unplaced: whether collectives may have been among some of the ranks only, and nobody knows which.
     """
 
     step: float
@@ -140,6 +147,7 @@ class CommunicationProfile:
     slowest: tuple[int, float] | None
     bandwidths: tuple[Bandwidth, ...]
     window: Window | None
+    unplaced: bool = False
 
     @property
     def busy_share(self) -> float:

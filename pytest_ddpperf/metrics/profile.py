@@ -17,10 +17,12 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     """The profile of a group, from those of its ranks, in order, with equally many steps.
 
     Transfer and wait are told apart as in PyTorch's TensorBoard plugin: a collective is as long as on the rank where it
-    was shortest, the rank that came last, and the others waited for that one for the rest of theirs.
+    was shortest, the rank that came last, and the others waited for that one for the rest of theirs. For that it has to
+    be known which ranks met in it.
     """
     steps = [step for rank in ranks for step in rank.steps]
-    instances = _instances(ranks)
+    unplaced = _unplaced(ranks)
+    instances = None if unplaced else _instances(ranks)
     busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
     number = len(ranks[0].steps)
     transfers = [min(one.seconds for one in instance) for instance in instances or ()]
@@ -38,6 +40,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
         slowest=_slowest(instances or ()),
         bandwidths=_bandwidths(instances or (), len(ranks)),
         window=ranks[0].window,
+        unplaced=unplaced,
     )
 
 
@@ -60,11 +63,21 @@ def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> floa
     return min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0
 
 
+def _unplaced(ranks: Sequence[RankProfile]) -> bool:
+    """Whether a collective may have been among some of the ranks only: which ones, no profile tells.
+
+    Where there are no groups but the world's, it was among all; else the number of ranks in its group has to say so,
+    which gloo's spans never do.
+    """
+    sent = (one for rank in ranks for step in rank.steps for one in step.collectives)
+    return any(rank.subgroups for rank in ranks) and any(one.ranks != len(ranks) for one in sent)
+
+
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
     """The collectives of all steps, each with what it was on every rank; None where ranks differ in them.
 
-    Several may be under way at once, and ranks need not begin them in the same order. So the first of a kind, size and
-    group in a step is paired with the first of the same ones on the other ranks, and so on.
+    Several may be under way at once, and ranks need not begin them in the same order. So the first of a kind and size
+    in a step is paired with the first of the same ones on the other ranks, and so on.
     """
     instances: list[Instance] = []
     for steps in zip(*(rank.steps for rank in ranks), strict=True):
@@ -75,9 +88,9 @@ def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
     return instances
 
 
-def _alike(one: Collective) -> tuple[str, float, int]:
+def _alike(one: Collective) -> tuple[str, float]:
     """What is the same on all ranks of one collective."""
-    return one.kind, -1.0 if one.nbytes is None else one.nbytes, one.ranks or 0
+    return one.kind, -1.0 if one.nbytes is None else one.nbytes
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
@@ -93,16 +106,15 @@ def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, .
 
     Args:
         instances: of all steps.
-        ranks: of the group, for collectives that do not tell how many were in theirs.
+        ranks: of the group, for all of them.
     """
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]
-        sizes = [(one.nbytes, one.ranks or ranks) for one, *_ in own]
-        known = [(size * (group if kind in _GATHERING else 1), group) for size, group in sizes if size is not None]
+        sizes = [one.nbytes for one, *_ in own]
+        known = [size for size in sizes if size is not None]
         seconds = sum(min(one.seconds for one in instance) for instance in own)
-        whole = sum(size for size, _ in known)
+        whole = sum(known) * (ranks if kind in _GATHERING else 1)
         if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has none
-            bus = sum(size * bus_factor(kind, group) for size, group in known)
-            found.append(Bandwidth(kind, whole / seconds, bus / seconds))
+            found.append(Bandwidth(kind, whole / seconds, whole * bus_factor(kind, ranks) / seconds))
     return tuple(found)

@@ -87,6 +87,11 @@ def _notes(result: Result) -> list[str]:
 def _profile_notes(profile: CommunicationProfile) -> list[str]:
     """Transfer against wait, bandwidths, and DDP's window, a line each."""
     notes = []
+    if profile.unplaced:
+        notes.append(
+            "no transfer, wait and bandwidths: there are process groups of fewer ranks, and the profile does not tell "
+            "which ranks met in a collective"
+        )
     if profile.transfer is not None and profile.wait is not None and profile.slowest is not None:
         transfer, wait = format_values((profile.transfer, profile.wait), "s")
         rank, share = profile.slowest

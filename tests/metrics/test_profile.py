@@ -51,11 +51,12 @@ def test_ranks_that_send_different_things_are_not_put_side_by_side() -> None:
     assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
 
 
-def sized(*collectives: tuple[float, float], kind: str = "all_reduce", group: int | None = None) -> RankProfile:
+def sized(
+    *collectives: tuple[float, float], kind: str = "all_reduce", group: int | None = None, subgroups: bool = False
+) -> RankProfile:
     """A rank with one step of collectives: seconds and bytes of each."""
-    return RankProfile(
-        (ProfiledStep(10.0, 4.0, 5.0, 3.0, tuple(Collective(kind, *one, group) for one in collectives)),)
-    )
+    sent = tuple(Collective(kind, *one, group) for one in collectives)
+    return RankProfile((ProfiledStep(10.0, 4.0, 5.0, 3.0, sent),), subgroups=subgroups)
 
 
 def test_collectives_under_way_at_once_are_paired_by_their_size() -> None:
@@ -70,10 +71,28 @@ def test_ranks_that_send_different_sizes_are_not_put_side_by_side() -> None:
     assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
 
 
-def test_the_bus_carries_what_a_smaller_group_sends() -> None:
-    """Four ranks, groups of two: 8 bytes in 2 s, factor 2 x 1 / 2. Gathered: 2 x 8 bytes, factor 1 / 2."""
-    assert merged([sized((2, 8), group=2)] * 4).bandwidths == (Bandwidth("all_reduce", 4, 4),)
-    assert merged([sized((2, 8), kind="all_gather", group=2)] * 4).bandwidths == (Bandwidth("all_gather", 8, 4),)
+@pytest.mark.parametrize("group", [None, 2], ids=["gloo tells no group", "NCCL tells how many"])
+def test_ranks_that_may_never_have_met_are_not_put_side_by_side(group: int | None) -> None:
+    """Four ranks, groups of two. Who came last among 2, 2, 6 and 5 seconds depends on who met whom."""
+    found = merged([sized((seconds, 8), group=group, subgroups=True) for seconds in (2, 2, 6, 5)])
+    assert found.unplaced
+    assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
+    assert (found.busy, found.overlapped) == (4, 3)  # that is each rank's own
+
+
+def test_it_is_enough_that_one_rank_knows_of_a_smaller_group() -> None:
+    assert merged([sized((2, 8)), sized((2, 8), subgroups=True), sized((2, 8), subgroups=True)]).unplaced
+
+
+def test_what_is_known_to_have_been_among_all_ranks_is_put_side_by_side() -> None:
+    """Smaller groups there are, but nothing was sent in them: 8 bytes in 2 s, and the bus factor 2 x 3 / 4."""
+    found = merged([sized((2, 8), group=4, subgroups=True)] * 4)
+    assert not found.unplaced
+    assert (found.transfer, found.bandwidths) == (2, (Bandwidth("all_reduce", 4, 6),))
+
+
+def test_where_nothing_is_sent_no_group_matters() -> None:
+    assert not merged([sized(subgroups=True)] * 4).unplaced
 
 
 def test_what_carries_nothing_has_no_bandwidth() -> None:

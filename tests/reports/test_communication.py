@@ -99,6 +99,18 @@ def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare)
     )
 
 
+def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> None:
+    unplaced = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
+    table = communication_table([make_result(measured={"profile": unplaced})])
+    assert table is not None
+    assert table.rows[0][5:] == ("20.0", "40.0", "75.0", "5.00 (1.00)")
+    (note,) = table.notes
+    assert note == (
+        "test_step[bucketed] bucketed: no transfer, wait and bandwidths: there are process groups of fewer ranks, and "
+        "the profile does not tell which ranks met in a collective"
+    )
+
+
 def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
     nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
     table = communication_table([make_result(measured={"profile": nothing})])

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -57,7 +58,13 @@ def profile_steps(
     events = [_event(one, began, notes) for one in recorded]
     found = steps_of(events, device=device.type)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
-    return RankProfile(found[1:], next(iter(windows), None))
+    return RankProfile(found[1:], next(iter(windows), None), subgroups_made())
+
+
+def subgroups_made() -> bool:
+    """Whether process groups of fewer ranks than the world's have been made, as far as this rank knows."""
+    groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
+    return any(len(group) < dist.get_world_size() for group in groups)
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:
