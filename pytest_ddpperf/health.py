@@ -13,7 +13,7 @@ class CpuHealth:
     Attributes:
         others: share of the usable cores' time that was used by processes that are not ours.
         steal: share of the usable cores' time that a hypervisor gave to others while there was work to do here.
-        throttled: seconds for which the control groups' CPU quota kept somebody in them waiting.
+        throttled: seconds for which the control groups' CPU quota kept somebody in them waiting, added up over cores.
         overheated: how many times a usable core slowed down because it was too hot.
         swapped: bytes that the machine moved between memory and swap.
         governor: what sets the cores' frequency, e.g. ``performance``; several are joined by commas.

@@ -12,7 +12,7 @@ from pytest_ddpperf.units import format_count, format_percent, format_value
 
 LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
 STEAL = 0.02
-THROTTLED = 0.01  # of a launch's time
+THROTTLED = 0.01  # of a launch's time on all usable cores
 SWAPPED = 2**20  # bytes
 HELD_BACK = 0.10  # share of a launch's readings in which a GPU's clocks were held back
 CLOCK_FALL = 0.05  # by how much a GPU's clock in one launch may lie below that in another
@@ -23,7 +23,13 @@ def health_findings(measurement: Measurement) -> tuple[str, ...]:
     found = (
         _said(measurement, lambda cpu, _: cpu.others, LOAD, "other processes used {} of the cores", format_percent),
         _said(measurement, lambda cpu, _: cpu.steal, STEAL, "the hypervisor gave {} of the cores away", format_percent),
-        _said(measurement, _throttled, THROTTLED, "a CPU quota held processes back for {} of the time", format_percent),
+        _said(
+            measurement,
+            _throttled(measurement.environment.cores),
+            THROTTLED,
+            "a CPU quota held processes back for {} of the time",
+            format_percent,
+        ),
         _said(measurement, lambda cpu, _: cpu.overheated, 0, "cores were too hot and slowed down {}", _times),
         _said(measurement, lambda cpu, _: cpu.swapped, SWAPPED, "the machine swapped {}", _size),
     )
@@ -89,8 +95,13 @@ def _said(
     return f"{words.format(span)} in {len(above)} of {format_count(len(measurement.launches), 'launch')}"
 
 
-def _throttled(cpu: CpuHealth, seconds: float) -> float | None:
-    return None if cpu.throttled is None else cpu.throttled / seconds
+def _throttled(cores: int) -> Callable[[CpuHealth, float], float | None]:
+    """The share of a launch's time on all usable cores, 1 at most: a quota's wait may be that of more cores."""
+
+    def share(cpu: CpuHealth, seconds: float) -> float | None:
+        return None if cpu.throttled is None else min(1.0, cpu.throttled / (seconds * cores))
+
+    return share
 
 
 def _times(number: float) -> str:

@@ -29,10 +29,17 @@ def test_one_value_is_no_span() -> None:
     assert findings_of(measurement(*cpus)) == ("the hypervisor gave 4 % of the cores away in 2 of 2 launches",)
 
 
-def test_a_quota_is_held_against_the_launchs_time() -> None:
-    """Half a second of two."""
-    assert findings_of(measurement(CpuHealth(throttled=0.5))) == (
-        "a CPU quota held processes back for 25 % of the time in 1 of 1 launch",
+def test_a_quota_is_held_against_the_launchs_time_on_all_cores() -> None:
+    """Four and eight seconds of two on eight cores."""
+    assert findings_of(measurement(CpuHealth(throttled=4.0), CpuHealth(throttled=8.0), CpuHealth(throttled=0.1))) == (
+        "a CPU quota held processes back for 25 % to 50 % of the time in 2 of 3 launches",
+    )
+
+
+def test_a_quota_never_takes_more_than_all_of_the_time() -> None:
+    """It may let eight cores' worth be used of more cores, all of which have to wait: 40 seconds of 16."""
+    assert findings_of(measurement(CpuHealth(throttled=40.0))) == (
+        "a CPU quota held processes back for 100 % of the time in 1 of 1 launch",
     )
 
 

@@ -34,7 +34,7 @@ class CpuReading:
     Attributes:
         cores: of the usable ones.
         ours: clock ticks that our processes have used so far.
-        throttled: seconds; ``overheated``: times; ``swapped``: pages.
+        throttled: seconds, added up over cores; ``overheated``: times; ``swapped``: pages.
         frequencies: of the usable cores, in Hz.
         governors: of the usable cores, each once.
     """
@@ -118,7 +118,10 @@ def process_ticks(text: str) -> int | None:
 
 
 def throttled_seconds(text: str) -> float | None:
-    """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds)."""
+    """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds).
+
+    The kernel adds up over cores: two that wait for a second count two.
+    """
     facts = kernel_table(text)
     if "throttled_usec" in facts:
         return facts["throttled_usec"] / 1e6
