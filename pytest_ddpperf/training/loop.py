@@ -45,7 +45,7 @@ class LaunchJob:
         settings: what else decides how a workload is trained.
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
-        seed: of what is drawn at random in the launch, the same on all ranks.
+        seed: of the order of blocks of steps with and without synchronisation; the same on all ranks.
         growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
     """
