@@ -1,0 +1,60 @@
+"""The passes of a benchmark on a GPU: NCCL, with the one rank that a machine with a GPU can always have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+import torch
+
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training.counting import count_launch
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.profiling import PROFILED_STEPS, profile_launch
+from pytest_ddpperf.training.workload import Workload
+
+T = TypeVar("T")
+
+
+def workload() -> Workload:
+    return Workload(
+        model=lambda: torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)),
+        batch=lambda: (torch.rand(8, 64), torch.zeros(8, 64)),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        samples_per_step=8,
+    )
+
+
+def on_gpu(launcher: Launcher, function: Callable[..., T], job: LaunchJob) -> T:
+    return launcher.run(function, job, world_size=1, backend="nccl", device="cuda").rank(0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
+    """Kernels by their names, a collective for each of six parameters, and parts of a step that add up to it."""
+    job = LaunchJob(workload(), resolve("naive"), Settings(communication=True), Plan(3, 10))
+    counts = on_gpu(launcher, count_launch, job)
+    assert any("layer_norm" in kernel for kernel in counts.details["kernel_launches"])
+    assert "device_synchronisations" in counts.totals
+    assert counts.details["collective_calls"] == {"all_reduce": 6.0}
+    profile = on_gpu(launcher, profile_launch, job)
+    assert len(profile.steps) == PROFILED_STEPS
+    assert min(step.computed for step in profile.steps) > 0
+    assert not merged([profile]).unplaced
+    rank = on_gpu(launcher, run_launch, job)
+    assert min(rank.step_times) > 0
+    assert {"peak_allocated", "peak_reserved"} <= rank.memory.keys()
+    assert rank.communication is not None
+    assert min(*rank.communication.synchronised, *rank.communication.unsynchronised) > 0
+    assert rank.phases is not None
+    parts = rank.phases.seconds
+    assert min(map(min, parts.values())) >= 0  # no mark comes before an earlier one
+    assert min(map(min, (parts["forward"], parts["backward"], parts["optimizer"]))) > 0
+    assert min(rank.phases.step_times) < 10 * max(rank.step_times)  # the same steps as those that were timed
