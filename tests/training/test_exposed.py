@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -13,7 +12,8 @@ import pytest
 import torch
 
 from pytest_ddpperf.baselines.machine import available_memory
-from pytest_ddpperf.communication import Room
+from pytest_ddpperf.communication import BlockTimes, Room
+from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -24,8 +24,6 @@ from pytest_ddpperf.training.exposed import Blocks, alternating_blocks, blocks_f
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.step import Local, build_step
 from pytest_ddpperf.training.workload import Workload
-
-DELAY = 0.02
 
 
 @pytest.mark.parametrize(
@@ -209,23 +207,38 @@ def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher
         assert rank.phases is not None
 
 
-def delayed(module: torch.nn.Module, _ctx: RankView) -> Parallel:
-    """One collective for each of six parameters, and each takes long."""
+def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
+    """What a launch reports whose loss takes 5 ms and each collective 20 ms, and nothing else any time."""
+    now = 0.0
 
-    def synchronise() -> None:
-        for parameter in module.parameters():
-            time.sleep(DELAY)
-            torch.distributed.all_reduce(parameter.grad)
+    def lasts(seconds: float) -> None:
+        nonlocal now
+        now += seconds
 
-    return Parallel(module, synchronise)
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        lasts(0.005)
+        return torch.nn.functional.mse_loss(outputs, targets)
+
+    def delayed(module: torch.nn.Module, _ctx: RankView) -> Parallel:
+        def synchronise() -> None:
+            for parameter in module.parameters():
+                lasts(0.02)
+                torch.distributed.all_reduce(parameter.grad)
+
+        return Parallel(module, synchronise)
+
+    job = LaunchJob(replace(workload(), loss=loss), resolve(delayed), Settings(), Plan(1, 5))
+    clock = replace(CPU_CLOCK, mark=lambda: now)
+    with patch("pytest_ddpperf.training.exposed.clock_for", lambda _device, **_marks: clock):
+        return run_launch(ctx, job).communication
 
 
 def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher) -> None:
-    """Six collectives of at least 20 ms each; half of that, for what else may slow a machine down."""
-    job = LaunchJob(workload(), resolve(delayed), Settings(), Plan(1, 5))
-    for rank in launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu").values:
-        assert rank.communication is not None
-        assert min(rank.communication.synchronised) - min(rank.communication.unsynchronised) > 6 * DELAY / 2
+    """A collective for each of six parameters: 120 ms, no more and no less."""
+    for times in launcher.run(told_by_a_made_up_clock, world_size=2, backend="gloo", device="cpu").values:
+        assert times is not None
+        assert times.synchronised == pytest.approx([0.125])
+        assert times.unsynchronised == pytest.approx([0.005])
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:

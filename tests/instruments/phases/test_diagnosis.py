@@ -22,6 +22,7 @@ from pytest_ddpperf.stats.summaries import quantile
 CPU = torch.device("cpu")
 MIB = 2**20
 LATE = 0.05  # seconds
+LATE_STEPS = 5  # of which one has to be let alone by whatever else the machine does
 
 
 def test_the_phases_of_a_step_add_up_to_it() -> None:
@@ -128,7 +129,7 @@ def on_two_ranks(ctx: RankContext) -> dict[str, PhaseTimes]:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
-        return diagnose(run, 3, ctx.device)
+        return diagnose(run, LATE_STEPS if synchronise else 3, ctx.device)
 
     def asynchronous() -> None:
         dist.all_reduce(torch.ones(8), async_op=True).wait()
@@ -154,5 +155,5 @@ def test_two_ranks(launcher: Launcher) -> None:
             assert not any(seconds["gradient_sync"])  # it is sent in forward, in backward and by the optimizer
     # The one who comes early waits for the other: the wait is not of any phase that computes.
     assert max(first["late"].seconds["gradient_sync"]) > 0.8 * LATE
-    assert quantile(second["late"].seconds["gradient_sync"], 0.5) < 0.8 * LATE
-    assert quantile(second["late"].seconds["other"], 0.5) > 0.9 * LATE
+    assert min(second["late"].seconds["gradient_sync"]) < 0.8 * LATE
+    assert min(second["late"].seconds["other"]) > 0.9 * LATE  # it slept for at least that, in each step

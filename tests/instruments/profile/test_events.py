@@ -60,6 +60,19 @@ def test_a_step_on_the_cpu() -> None:
     assert steps_of(events, device="cpu") == (ProfiledStep(20, 10, 8, 4, collectives),)
 
 
+def test_what_is_sent_after_backward_is_exposed_but_for_what_prepares_the_next() -> None:
+    """Two gradients, sent 4 to 6 and 7 to 9 after backward; the second one is scaled from 5.5 to 6.5."""
+    events = [
+        Event(STEP, "user_annotation", 0, 10),
+        Event("aten::mm", "cpu_op", 0, 4),
+        Event("gloo:all_reduce", "user_annotation", 4, 6, 4.0),
+        Event("aten::div_", "cpu_op", 5.5, 6.5),
+        Event("gloo:all_reduce", "user_annotation", 7, 9, 4.0),
+    ]
+    (step,) = steps_of(events, device="cpu")
+    assert (step.busy, step.overlapped, step.computed) == (4, 0.5, 5)
+
+
 def test_on_cuda_kernels_count_and_operators_do_not() -> None:
     """Sent 4 to 8, kernels 0 to 5 and copies, which are neither; the operators on the host only launch them."""
     events = [
