@@ -92,7 +92,7 @@ class Worktree:
     def __init__(self, revision: Revision) -> None:
         self._guard: subprocess.Popen[bytes] | None = None
         remove_left_over(revision.root)
-        self.folder = Path(os.path.realpath(tempfile.mkdtemp(prefix=PREFIX)))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))
         tree = self.folder / _TREE
         self.path = revision.folder or tree
         try:
@@ -125,27 +125,43 @@ def remove_left_over(root: Path) -> None:
     Those of runs that are still going hold their lock.
     """
     with contextlib.suppress(GitError):
-        for line in git(root, "worktree", "list", "--porcelain").splitlines():
-            tree = Path(line.removeprefix("worktree "))
-            if line.startswith("worktree ") and tree.parent.name.startswith(PREFIX) and not _in_use(tree.parent):
+        listed = git(root, "worktree", "list", "--porcelain").splitlines()
+        trees = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
+        for tree in trees[1:]:  # the first is the repository itself
+            if _is_left_over(tree):
                 guard.remove(tree, root)
 
 
-def _in_use(folder: Path) -> bool:
+def _is_left_over(tree: Path) -> bool:
+    """Whether a work tree is one of ours that nobody uses; one of which that is not certain is the user's own."""
+    folder = tree.parent
+    if tree.name != _TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
+        return False
     try:
         with (folder / _LOCK).open("rb") as lock:
+            if lock.read() != _lock_text(tree):
+                return False
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except OSError:  # held, or there is none
         return False
-    return False
+    return True
+
+
+def _temporary() -> Path:
+    return Path(os.path.realpath(tempfile.gettempdir()))
+
+
+def _lock_text(tree: Path) -> bytes:
+    """What a lock says: whose it is, and which checkout goes with it."""
+    return b"pytest-ddpperf " + os.fsencode(tree)
 
 
 def _start_guard(tree: Path, root: Path) -> subprocess.Popen[bytes]:
     """The process that removes ``tree`` when this one is done or gone; until then it holds the lock beside it."""
     with (tree.parent / _LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(_lock_text(tree))
+        lock.flush()
         return subprocess.Popen(  # noqa: S603  our own interpreter and file
             [sys.executable, "-I", "-S", guard.__file__, str(tree), str(root)],
             stdin=subprocess.PIPE,

@@ -177,3 +177,47 @@ def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) 
     assert not tree.folder.exists()
     assert checkouts(repository) == 1
     later.close()
+
+
+def left_over(tree: Path) -> bytes:
+    """What a lock of ours says."""
+    return b"pytest-ddpperf " + bytes(tree)
+
+
+@pytest.mark.parametrize("lock", [None, left_over])
+@pytest.mark.parametrize("name", ["project", "checkout"])
+def test_the_users_own_repository_stays_whatever_its_folder_is_called(
+    repository: Path, tmp_path: Path, name: str, lock: Callable[[Path], bytes] | None
+) -> None:
+    folder = tmp_path / "ddpperf-against-demo"
+    folder.mkdir()
+    root = repository.rename(folder / name)
+    if lock is not None:
+        (folder / "lock").write_bytes(lock(root))
+    Worktree(resolve("v1", root, root)).close()
+    assert (root / "number").read_text() == "2"
+    assert git(root, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "lock"),
+    [
+        ("ddpperf-against-demo/checkout", None),
+        ("ddpperf-against-demo/checkout", lambda _: b"somebody else's"),
+        ("ddpperf-against-demo/work", left_over),
+        ("demo/checkout", left_over),
+        ("elsewhere/ddpperf-against-demo/checkout", left_over),
+    ],
+)
+def test_so_do_work_trees_of_the_users_own(
+    repository: Path, tmp_path: Path, path: str, lock: Callable[[Path], bytes] | None
+) -> None:
+    tree = tmp_path / path
+    tree.parent.mkdir(parents=True)
+    if lock is not None:
+        (tree.parent / "lock").write_bytes(lock(tree))
+    git(repository, "worktree", "add", "-q", "--detach", str(tree))
+    for root in (repository, tree):  # git lists the same in both
+        remove_left_over(root)
+    assert (tree / "number").read_text() == "2"
+    assert checkouts(repository) == 1
