@@ -100,7 +100,7 @@ class Session:
         self.own = None
         self.probe = probe
         if revision is not None:
-            tests = settings.against_tests
+            tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
             self.other = OtherSide(revision, settings.against_setup, PRELOADED, tests=tests)
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history import Run, record
 from pytest_ddpperf.metrics import METRICS
+from pytest_ddpperf.probe import Probe
 from pytest_ddpperf.records import Environment, Measurement, Plan, Spread
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.results import Calibration, Comparison, Noise, Result
+from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
@@ -25,6 +29,16 @@ def result(seconds: float) -> Result:
     comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, gated=True)
     measured = Measurement("ddp", "ddp", None, Plan(1, 4), CPU, (), series=(series,))
     return Result(TEST, measured, (comparison,), Verdict.NEW, None, "", ())
+
+
+@pytest.mark.parametrize(("probe", "theirs"), [(None, True), (Probe("1" * 40), False)])
+def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
+    tmp_path: Path, probe: Probe | None, *, theirs: bool
+) -> None:
+    revision = Revision("v1", "0" * 40, tmp_path)
+    session = Session(Settings(against_tests=True), tmp_path, LiveLine(None, None), revision=revision, probe=probe)
+    assert session.other is not None
+    assert session.other.tests is theirs
 
 
 def noise_known(session: Session) -> Noise | None:
