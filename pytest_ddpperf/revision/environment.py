@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.revision import guard
 from pytest_ddpperf.revision.redirection import PACKAGES, Redirection, within
 
 _SHOWN_LINES = 20
@@ -25,7 +28,7 @@ def prepared(redirection: Redirection, folder: Path, command: str) -> Redirectio
     Raises:
         LaunchError: the environment cannot be made, or the command failed.
     """
-    environment = folder / "environment"
+    environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, {}, "cannot make a virtual environment")
     packages = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     if (packages / "setuptools").is_dir() and importlib.util.find_spec("setuptools") is not None:
@@ -38,7 +41,7 @@ def prepared(redirection: Redirection, folder: Path, command: str) -> Redirectio
     variables = {
         **redirection.environ(os.environ),
         "PATH": os.pathsep.join((str(binaries), os.environ.get("PATH", os.defpath))),
-        "VIRTUAL_ENV": str(environment),
+        "VIRTUAL_ENV": str(environment),  # also what the guard knows these processes by
     }
     variables.pop("PYTHONHOME", None)
     _run(["/bin/sh", "-c", command], Path(redirection.other), variables, f"{command!r} failed")
@@ -57,23 +60,29 @@ def _installed_here() -> str:
 
 
 def _run(command: list[str], folder: Path, variables: dict[str, str], failed: str) -> str:
-    """What a command prints."""
+    """What a command prints. One that is cut short takes along what it has started."""
     try:
-        done = subprocess.run(  # noqa: S603  the user's own command
+        with subprocess.Popen(  # noqa: S603  the user's own command
             command,
             cwd=folder,
             env=variables or None,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
-            timeout=_SECONDS,
             encoding="utf-8",
             errors="replace",
-        )
+            start_new_session=True,  # a group of its own, to be killed as one
+        ) as process:
+            try:
+                printed, _ = process.communicate(timeout=_SECONDS)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
-    if done.returncode:
-        said = "\n".join(done.stdout.splitlines()[-_SHOWN_LINES:])
-        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {done.returncode}\n{said}".rstrip())
-    return done.stdout
+    if process.returncode:
+        said = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
+        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {process.returncode}\n{said}".rstrip())
+    return printed

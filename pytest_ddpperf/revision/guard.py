@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
 _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set where pytest runs in a hook of git's
 
@@ -24,6 +26,7 @@ def git_environ() -> dict[str, str]:
 
 def remove(tree: Path, root: Path) -> None:
     """Remove the folder that a checkout was put into, and what the repository at ``root`` knows of it."""
+    _end_setup(tree.parent / ENVIRONMENT)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
     with contextlib.suppress(OSError):
         subprocess.run(command, env=git_environ(), capture_output=True, check=False)  # noqa: S603  fixed words
@@ -31,6 +34,15 @@ def remove(tree: Path, root: Path) -> None:
         shutil.rmtree(tree.parent, ignore_errors=True)
         if not tree.parent.exists():
             return
+
+
+def _end_setup(environment: Path) -> None:
+    """Kill what is left of a setup command whose run was killed: all that it started has its virtual environment."""
+    mark = b"VIRTUAL_ENV=" + os.fsencode(environment)
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in file.read_bytes().split(b"\0"):
+                os.kill(int(file.parent.name), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -179,6 +179,14 @@ def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) 
     later.close()
 
 
+def test_what_is_left_of_a_setup_command_goes_with_it(repository: Path) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    environ = {"VIRTUAL_ENV": str(tree.folder / "environment")}
+    with subprocess.Popen(["/bin/sleep", "600"], env=environ, start_new_session=True) as command:
+        tree.close()
+        assert command.wait(20) == -signal.SIGKILL
+
+
 def left_over(tree: Path) -> bytes:
     """What a lock of ours says."""
     return b"pytest-ddpperf " + bytes(tree)
