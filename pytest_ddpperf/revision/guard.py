@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
+_GIT_SECONDS = 30.0
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
 _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set where pytest runs in a hook of git's
 
@@ -28,8 +29,16 @@ def remove(tree: Path, root: Path) -> None:
     """Remove the folder that a checkout was put into, and what the repository at ``root`` knows of it."""
     _end_setup(tree.parent / ENVIRONMENT)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
-    with contextlib.suppress(OSError):
-        subprocess.run(command, env=git_environ(), capture_output=True, check=False)  # noqa: S603  fixed words
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(  # noqa: S603  fixed words
+            command,
+            env=git_environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_GIT_SECONDS,
+        )
     for _ in range(_ATTEMPTS):
         shutil.rmtree(tree.parent, ignore_errors=True)
         if not tree.parent.exists():

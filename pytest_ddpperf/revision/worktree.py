@@ -109,14 +109,12 @@ class Worktree:
             raise
 
     def close(self) -> None:
-        """Remove the files; may be called again."""
-        waiting, self._guard = self._guard, None
-        if waiting is None:
+        """Remove the files, or leave that to the guard where it takes long; may be called again."""
+        if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
             return
-        with waiting, contextlib.suppress(subprocess.TimeoutExpired):
-            if waiting.stdin is not None:
-                waiting.stdin.close()
-            waiting.wait(_REMOVAL_SECONDS)
+        self._guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # no context manager: that would wait for good
+            self._guard.wait(_REMOVAL_SECONDS)
 
 
 def remove_left_over(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.revision import guard, worktree
 from pytest_ddpperf.revision.worktree import Revision, Worktree, remove_left_over, resolve
 
 ROOT = str(Path(__file__).parents[2])
@@ -20,6 +22,7 @@ HOLDER = """
 import sys, signal
 sys.path.insert(0, {package!r})
 from pathlib import Path
+from pytest_ddpperf.revision import guard, worktree
 from pytest_ddpperf.revision.worktree import Worktree, resolve
 here = Path.cwd()
 print(Worktree(resolve("HEAD", here, here)).folder, flush=True)
@@ -177,6 +180,31 @@ def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) 
     assert not tree.folder.exists()
     assert checkouts(repository) == 1
     later.close()
+
+
+def test_a_guard_that_takes_long_is_left_to_itself(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    assert tree._guard is not None
+    monkeypatch.setattr(worktree, "_REMOVAL_SECONDS", 0.01)
+    tree._guard.send_signal(signal.SIGSTOP)
+    tree.close()
+    assert tree._guard.returncode is None
+    assert tree.folder.exists()
+    tree._guard.send_signal(signal.SIGCONT)
+    assert tree._guard.wait(20) == 0
+    assert not tree.folder.exists()
+
+
+def test_git_that_hangs_keeps_nothing_from_being_removed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder" / "checkout").mkdir(parents=True)
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(guard, "_GIT_SECONDS", 0.1)
+    guard.remove(tmp_path / "folder" / "checkout", repository)
+    assert not (tmp_path / "folder").exists()
 
 
 def test_what_is_left_of_a_setup_command_goes_with_it(repository: Path) -> None:
