@@ -10,6 +10,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import GitError, commit_of, fetching, git, no_repository, top_folder
 
 SHORT = 7
+_HISTORY_SECONDS = 120.0  # to walk through a long one
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,15 @@ def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = F
         if commit is None:
             raise SettingError(f"{option} {name}: there is no such branch, tag or commit in {root}; {fetching(root)}")
     first, last = str(ends["--good"]), str(ends["--bad"])
-    _require_ancestor(root, (good, first), (bad, last))
     options = ["--topo-order", "--reverse", "--parents", *(["--first-parent"] if first_parent else [])]
-    lines = git(root, "rev-list", *options, f"{first}..{last}").splitlines()
+    try:
+        _require_ancestor(root, (good, first), (bad, last))
+        lines = git(root, "rev-list", *options, f"{first}..{last}", seconds=_HISTORY_SECONDS).splitlines()
+    except GitError as error:
+        raise SettingError(
+            f"--good {good} --bad {bad}: git cannot list the commits between them: {error}; git fsck tells whether "
+            f"the repository is whole, and {fetching(root)}"
+        ) from None
     parents = {commit: tuple(before) for commit, *before in map(str.split, lines)}
     if first_parent:
         parents = {commit: before[:1] for commit, before in parents.items()}
@@ -78,6 +85,7 @@ def _require_ancestor(root: Path, good: tuple[str, str], bad: tuple[str, str]) -
 
     Raises:
         SettingError: it did not.
+        GitError: git cannot tell.
     """
     ends = f"--good {good[0]} --bad {bad[0]}"
     if good[1] == bad[1]:
@@ -92,11 +100,12 @@ def _require_ancestor(root: Path, good: tuple[str, str], bad: tuple[str, str]) -
 
 
 def _is_ancestor(root: Path, one: str, other: str) -> bool:
-    try:
-        git(root, "merge-base", "--is-ancestor", one, other)
-    except GitError:
-        return False
-    return True
+    """Whether nothing leads to ``one`` that does not lead to ``other``; git merge-base tells "no" for errors as well.
+
+    Raises:
+        GitError: git cannot tell.
+    """
+    return not git(root, "rev-list", "--max-count=1", one, f"^{other}", seconds=_HISTORY_SECONDS)
 
 
 def described(root: Path, commit: str) -> Commit:

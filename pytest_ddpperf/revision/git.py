@@ -48,6 +48,8 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
         said = [line for line in error.stderr.splitlines() if line.strip()]
         fatal = [line for line in said if line.startswith(("fatal:", "error:"))]
         raise GitError((fatal or said or [f"git exited with status {error.returncode}"])[0]) from None
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git took longer than {seconds:.0f} s") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise GitError(str(error)) from None
     return done.stdout.strip()

@@ -51,6 +51,16 @@ def test_what_cannot_be_searched_is_said(repository: Path, git: Git, good: str, 
         commits_between(good, bad, repository)
 
 
+def test_a_repository_that_is_not_whole_is_told_with_the_cure(repository: Path, git: Git) -> None:
+    commit = git("rev-parse", "v8")
+    (repository / ".git" / "objects" / commit[:2] / commit[2:]).unlink()
+    with pytest.raises(SettingError) as caught:
+        commits_between("v1", "v16", repository)
+    assert str(caught.value).startswith("--good v1 --bad v16: git cannot list the commits between them: ")
+    assert str(caught.value).endswith("; git fsck tells whether the repository is whole, and git fetch may bring it")
+    assert "\n" not in str(caught.value)
+
+
 def test_without_a_repository_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"ddpperf bisect: .* is in no git repository; run it in a checkout"):
         commits_between("v1", "v2", tmp_path)
