@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_ddpperf.bisection.attempts import FORCED, attempts
 from pytest_ddpperf.bisection.commits import SHORT, Range, commits_between, described
-from pytest_ddpperf.bisection.hunt import FORCED, Ends, Hunt, attempts, ends_of
+from pytest_ddpperf.bisection.ends import Ends, ends_of, sharpened
+from pytest_ddpperf.bisection.hunt import Hunt
 from pytest_ddpperf.bisection.processes import Started, run_probe
 from pytest_ddpperf.bisection.target import Target, is_counted, obstacle, shown, targets, undecided
 from pytest_ddpperf.errors import SettingError
@@ -74,12 +76,15 @@ def _search(between: Range, options: argparse.Namespace) -> int:
         if red or not undecided(outcome, options.metric):
             break
     ends = ends_of(between, red[0], outcome) if red else None
+    if ends is not None:
+        # The test alone from here on, where more were asked for.
+        given = (f"{outcome.root}/{ends.target.test}", *options.rest)
+        ends, outcome = sharpened(ends, outcome, given, run_probe)
     if ends is None:
         print(_nothing_red(outcome, options))
         return NOT_FOUND
     print("\n".join(_ends_lines(ends, red)), flush=True)
-    # The test alone from here on, where more were asked for.
-    hunt = Hunt(ends, (f"{outcome.root}/{ends.target.test}", *options.rest), run_probe)
+    hunt = Hunt(ends, given, run_probe)
     number = 0
     while (commit := hunt.next) is not None:
         number += 1

@@ -66,7 +66,10 @@ def likeness(commit: Shift, bad: Shift) -> Likeness:
     if 2 * commit.worsening >= bad.worsening:
         return Likeness("bad", error(commit))
     missing = bad.worsening - commit.worsening
-    return Likeness("good", error(Shift(missing, math.hypot(commit.standard_error, bad.standard_error), commit.df)))
+    both = math.hypot(commit.standard_error, bad.standard_error)
+    # The freedom of the one that is known less, as everywhere (Hsu 1938); a count has no error to know.
+    freedom = min((one.df for one in (commit, bad) if one.standard_error > 0), default=math.inf)
+    return Likeness("good", error(Shift(missing, both, freedom)))
 
 
 def error(shift: Shift) -> float:

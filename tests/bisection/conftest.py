@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
+import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.probe import Outcome
+from pytest_ddpperf.bisection.processes import Started
+from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, Series
 from pytest_ddpperf.results import Comparison, Counterpart, Result
+from pytest_ddpperf.stats.intervals import paired
+from pytest_ddpperf.stats.sequential import Phase, State, advance, next_action
+from pytest_ddpperf.stats.verdict import decide, suspicious
 from pytest_ddpperf.verdict import Verdict
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
 LAUNCHES = 8
+
+
+def step_time(change: float) -> Series:
+    """The step time of a commit that changed it by so many parts of one."""
+    now = 0.04 * (1 + change)
+    return Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (now,) * LAUNCHES, now, None)  # noqa: FBT003
 
 
 def timed(change: float, *, error: float = 0.002, tolerance: float = 0.03) -> Comparison:
@@ -26,8 +38,7 @@ def timed(change: float, *, error: float = 0.002, tolerance: float = 0.03) -> Co
 
     half = t_quantile(0.975, LAUNCHES - 1) * error
     shift = math.log1p(change)
-    now = 0.04 * (1 + change)
-    series = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (now,) * LAUNCHES, now, None)  # noqa: FBT003
+    series = step_time(change)
     worse = change > tolerance and shift > half
     verdict = Verdict.REGRESSED if worse else Verdict.UNCHANGED if half < tolerance else Verdict.INCONCLUSIVE
     interval = Interval(math.expm1(shift - half), math.expm1(shift + half), 0.95)
@@ -42,9 +53,11 @@ def counted(before: float, now: float) -> Comparison:
     return Comparison(series, before, now - before, None, 0.0, 0.0, verdict, gated=True, note=note)
 
 
-def outcome(*comparisons: Comparison, lacking: str = "", broken: str = "") -> Outcome:
-    """What came of a probe of one benchmark."""
-    launches = tuple(Launch(i, (), 1.0) for i in range(LAUNCHES))
+def outcome(
+    *comparisons: Comparison, lacking: str = "", broken: str = "", number: int = LAUNCHES, seconds: float = 10.0
+) -> Outcome:
+    """What came of a probe of one benchmark with a number of launches."""
+    launches = tuple(Launch(i, (), 1.0) for i in range(number))
     measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, () if lacking or broken else launches)
     verdict = Verdict.BROKEN if broken else max((c.verdict for c in comparisons), key=lambda v: v.severity)
     result = Result(
@@ -55,16 +68,82 @@ def outcome(*comparisons: Comparison, lacking: str = "", broken: str = "") -> Ou
         baseline=None,
         origin="revision 1234567",
         findings=(broken,) if broken else (),
-        counterpart=Counterpart("1234567", None, LAUNCHES, lacking),
-        seconds=10.0,
+        counterpart=Counterpart("1234567", None, number, lacking),
+        seconds=seconds,
     )
     return Outcome((result,), {}, Path("/root"))
+
+
+class Simulated:
+    """Runs probes of commits whose launches scatter, by the rule that real ones stop by.
+
+    Args:
+        changes: of the step time, by commit.
+        scatter: standard deviation of a launch's, on either side.
+        seed: of all that is drawn.
+
+    Attributes:
+        rounds: that all probes together took.
+    """
+
+    round_seconds = 2.5
+
+    def __init__(self, changes: Mapping[str, float], scatter: float, seed: int) -> None:
+        self._changes = changes
+        self._scatter = scatter
+        self._drawn = random.Random(seed)  # noqa: S311  launches, not secrets
+        self.rounds = 0
+
+    def __call__(self, probe: Probe, started: Started) -> Outcome:
+        settings: dict[str, Any] = {"launches": 6, "max_time": 60.0, "tolerance": "1.5%", **probe.settings}
+        tolerance = float(settings["tolerance"].rstrip("%")) / 100
+        state, before = State(settings["launches"], settings["launches"]), self.rounds
+        pairs: list[tuple[float, float]] = []
+        while True:
+            deadline = settings["max_time"] / (2 if state.phase is Phase.SCREEN else 1)
+            while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
+                pairs.append((self._launch(probe.measured), self._launch(started.good)))
+                self.rounds += 1
+            state = replace(state, launches=len(pairs))
+            change = paired(*zip(*pairs, strict=True), scale="ratio", trim="both")
+            assert change is not None
+            verdict = decide(change, better="lower", tolerance=tolerance, alpha=0.01)
+            action = next_action(
+                state,
+                [verdict],
+                suspects=suspicious(change, better="lower", tolerance=tolerance),
+                elapsed=self._seconds(before),
+                deadline=deadline,
+                launch_seconds=self.round_seconds,
+            )
+            if action.action == "stop":
+                break
+            pairs = [] if action.action == "confirm" else pairs
+            state = advance(state, action)
+        found = Comparison(
+            step_time(change.estimate),
+            0.04,
+            change.estimate,
+            change.interval,
+            tolerance,
+            None,
+            verdict,
+            gated=True,
+            df=change.df,
+        )
+        return outcome(found, number=len(pairs), seconds=self._seconds(before))
+
+    def _launch(self, commit: str) -> float:
+        return 0.04 * (1 + self._changes[commit]) * math.exp(self._drawn.gauss(0.0, self._scatter))
+
+    def _seconds(self, before: int) -> float:
+        return (self.rounds - before) * self.round_seconds
 
 
 @pytest.fixture
 def made() -> Any:
     """What makes outcomes."""
-    return SimpleNamespace(timed=timed, counted=counted, outcome=outcome)
+    return SimpleNamespace(timed=timed, counted=counted, outcome=outcome, Simulated=Simulated)
 
 
 Git = Callable[..., str]

@@ -124,6 +124,28 @@ def test_ends_that_cannot_be_told_apart_are_measured_again(
     asked = probes(lambda *_: made.outcome(made.timed(0.05, error=0.1)))
     assert main(["bisect", "t.py", "--good", "v0"]) == 1
     assert "\nHEAD cannot be told apart from v0: there is nothing to search for\n" in capsys.readouterr().out
+    assert len(asked) == 4
+
+
+def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = iter([made.outcome(made.timed(0.1, error=0.02))])
+    better = made.outcome(made.timed(0.08, error=0.001)), made.outcome(made.timed(0.0, error=0.001))
+    asked = probes(lambda now, then: next(told, better[now < 11 or then >= 11]))
+    assert main(["bisect", "t.py", "--good", "v0"]) in {0, 1}
+    out = capsys.readouterr().out
+    assert "step_time regressed: 40.0 ms -> 43.2 ms, +8.0 %" in out
+    assert [one.arguments for one in asked[:2]] == [("t.py",), ("/root/t.py::test_a",)]
+
+
+def test_ends_that_only_looked_different_are_not_searched(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = iter([made.outcome(made.timed(0.1, error=0.02))])
+    asked = probes(lambda *_: next(told, made.outcome(made.timed(0.0, error=0.005))))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "HEAD is not worse than v0: there is nothing to search for\n  t.py::test_a" in capsys.readouterr().out
     assert len(asked) == 2
 
 

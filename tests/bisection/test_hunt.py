@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_ddpperf.bisection.attempts import attempts
 from pytest_ddpperf.bisection.commits import Range
-from pytest_ddpperf.bisection.hunt import ERROR, Hunt, ends_of
+from pytest_ddpperf.bisection.ends import ERROR, ends_of, sharpened
+from pytest_ddpperf.bisection.hunt import Hunt
+from pytest_ddpperf.bisection.likeness import Shift, likeness
 from pytest_ddpperf.bisection.processes import Started
 from pytest_ddpperf.bisection.target import targets
 from pytest_ddpperf.probe import Outcome, Probe
@@ -72,34 +76,68 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(m
     ((probe, good),) = runs.asked
     assert good == "c0"
     assert (probe.measured, probe.metric, probe.benchmark) == ("c8", "step_time", ("ddp", 2))
-    assert probe.settings == {"fail_on": "none", "verify": False, "counted": False, "tolerance": "10%"}
+    assert probe.settings == {
+        "fail_on": "none",
+        "verify": False,
+        "counted": False,
+        "tolerance": "10%",
+        "launches": 8,
+        "max_time": 40.0,  # as long as the ends were measured
+    }
 
 
 def test_what_is_close_to_the_middle_gets_more_launches_and_then_is_passed_over(made: Any) -> None:
-    close, closer = made.outcome(made.timed(0.11, error=0.05)), made.outcome(made.timed(0.09, error=0.05))
-    runs = Runs(c8=[close, closer])
+    close = [
+        made.outcome(made.timed(0.11 - 0.005 * i, error=0.05), number=8 * 2**i, seconds=10.0 * 2**i) for i in range(4)
+    ]
+    runs = Runs(c8=close)
     one = hunt(made.outcome(made.timed(0.2)), runs)
     probed = one.probe("c8")
     assert probed.answer == "skipped"
-    assert probed.text.startswith("+9.0 % [95 % CI ")
+    assert probed.text.startswith("+9.5 % [95 % CI ")
     assert probed.text.endswith(", which may be either")
-    assert [probe.settings.get("launches") for probe, _ in runs.asked] == [None, 16]
-    assert runs.asked[1][0].settings["max_time"] == 40.0
+    asked = [(probe.settings["launches"], probe.settings["max_time"]) for probe, _ in runs.asked]
+    assert asked == [(8, 40.0), (16, 40.0), (32, 80.0), (64, 160.0)]
     assert one.next is not None
     assert one.next.hash == "c7"
 
 
-def test_more_launches_may_decide_and_count_twice(made: Any) -> None:
+def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_error(made: Any) -> None:
+    unsure, sure = made.outcome(made.timed(0.1, error=0.1)), made.outcome(made.timed(0.2, error=0.02))
     once, again = (
-        hunt(made.outcome(made.timed(0.2)), Runs(c8=[made.outcome(made.timed(0.2, error=0.02))])),
-        hunt(
-            made.outcome(made.timed(0.2)),
-            Runs(c8=[made.outcome(made.timed(0.1, error=0.1)), made.outcome(made.timed(0.2, error=0.02))]),
-        ),
+        hunt(made.outcome(made.timed(0.2)), Runs(c8=list(told))) for told in ([sure], [unsure, unsure, sure])
     )
     first, second = once.probe("c8"), again.probe("c8")
     assert first.answer == second.answer == "bad"
-    assert second.error == pytest.approx(2 * first.error)
+    alone = likeness(Shift(math.log(1.2), 0.02, 7), once.ends.shift).error
+    assert first.error == second.error == pytest.approx(4 * alone)
+
+
+@pytest.mark.parametrize(("error", "answer"), [(0.0209, "bad"), (0.0211, "skipped")])
+def test_an_answer_may_be_wrong_in_its_share_of_what_is_left(made: Any, error: float, answer: str) -> None:
+    """Four probes are expected, and one share is kept: a fifth of 5 %, in 4 attempts with 8 looks each.
+
+    t(1 - 0.01 / 32, df 7) = 5.859, and log(1.131) / 5.859 = 0.02101. The ends are known for certain, nearly.
+    """
+    one = hunt(made.outcome(made.timed(0.131)), Runs(c8=[made.outcome(made.timed(0.131, error=error))]))
+    assert one.probe("c8").answer == answer
+
+
+@pytest.mark.parametrize("culprit", range(1, 17))
+def test_a_change_of_little_more_than_the_scatter_is_found_without_passing_a_commit_over(
+    made: Any, culprit: int
+) -> None:
+    """Launches scatter by 2 %, which makes 2.8 % for the change of a round; the commit is 5 % slower."""
+    run = made.Simulated({f"c{i}": 0.05 * (i >= culprit) for i in range(17)}, scatter=0.02, seed=culprit)
+    first = next(told for told in attempts(run, Probe("c16"), Started("c0", ())) if targets(told, None))
+    ends = ends_of(BETWEEN, targets(first, None)[0], first)
+    assert ends is not None
+    ends, _ = sharpened(ends, first, (), run)
+    assert ends is not None
+    one = Hunt(ends, (), run)
+    assert finished(one) == {f"c{culprit}"}
+    assert not one.search.skipped
+    assert 0 < one.error < ERROR
 
 
 @pytest.mark.parametrize("kind", ["broken", "lacking"])

@@ -73,6 +73,14 @@ def test_the_error_is_that_of_the_other_end() -> None:
     assert good.error == pytest.approx(0.08, rel=1e-3)
 
 
+def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
+    for commit, bad in ((7, 40), (40, 7)):
+        good = likeness(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
+        assert good.error == pytest.approx(0.08, rel=1e-3)
+    # One without any error has no freedom to lack.
+    assert likeness(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.08, rel=1e-3)
+
+
 def test_errors_have_their_ends() -> None:
     assert error(Shift(0.0, 0.1, 7)) == 1.0
     assert error(Shift(2.0, 0.0, math.inf)) == 0.0
