@@ -210,7 +210,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
         plan = Plan(budget.warmup, budget.steps or followed or fitting_steps(step, share - fixed))
         agreed[variant.key] = plan.steps
         plans.append(plan)
-        expected += fixed + (plan.warmup - budget.warmup + plan.steps) * step
+        expected += fixed + plan.steps * step
     return plans, expected
 
 
