@@ -79,6 +79,8 @@ def calibration(runs: Sequence[Measurement], *, seconds: float, provenance: Prov
         between_launches=parts.between_launches,
         between_runs=parts.between_runs,
         floor=noise_floor(times),
+        strategy=runs[0].strategy,
+        recipe=runs[0].recipe,
     )
 
 

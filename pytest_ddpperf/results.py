@@ -113,6 +113,8 @@ class Calibration:
         between_launches: how far the typical steps of a run's launches do.
         between_runs: how far runs deviate beyond what their launches explain.
         floor: as of ``Noise``.
+        strategy: of the training, in words; empty in files from before it was told.
+        recipe: of the training, as of ``Measurement``.
     """
 
     name: str
@@ -126,11 +128,17 @@ class Calibration:
     between_launches: Spread
     between_runs: Spread
     floor: float
+    strategy: str = ""
+    recipe: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def noise(self) -> Noise:
         """What comparisons take of it."""
         return Noise(self.between_runs, self.floor, f"calibrated on {self.date}")
+
+    def of_training(self, strategy: str, recipe: Mapping[str, str]) -> bool:
+        """Whether it is of that training: the same name may have trained otherwise, and then its floor says nothing."""
+        return (self.strategy, dict(self.recipe)) == (strategy, dict(recipe))
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class Session:
     def _noise(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Noise | None:
         """What a calibration has told of a benchmark's noise, else what the history does."""
         known = noise.find(self._baselines, test, name, env)
-        if known is not None:
+        if known is not None and known.of_training(strategy, recipe):
             return known.noise
         if self.settings.history is None or not (file := self._root / self.settings.history).exists():
             return None

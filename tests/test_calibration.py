@@ -68,3 +68,4 @@ def test_the_order_of_runs_does_not_matter() -> None:
     one, other = run(0, 0.1, 0.2), run(0.1, 0.3)
     assert of([one, other]).floor == pytest.approx(of([other, one]).floor)
     assert of([one, other]).between_runs.sd == pytest.approx(of([other, one]).between_runs.sd)
+    assert of([one, other]).of_training(one.strategy, one.recipe)

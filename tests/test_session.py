@@ -57,7 +57,10 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
     assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
 
     spread = Spread(0.004, 4)
-    found = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 51.0, spread, spread, spread, 0.02)
+    found = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 51.0, spread, spread, spread, 0.02, "ddp")
+    for other in (replace(found, strategy="fsdp2"), replace(found, recipe={"precision": "bf16"})):
+        noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
+        assert noise_known(session) == learned  # the same name trained otherwise then
     noise.save(tmp_path / "baselines", TEST, [(CPU, found)])
     assert noise_known(session) == found.noise
     noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])

@@ -16,10 +16,11 @@ from pytest_ddpperf.records import Environment, Spread
 from pytest_ddpperf.results import Calibration
 
 _FAMILY = "pytest-ddpperf/noise/"
-_VERSION = 1
+_VERSION = 2
 SCHEMA = f"{_FAMILY}{_VERSION}"
 KIND = Kind("noise file", "restore it from version control, or delete it and run ddpperf calibrate again")
 _SPREADS = ("within", "between_launches", "between_runs")
+_TRAINING = ("strategy", "recipe")  # not in files of version 1
 
 Calibrations = Mapping[str, Mapping[str, Calibration]]  # by test, then by the variant's name
 
@@ -95,12 +96,14 @@ def _document(file: Path, tests: Calibrations) -> dict[str, Any]:
 def _data(calibration: Calibration) -> dict[str, Any]:
     fields = {field.name: getattr(calibration, field.name) for field in dataclasses.fields(calibration)}
     spreads = {name: {"sd": rounded(fields[name].sd), "df": fields[name].df} for name in _SPREADS}
-    del fields["name"]
+    for name in ("name", *(() if calibration.strategy else _TRAINING)):
+        del fields[name]
     return {**fields, **spreads, "seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor)}
 
 
 def _calibration(name: str, field: Field) -> Calibration:
-    fields = field.fields(*(f.name for f in dataclasses.fields(Calibration) if f.name != "name"))
+    names = [one.name for one in dataclasses.fields(Calibration) if one.name != "name"]
+    fields = field.fields(*names, optional=_TRAINING)
     return Calibration(
         name=name,
         date=fields["date"].day(),
@@ -113,6 +116,8 @@ def _calibration(name: str, field: Field) -> Calibration:
         within=_spread(fields["within"]),
         between_launches=_spread(fields["between_launches"]),
         between_runs=_spread(fields["between_runs"]),
+        strategy=fields["strategy"].text() if "strategy" in fields else "",
+        recipe={word: value.text() for word, value in fields["recipe"].mapping().items()} if "recipe" in fields else {},
     )
 
 

@@ -17,7 +17,19 @@ from pytest_ddpperf.results import Calibration, Noise
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
 CALIBRATION = Calibration(
-    "ddp", "2026-01-12", "3f2a1c0", 5, 8, 24, 51.5, Spread(0.1, 900), Spread(0.02, 35), Spread(0.004, 4), 0.042
+    name="ddp",
+    date="2026-01-12",
+    commit="3f2a1c0",
+    runs=5,
+    launches=8,
+    steps=24,
+    seconds=51.5,
+    floor=0.042,
+    within=Spread(0.1, 900),
+    between_launches=Spread(0.02, 35),
+    between_runs=Spread(0.004, 4),
+    strategy="ddp",
+    recipe={"precision": "bf16"},
 )
 Make = Callable[..., Environment]
 
@@ -50,6 +62,27 @@ def test_others_stay_and_the_same_one_is_replaced(tmp_path: Path, make_environme
     }
 
 
+def test_what_was_saved_without_its_training_is_read_as_of_none_and_kept(
+    tmp_path: Path, make_environment: Make
+) -> None:
+    (file,) = save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
+    changed(file, "schema", value="pytest-ddpperf/noise/1")
+    for name in ("strategy", "recipe"):
+        changed(file, "tests", TEST, "ddp", name, value=None)
+    old = replace(CALIBRATION, strategy="", recipe={})
+    assert find(tmp_path, TEST, "ddp", make_environment()) == old
+    save(tmp_path, TEST, [(make_environment(), replace(CALIBRATION, name="naive"))])
+    assert find(tmp_path, TEST, "ddp", make_environment()) == old
+    assert json.loads(file.read_text())["schema"] == SCHEMA == "pytest-ddpperf/noise/2"
+
+
+def test_a_calibration_is_of_its_own_training_alone() -> None:
+    assert CALIBRATION.of_training("ddp", {"precision": "bf16"})
+    assert not CALIBRATION.of_training("fsdp2", {"precision": "bf16"})
+    assert not CALIBRATION.of_training("ddp", {})
+    assert not replace(CALIBRATION, strategy="", recipe={}).of_training("ddp", {})
+
+
 def test_nothing_to_save_leaves_nothing(tmp_path: Path) -> None:
     assert save(tmp_path / "baselines", TEST, []) == ()
     assert list(tmp_path.iterdir()) == []
@@ -78,6 +111,12 @@ def changed(file: Path, *path: str, value: Any) -> None:
         (("tests", TEST, "ddp", "runs"), 1, f"field tests.{TEST}.ddp.runs: expected a whole number of at least 2"),
         (("tests", TEST, "ddp", "date"), "soon", f"field tests.{TEST}.ddp.date: expected a day such as 2026-01-31"),
         (("tests", TEST, "ddp", "within"), {"sd": "1"}, f"field tests.{TEST}.ddp.within.df: is missing"),
+        (("tests", TEST, "ddp", "strategy"), "", f"field tests.{TEST}.ddp.strategy: is empty"),
+        (
+            ("tests", TEST, "ddp", "recipe"),
+            {"precision": 16},
+            f"field tests.{TEST}.ddp.recipe.precision: expected a text",
+        ),
         (("tests", TEST, "ddp", "surprise"), 1, f"field tests.{TEST}.ddp.surprise: is not known here"),
     ],
 )
@@ -95,9 +134,9 @@ def test_what_is_broken_is_named(
 
 def test_a_newer_file_is_not_read(tmp_path: Path, make_environment: Make) -> None:
     (file,) = save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
-    changed(file, "schema", value="pytest-ddpperf/noise/2")
+    changed(file, "schema", value="pytest-ddpperf/noise/3")
     with pytest.raises(
-        BaselineError, match=r"written by a newer pytest-ddpperf \(noise/2\); this one reads /1: upgrade"
+        BaselineError, match=r"written by a newer pytest-ddpperf \(noise/3\); this one reads /2: upgrade"
     ):
         read(file)
 
