@@ -160,7 +160,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
             "*at perf/test_demo.py:* in test_more",
             f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is this checkout's:*",
             "step_time regressed: *",
-            f"  strategy custom, 2 ranks, gloo, 4 launches x 5 steps; revision {short} (HEAD), side by side, 4+4 *",
+            f"  strategy custom, 2 ranks, gloo, * launches x 5 steps; revision {short} (HEAD), side by side, *+* *",
             f"change: from revision {short} (HEAD), measured in alternating launches",
             f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
             "test_own custom: neither side imported a module from its checkout: *",
@@ -169,7 +169,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert "--ddpperf-save" not in run.stdout.str()
     slower = found["test_slower"]
     assert slower["baseline"] is None
-    assert slower["launches"] == slower["against"]["launches"] == 4
+    assert slower["launches"] == slower["against"]["launches"] >= 4  # more on a busy machine
     assert slower["seconds"] > 0
     modules = slower["against"]["modules"]
     assert set(modules) == {"demo", "demo.training"}

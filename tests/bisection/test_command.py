@@ -94,7 +94,7 @@ def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time regressed: 40.0 ms -> 44.0 ms, +10.0 %" in out
-    assert "% sure: the ends and all probes together may be wrong by 0." in out
+    assert out.endswith("  99 % sure: the ends and all probes together may be wrong by 1 %\n")
 
 
 def test_what_does_not_hold_against_the_commit_before_is_not_found(
@@ -133,7 +133,7 @@ def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they
     told = iter([made.outcome(made.timed(0.1, error=0.02))])
     better = made.outcome(made.timed(0.08, error=0.001)), made.outcome(made.timed(0.0, error=0.001))
     asked = probes(lambda now, then: next(told, better[now < 11 or then >= 11]))
-    assert main(["bisect", "t.py", "--good", "v0"]) in {0, 1}
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
     out = capsys.readouterr().out
     assert "step_time regressed: 40.0 ms -> 43.2 ms, +8.0 %" in out
     assert [one.arguments for one in asked[:2]] == [("t.py",), ("/root/t.py::test_a",)]
