@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.counts import difference_text, quantity_texts
+from pytest_ddpperf.count_changes import change_of
+from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.communication import EXPOSED
+from pytest_ddpperf.metrics.counted import BY_KERNEL, DERIVED
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
 from pytest_ddpperf.records import Environment, Measurement, Series, Spread
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Noise, Result
@@ -111,13 +113,19 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
 def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:
     """A sentence on the counts that fell: no noise explains it, so the baseline no longer guards what was won."""
     fell = [
-        f"{one.series.metric} is {now} per step, {then} in {_base_words(found)}"
+        _fewer_text(one.series, one.baseline, one.note, _base_words(found))
         for one in comparisons
         if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
-        for then, now in [quantity_texts(one.series.metric, [one.baseline, one.series.value])]
     ]
     stale = "" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it"
     return (f"{'; '.join(fell)}{stale}",) if fell else ()
+
+
+def _fewer_text(series: Series, baseline: float, note: str, base: str) -> str:
+    if series.value == baseline:  # it fell in what it is made of
+        return f"{series.metric}: {note}"
+    then, now = quantity_texts(series.metric, [baseline, series.value])
+    return f"{series.metric} is {now} per step, {then} in {base}"
 
 
 def near_misses(found: Found) -> tuple[str, ...]:
@@ -183,7 +191,7 @@ def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
 
 
 def compare_counted(series: Series, measurement: Measurement, found: Found) -> Comparison:
-    """The judgement on a count: equal, more (regressed) or less (improved), whatever machine it was counted on."""
+    """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
     base, now = found.counted, measurement.counts
     then = None if base is None else base.counts
     rules = Rules(0.0, 0.0)
@@ -194,15 +202,12 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
     if series.metric not in then.totals:
         return _unjudged(series, rules, Verdict.NEW, f"{_base_words(found)} does not have this metric")
     value = then.totals[series.metric]
-    verdict, note = Verdict.UNCHANGED, ""
-    if series.value != value:
-        verdict = Verdict.REGRESSED if series.value > value else Verdict.IMPROVED
-        note = "; ".join(difference_text(series.metric, then, now))
-    if found.counted_differs:
-        verdict, note = Verdict.INCOMPATIBLE, f"the baseline is not comparable: {', '.join(found.counted_differs)}"
-    unstable = now.unstable.get(series.metric) or then.unstable.get(series.metric)
-    if unstable:
-        note = f"not the same in every step, so not compared exactly: {unstable}"
+    became = change_of(series.metric, then, now)
+    verdict, note = became.verdict, became.note
+    differs = (*found.counted_differs, *(found.kernels_differ if series.metric in BY_KERNEL else ()))
+    if differs:
+        verdict = Verdict.INCOMPATIBLE
+        note = f"the baseline is not comparable: {', '.join(differs)}" if became.gated else note
     return Comparison(
         series=series,
         baseline=value,
@@ -211,7 +216,7 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
         tolerance=0.0,
         mde=0.0,
         verdict=verdict,
-        gated=series.gated and not unstable,
+        gated=series.metric not in DERIVED and became.gated,
         note=note,
     )
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.units import format_count, format_difference, format_values
+from pytest_ddpperf.units import format_count, format_difference, format_number, format_values
 
 UNITS: Mapping[str, str] = {
     "collective_calls": "1",
@@ -50,9 +50,11 @@ class Counts:
 
     Attributes:
         totals: by metric (``UNITS`` has all their names), for one step: one call of the function that is measured.
+            Where only several steps together do the same again, the mean of these, and of memory the most.
         details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
             to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
-        unstable: metrics that cannot be compared exactly because two steps differed in them, and in what.
+        unstable: metrics that cannot be compared exactly because two steps differed in them, and in what; ``totals``
+            and ``details`` have the step with the most.
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
     """
 
@@ -96,6 +98,13 @@ def merged(ranks: Sequence[Counts]) -> Counts:
     return Counts(totals, details, unstable, by_rank)
 
 
+def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
+    """A metric's totals then and now, by rank; empty where all ranks do the same, now and then."""
+    number = max(len(counts.by_rank.get(metric, ())) for counts in (then, now))
+    before, after = (counts.by_rank.get(metric) or (counts.totals[metric],) * number for counts in (then, now))
+    return list(zip(before, after, strict=False))  # of other world sizes, those that both have
+
+
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
 
@@ -105,7 +114,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         return [] if metric not in {*then.totals, *now.totals} else [_only_one(metric, then, now)]
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     if metric == "ddp_buckets":
-        return _bucket_text(before, after)
+        return _bucket_text(before, after) + _rank_text(metric, then, now)
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
@@ -132,22 +141,28 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, a line each.
+    """What is not as expected, a line each. What is not the same in every step is never as expected.
 
     Args:
         counts: of the group.
         collectives: calls by collective, all that there may be; None for whatever there is.
         totals: by metric.
     """
-    lines = []
+    asked = [*(["collective_calls"] if collectives is not None else []), *totals]
+    lines = [
+        f"expected {metric} to be the same in every step: {counts.unstable[metric]}"
+        for metric in asked
+        if metric in counts.unstable
+    ]
     calls = counts.details.get("collective_calls", {})
     for name in sorted({*collectives, *calls} if collectives is not None else ()):
         wanted, found = (collectives or {}).get(name, 0), calls.get(name, 0)
-        if wanted != found:
-            lines.append(f"expected {format_count(int(wanted), f'{name} call')} per step, counted {found:,.0f}")
+        if wanted != found and "collective_calls" not in counts.unstable:
+            calls_text = f"{format_number(wanted)} {name} call{'' if wanted == 1 else 's'}"
+            lines.append(f"expected {calls_text} per step, counted {format_number(found)}")
     for metric, wanted in totals.items():
         found = counts.totals[metric]
-        if wanted != found:
+        if wanted != found and metric not in counts.unstable:
             want, got = quantity_texts(metric, [wanted, found])
             made = ", ".join(
                 f"{name} {text}"
@@ -188,17 +203,23 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]
-    same = then.details.get(other, {}).get(name) == now.details.get(other, {}).get(name)
-    return f", {noun} unchanged" if same else ""
+    before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
+    return f", {noun} unchanged" if before is not None and before == after else ""
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     if before == after:
         return []
-    count = f"{len(before)} -> {format_count(len(after), 'bucket')}"
-    if len(before) == len(after):
-        count = f"{format_count(len(after), 'bucket')} as before"
-    return [f"{count}, {_layout(before)} -> {_layout(after)}"]
+    if len(before) != len(after):
+        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {_layout(before)} -> {_layout(after)}"]
+    count = f"{format_count(len(after), 'bucket')} as before"
+    layouts = _layout(before), _layout(after)
+    if layouts[0] != layouts[1] and len(after) <= _SHOWN:
+        return [f"{count}, {layouts[0]} -> {layouts[1]}"]
+    changed = [name for name in after if before.get(name) != after[name]]
+    told = [f"{name} {' -> '.join(_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:_SHOWN]]
+    more = [f"{len(changed) - _SHOWN} more"] if len(changed) > _SHOWN else []
+    return [f"{count}, {', '.join([*told, *more])}"]
 
 
 def _layout(buckets: Mapping[str, float]) -> str:
@@ -211,30 +232,34 @@ def _layout(buckets: Mapping[str, float]) -> str:
 
 
 def _rank_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Where ranks differ, and not as they did then."""
-    ranks = now.by_rank.get(metric)
-    if not ranks or ranks == then.by_rank.get(metric):
-        return []
-    return [f"ranks differ: {', '.join(_texts(UNITS.get(metric, '1'), ranks))}"]
+    """The ranks that changed, where not all do the same, now or then."""
+    changed = [
+        f"rank {rank} {_change(metric, before, after)}"
+        for rank, (before, after) in enumerate(on_ranks(metric, then, now))
+        if before != after
+    ]
+    more = [f"and {format_count(len(changed) - _SHOWN, 'more rank')}"] if len(changed) > _SHOWN else []
+    return [*changed[:_SHOWN], *more]
 
 
 def _difference(unit: str, difference: float) -> str:
-    if unit == "1":
-        return f"{difference:+,.0f}"
-    if unit == "FLOP":
-        return f"{'+' if difference > 0 else '-'}{_texts(unit, [abs(difference)])[0]}"
-    return format_difference(difference, unit)
+    if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
+        return format_difference(difference, unit)
+    size = _texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
+    return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
 
 
 def _texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Values in one scale; to the last byte where that would hide that they differ."""
+    """Values in one scale; to the last byte, or the last digit, where that would hide that they differ."""
     values = list(values)
-    if unit == "1":
-        return [f"{value:,.0f}" for value in values]
-    texts = list(format_values(values, unit)) if unit == "B" else _flop_texts(values)
-    if len(set(texts)) < len(set(values)):
-        return [f"{value:,.0f} {unit}" for value in values]
-    return texts
+    plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
+    texts = plain
+    if unit != "1":
+        texts = list(format_values(values, unit)) if unit == "B" else _flop_texts(values)
+    for choice in (texts, plain):
+        if len(set(choice)) == len(set(values)):
+            return choice
+    return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
 
 
 def _flop_texts(values: Sequence[float]) -> list[str]:

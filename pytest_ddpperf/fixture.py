@@ -198,10 +198,10 @@ class Ddpperf:
         self,
         measurement: Measurement | None = None,
         *,
-        collectives: Mapping[str, int] | None = None,
+        collectives: Mapping[str, float] | None = None,
         **totals: float,
     ) -> None:
-        """Fails the test unless a step does exactly this often what is named; all counts are per optimizer step.
+        """Fails the test unless every step does exactly this often what is named; all counts are per optimizer step.
 
         Args:
             measurement: whose counts (default: those of all that the last call of this test measured).
@@ -209,7 +209,7 @@ class Ddpperf:
             totals: any other count: ``flops=...``, ``optimizer_steps=1``, ``synchronisations=0``.
 
         Raises:
-            UnexpectedCount: something was counted differently.
+            UnexpectedCount: something was counted differently, or not the same in every step.
             SettingError: there is no such count, or nothing was counted.
         """
         __tracebackhide__ = True

@@ -150,7 +150,8 @@ class Found:
     comparable.
 
     Counts need less to be comparable: ``counted`` is the record to hold them against, of any machine, and
-    ``counted_differs`` what stands against that.
+    ``counted_differs`` what stands against that; ``kernels_differ`` stands against those alone that depend on which
+    kernels torch picks.
     """
 
     record: BaselineRecord | None
@@ -158,6 +159,7 @@ class Found:
     differs: tuple[str, ...] = ()
     counted: BaselineRecord | None = None
     counted_differs: tuple[str, ...] = ()
+    kernels_differ: tuple[str, ...] = ()
     counterpart: Counterpart | None = None  # where the record is the other side of this very run
     alike: tuple[str, ...] = ()  # where there is none: records of the same test that differ in options alone
     noise: Noise | None = None  # learned for this benchmark on this kind of machine; None where nothing was

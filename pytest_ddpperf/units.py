@@ -74,6 +74,11 @@ def significant(value: float) -> str:
     return f"{_rounded(value, decimals):.{decimals}f}"
 
 
+def format_number(value: float) -> str:
+    """A plain number, such as that of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
+    return f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
 def format_value(value: float, unit: str) -> str:
     """A quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``.
 

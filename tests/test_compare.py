@@ -374,7 +374,7 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
     stale = "collective_calls is 1 per step, 2 in the baseline: the baseline is stale, --ddpperf-save renews it"
     assert (stale in result.findings) == (verdict is Verdict.IMPROVED)
     if verdict is Verdict.REGRESSED:
-        assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1), bytes unchanged"
+        assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1)"
 
 
 def test_counts_that_fell_are_told_in_one_sentence() -> None:
@@ -384,6 +384,44 @@ def test_counts_that_fell_are_told_in_one_sentence() -> None:
             "collective_calls is 1 per step, 2 in the baseline; flops is 8 FLOP per step, 10 FLOP in the baseline: "
             "the baseline is stale, --ddpperf-save renews it"
         ),
+    )
+
+
+def made_of(metric: str, total: float, **parts: float) -> Counts:
+    return Counts({metric: total}, {metric: parts}, {})
+
+
+def test_as_many_calls_of_another_collective_are_a_regression() -> None:
+    result = counted(made_of("collective_calls", 1.0, broadcast=1.0), made_of("collective_calls", 1.0, all_reduce=1.0))
+    assert (result.verdict, result["collective_calls"].change) == (Verdict.REGRESSED, 0.0)
+    assert result["collective_calls"].note == (
+        "all_reduce 1 -> 0 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
+    )
+
+
+def test_buckets_that_are_laid_out_otherwise_are_a_regression_and_smaller_ones_are_not() -> None:
+    then = made_of("ddp_buckets", 2.0, **{"bucket 0": 2.0**20, "bucket 1": 4 * 2.0**20})
+    moved = made_of("ddp_buckets", 2.0, **{"bucket 0": 3 * 2.0**20, "bucket 1": 2 * 2.0**20})
+    told = counted(moved, then)["ddp_buckets"]
+    assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
+    assert told.note == "2 buckets as before, 1.00 MiB + 4.00 MiB -> 3.00 MiB + 2.00 MiB"
+
+    smaller = made_of("ddp_buckets", 2.0, **{"bucket 0": 2.0**20, "bucket 1": 2 * 2.0**20})
+    assert counted(smaller, then).findings == (
+        (
+            "ddp_buckets: 2 buckets as before, 1.00 MiB + 4.00 MiB -> 1.00 MiB + 2.00 MiB: "
+            "the baseline is stale, --ddpperf-save renews it"
+        ),
+    )
+
+
+def test_a_rank_that_does_more_is_a_regression_and_named() -> None:
+    then = replace(counts(operators=3.0), by_rank={"operators": (3.0, 0.0)})
+    now = replace(counts(operators=3.0), by_rank={"operators": (3.0, 2.0)})
+    told = counted(now, then)["operators"]
+    assert (told.verdict, told.note) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
+    assert counted(then, now).findings == (
+        "operators: rank 1 2 -> 0 per step (-2): the baseline is stale, --ddpperf-save renews it",
     )
 
 
@@ -402,15 +440,57 @@ def test_counts_of_another_torch_are_not_comparable() -> None:
     assert result["flops"].note == "the baseline is not comparable: torch 2.11 -> 2.13"
 
 
+def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
+    then = replace(stored(), counts=counts(operators=3.0, kernel_launches=5.0, collective_calls=1.0))
+    base = Found(None, "no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",))
+
+    def against(now: Counts) -> Result:
+        return judged(replace(measured(), counts=now, series=counted_series(now), launches=()), base)
+
+    result = against(counts(operators=3.0, kernel_launches=6.0, collective_calls=1.0))
+    verdicts = {one.series.metric: one.verdict for one in result.comparisons}
+    assert verdicts == {
+        "operators": Verdict.INCOMPATIBLE,
+        "kernel_launches": Verdict.INCOMPATIBLE,
+        "collective_calls": Verdict.UNCHANGED,
+    }
+    assert result["operators"].note == "the baseline is not comparable: GPU NVIDIA A100 -> NVIDIA H200"
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert against(counts(operators=3.0, kernel_launches=5.0, collective_calls=2.0)).verdict is Verdict.REGRESSED
+
+
 def test_counts_without_a_baseline_are_new() -> None:
     assert counted(counts(flops=11.0), None).verdict is Verdict.NEW
 
 
-def test_a_count_that_is_not_the_same_in_every_step_is_not_gated() -> None:
-    now = replace(counts(operators=11.0, flops=10.0), unstable={"operators": "add 3, then 4"})
-    result = counted(now, counts(operators=10.0, flops=10.0))
+RESTLESS = {"operators": "part 9 in one step, 10 in the next"}
+
+
+@pytest.mark.parametrize(
+    ("most", "unstable_then"), [(10.0, {}), (9.0, {}), (11.0, RESTLESS)], ids=["as before", "less", "as restless"]
+)
+def test_a_count_that_is_not_the_same_in_every_step_is_not_gated(most: float, unstable_then: dict[str, str]) -> None:
+    now = replace(counts(operators=most, flops=10.0), unstable=RESTLESS)
+    result = counted(now, replace(counts(operators=10.0, flops=10.0), unstable=unstable_then))
     assert result.verdict is Verdict.UNCHANGED
-    assert result["operators"].note == "not the same in every step, so not compared exactly: add 3, then 4"
+    assert not result["operators"].gated
+    assert result["operators"].note == (
+        "not the same in every step, so not compared exactly: part 9 in one step, 10 in the next"
+    )
+
+
+def test_a_count_that_became_unstable_and_more_is_a_regression() -> None:
+    now = replace(counts(operators=11.0, flops=10.0), unstable={"operators": "part 10 in one step, 11 in the next"})
+    result = counted(now, counts(operators=10.0, flops=10.0))
+    assert (result.verdict, result["operators"].gated) == (Verdict.REGRESSED, True)
+    assert result["operators"].note == (
+        "part 10 -> 11 per step (+1); no longer the same in every step: part 10 in one step, 11 in the next"
+    )
+
+
+def test_derived_counts_are_not_judged_twice() -> None:
+    now = replace(counts(flops_forward=11.0), unstable={"flops_forward": "part 10 in one step, 11 in the next"})
+    assert not counted(now, counts(flops_forward=10.0))["flops_forward"].gated
 
 
 def beside(*metrics: Series, then: Counts | None = None) -> Found:

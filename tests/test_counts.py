@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_ddpperf.counts import COLLECTIVES, Counts, difference_text, merged, misnamed
+from pytest_ddpperf.counts import COLLECTIVES, Counts, difference_text, merged, misnamed, unexpected
 
 MIB = 2.0**20
 
@@ -97,6 +97,18 @@ def test_what_is_unstable_on_one_rank_is_unstable_with_its_name() -> None:
             ["item 0 -> 2 waits for the device per step (+2)"],
         ),
         ("operators", {"operators": {"aten.mm": 3.0}}, {"operators": {"aten.mm": 3.0}}, []),
+        (  # as where several steps belong together
+            "collective_calls",
+            {"collective_calls": {"all_reduce": 0.25}},
+            {"collective_calls": {"all_reduce": 0.5}},
+            ["all_reduce 0.25 -> 0.5 calls per step (+0.25)"],
+        ),
+        (
+            "collective_bytes",
+            {"collective_bytes": {"all_reduce": 4 * MIB + 1 / 3}},
+            {"collective_bytes": {"all_reduce": 4 * MIB}},
+            ["all_reduce 4,194,304.333 B -> 4,194,304 B per step (-0.333 B)"],
+        ),
     ],
 )
 def test_a_change_is_spelled_out(
@@ -127,6 +139,23 @@ def test_buckets_are_told_by_number_and_size() -> None:
     ]
 
 
+def test_of_many_buckets_as_many_as_before_those_that_changed_are_told() -> None:
+    seven = counts({"ddp_buckets": {f"bucket {number}": 25 * MIB for number in range(7)}}, ddp_buckets=7.0)
+    parts = {**seven.details["ddp_buckets"], "bucket 2": 20 * MIB, "bucket 3": 30 * MIB}
+    assert difference_text("ddp_buckets", seven, counts({"ddp_buckets": parts}, ddp_buckets=7.0)) == [
+        "7 buckets as before, bucket 2 25.0 MiB -> 20.0 MiB, bucket 3 25.0 MiB -> 30.0 MiB"
+    ]
+    half = counts({"ddp_buckets": {f"bucket {number}": 12 * MIB for number in range(7)}}, ddp_buckets=7.0)
+    (line,) = difference_text("ddp_buckets", seven, half)
+    assert line.endswith("bucket 4 25.0 MiB -> 12.0 MiB, 2 more")
+
+
+def test_a_bucket_that_changed_by_four_bytes_is_told_to_the_byte() -> None:
+    then = counts({"ddp_buckets": {"bucket 0": 4 * MIB}}, ddp_buckets=1.0)
+    now = counts({"ddp_buckets": {"bucket 0": 4 * MIB + 4}}, ddp_buckets=1.0)
+    assert difference_text("ddp_buckets", then, now) == ["1 bucket as before, bucket 0 4,194,304 B -> 4,194,308 B"]
+
+
 def test_a_metric_that_only_one_side_has_is_said_to_be_so() -> None:
     with_it, without = counts({"kernel_launches": {"gemm": 3.0}}), counts({})
     assert difference_text("kernel_launches", without, with_it) == [
@@ -153,11 +182,53 @@ def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
     assert found == "there is no count collective; did you mean collectives? There are collective_calls, flops"
 
 
-def test_ranks_that_have_come_to_differ_are_told() -> None:
-    then = counts({"operators": {"aten.mm": 3.0}})
-    now = merged([then, counts({"operators": {"aten.mm": 4.0}})])
-    assert difference_text("operators", then, now) == ["aten.mm 3 -> 4 per step (+1)", "ranks differ: 3, 4"]
-    assert difference_text("operators", now, now) == []
+def test_what_is_as_expected_gives_no_line() -> None:
+    found = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
+    assert unexpected(found, {"all_reduce": 3}, {"optimizer_steps": 1}) == []
+    assert unexpected(found, {"all_reduce": 2}, {"optimizer_steps": 2}) == [
+        "expected 2 all_reduce calls per step, counted 3",
+        "expected optimizer_steps 2 per step, counted 1 (SGD 1)",
+    ]
+
+
+def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
+    """Though the step with the most does what is expected; what nobody asked for may differ."""
+    reason = "all_reduce 2 in one step, 3 in the next"
+    restless = {"collective_calls": reason, "operators": "aten.mm 1 in one step, 2 in the next"}
+    found = counts({"collective_calls": {"all_reduce": 3.0}, "operators": {"aten.mm": 2.0}}, restless)
+    told = [f"expected collective_calls to be the same in every step: {reason}"]
+    assert unexpected(found, {"all_reduce": 3}, {}) == told
+    assert unexpected(found, None, {"collective_calls": 2}) == told
+    assert unexpected(found, None, {}) == []
+
+
+def on_two(first: float, second: float) -> Counts:
+    return merged([counts({"operators": {"aten.mm": times}}) for times in (first, second)])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ((3, 3), (3, 4), ["aten.mm 3 -> 4 per step (+1)", "rank 1 3 -> 4 per step (+1)"]),
+        ((3, 0), (3, 2), ["rank 1 0 -> 2 per step (+2)"]),  # the largest is as before
+        ((3, 0), (3, 3), ["rank 1 0 -> 3 per step (+3)"]),  # as it is on both now
+        ((3, 0), (0, 3), ["rank 0 3 -> 0 per step (-3)", "rank 1 0 -> 3 per step (+3)"]),
+        ((3, 4), (3, 4), []),
+    ],
+)
+def test_ranks_that_changed_are_told_where_they_are_not_alike(
+    then: tuple[float, float], now: tuple[float, float], expected: list[str]
+) -> None:
+    assert difference_text("operators", on_two(*then), on_two(*now)) == expected
+
+
+def test_of_many_ranks_some_are_told() -> None:
+    def ranks(times: float) -> Counts:
+        return merged([counts({"operators": {"aten.mm": times * rank}}) for rank in range(1, 9)])
+
+    lines = difference_text("operators", ranks(1), ranks(2))
+    assert lines[1] == "rank 0 1 -> 2 per step (+1)"
+    assert lines[6:] == ["and 3 more ranks"]
 
 
 def test_shown_in_a_prompt_it_is_a_line_of_what_tells_most() -> None:

@@ -6,6 +6,7 @@ from pytest_ddpperf.units import (
     format_change,
     format_count,
     format_difference,
+    format_number,
     format_percent,
     format_value,
     format_values,
@@ -76,3 +77,11 @@ def test_difference_has_a_sign(difference: float, unit: str, text: str) -> None:
 )
 def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
     assert format_count(number, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (5.0, "5"), (1234567.0, "1,234,567"), (0.25, "0.25"), (1 / 3, "0.333")],
+)
+def test_plain_numbers(value: float, text: str) -> None:
+    assert format_number(value) == text

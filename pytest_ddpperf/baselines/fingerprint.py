@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_ddpperf.baselines.machine import MachineFacts
 from pytest_ddpperf.baselines.naming import digest
@@ -99,20 +99,23 @@ def environment_key(env: Environment) -> str:
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """The keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``."""
-    left, right = _facts(a), _facts(b)
-    return tuple(
-        f"{label} {_shown(a, name)} -> {_shown(b, name)}"
-        for name, label in _LABELS.items()
-        if left[name] != right[name]
-    )
+    return _differences(a, b, _LABELS)
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Those of the facts that differ which counts depend on: the machine is not among them."""
+    """Those of the facts that differ which all counts depend on: the machine is not among them."""
+    return _differences(a, b, ("device", "backend", "world_size", "torch"))
+
+
+def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
+    """Those of the facts that differ by which kernels are picked on GPUs; none on the CPU."""
+    return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
+
+
+def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[str, ...]:
+    left, right = _facts(a), _facts(b)
     return tuple(
-        f"{_LABELS[name]} {_shown(a, name)} -> {_shown(b, name)}"
-        for name in ("device", "backend", "world_size", "torch")
-        if getattr(a, name) != getattr(b, name)
+        f"{_LABELS[name]} {_shown(a, name)} -> {_shown(b, name)}" for name in names if left[name] != right[name]
     )
 
 

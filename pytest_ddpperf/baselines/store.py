@@ -5,19 +5,27 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.baselines.fields import CURE
-from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key
+from pytest_ddpperf.baselines.fingerprint import (
+    counted_differences,
+    differences,
+    environment_key,
+    kernel_differences,
+)
 from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
-from pytest_ddpperf.counts import quantity_texts
+from pytest_ddpperf.count_changes import verdict_of
+from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records import Environment, Series
 from pytest_ddpperf.results import BaselineRecord, Found
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values
+from pytest_ddpperf.verdict import Verdict
 
 
 class Store:
@@ -60,21 +68,13 @@ class Store:
             for record in self._records(test, key)
             if record.name == name
         ]
-        counted = min(
-            (
-                (counted_differences(record.environment, environment), len(differs), key, record)
-                for differs, key, record in others
-                if record.counts is not None
-            ),
-            key=lambda other: (len(other[0]), *other[1:3]),
-            default=((), 0, "", None),
-        )
+        nearest = _nearest_counted([record for _, _, record in others if record.counts is not None], environment)
         if mine is not None:
-            return Found(mine, own, counted=counted[3], counted_differs=counted[0])
+            return replace(nearest, record=mine, origin=own)
         if not others:
             return Found(None, f"no baseline for {name} of {test} in {self.folder}")
         differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
-        return Found(record, key, differs, counted[3], counted[0])
+        return replace(nearest, record=record, origin=key, differs=differs)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
         """All records of a test, of all environments.
@@ -193,30 +193,59 @@ class Store:
                 )
 
 
+def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> Found:
+    """Which of the records of other environments counts are held against, and what stands against it."""
+    ranked = [
+        Found(
+            None,
+            environment_key(record.environment),
+            counted=record,
+            counted_differs=counted_differences(record.environment, environment),
+            kernels_differ=kernel_differences(record.environment, environment),
+        )
+        for record in sorted(records, key=lambda one: len(differences(one.environment, environment)))
+    ]
+    return min(ranked, key=lambda one: (len(one.counted_differs), len(one.kernels_differ)), default=Found(None, ""))
+
+
 def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
     """What a reviewer of the file needs to know: gated metrics one by one, and of the counts those that changed."""
     before = {series.metric: series for series in old.series} if old else {}
     replaced = "" if old is None else f", replacing that of {old.date}"
     gated = [(before.get(series.metric), series) for series in new.series if series.gated]
     added = sum(series.scale == "exact" and was is None for was, series in gated)
-    kept = sum(series.scale == "exact" and was is not None and was.value == series.value for was, series in gated)
+    counted = {
+        series.metric: _count_change(was, series, old, new)
+        for was, series in gated
+        if series.scale == "exact" and was is not None
+    }
+    kept = sum(not change for change in counted.values())
     return [
         f"{file}: {new.name}{replaced}",
         *(
-            f"  {series.metric} {_change(was, series)}"
+            f"  {series.metric} {counted.get(series.metric) or _change(was, series)}"
             for was, series in gated
-            if series.scale != "exact" or (was is not None and was.value != series.value)
+            if series.scale != "exact" or counted.get(series.metric)
         ),
         *([f"  {format_count(added, 'count')} new"] if added else []),
         *([f"  {format_count(kept, 'count')} as before"] if kept else []),
     ]
 
 
+def _count_change(was: Series, series: Series, old: BaselineRecord | None, new: BaselineRecord) -> str:
+    """What became of a count; empty for nothing."""
+    if was.value != series.value:
+        return " -> ".join(quantity_texts(series.metric, (was.value, series.value)))
+    if old is None or old.counts is None or new.counts is None:
+        return ""
+    if verdict_of(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
+        return ""
+    return "; ".join(difference_text(series.metric, old.counts, new.counts))
+
+
 def _change(old: Series | None, new: Series) -> str:
     if old is None or old.unit != new.unit:
         return f"new: {format_value(new.value, new.unit)}"
-    if new.scale == "exact":
-        return " -> ".join(quantity_texts(new.metric, (old.value, new.value)))
     if new.scale == "ratio" and old.value > 0:
         change = format_change(new.value / old.value - 1)
     else:

@@ -129,4 +129,6 @@ class Hunt:
 
 def told_text(comparison: Comparison) -> str:
     """What a comparison says, without its verdict: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3`` of a count."""
+    if comparison.series.scale == "exact" and comparison.note and comparison.series.value == comparison.baseline:
+        return f"{comparison.note},"
     return f"{values_text(comparison)} per step," if comparison.series.scale == "exact" else change_text(comparison)

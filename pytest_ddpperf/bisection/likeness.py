@@ -14,6 +14,7 @@ from typing import Literal
 from pytest_ddpperf.results import Comparison
 from pytest_ddpperf.stats.intervals import t_quantile
 from pytest_ddpperf.stats.verdict import LOOKS_IN_ROUNDS
+from pytest_ddpperf.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def shift_of(comparison: Comparison) -> Shift | None:
     if change is None:
         return None
     if comparison.series.scale == "exact":
-        return Shift(sign * change, 0.0, math.inf)
+        return Shift(_count_shift(comparison, sign * change), 0.0, math.inf)
     if interval is None:
         return None
     low, high = interval.low, interval.high
@@ -54,6 +55,11 @@ def shift_of(comparison: Comparison) -> Shift | None:
         change, low, high = math.log1p(change), math.log1p(low), math.log1p(high)
     error = (high - low) / 2 / t_quantile(0.5 + interval.confidence / 2, comparison.df)
     return Shift(sign * change, error, comparison.df)
+
+
+def _count_shift(comparison: Comparison, worsening: float) -> float:
+    """That of the total; of a count that is worse though its total is not, one."""
+    return 1.0 if comparison.verdict is Verdict.REGRESSED and worsening <= 0 else worsening
 
 
 def likeness(commit: Shift, bad: Shift) -> Likeness:

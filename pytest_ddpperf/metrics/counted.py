@@ -8,6 +8,9 @@ from pytest_ddpperf.records import Series
 DERIVED = frozenset({"collective_send_bytes", "flops_forward", "flops_backward"})
 """Counts that move with others: shown, and not judged twice."""
 
+BY_KERNEL = frozenset({"kernel_launches", "device_copies", "operators"})
+"""Counts that depend on which kernels torch picks, on GPUs by their model and the version of CUDA."""
+
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
     """A series for each metric that was counted, in the order of ``UNITS``; unstable ones are not gated."""

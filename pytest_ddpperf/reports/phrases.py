@@ -123,7 +123,8 @@ def note_text(comparison: Comparison) -> str:
 def _count_text(comparison: Comparison) -> str:
     """A count with what its change is made of: said once where that is one thing with the same numbers."""
     head, values = f"{comparison.series.metric} {comparison.verdict.value}, counted", values_text(comparison)
-    if f" {values} " in comparison.note:
+    as_many = comparison.series.value == comparison.baseline  # of something else, or on another rank
+    if comparison.note and (as_many or f" {values} " in comparison.note):
         return f"{head}: {comparison.note}"
     return f"{head}: {values} per step" + (f"; {comparison.note}" if comparison.note else "")
 

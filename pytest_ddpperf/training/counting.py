@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.loop import LaunchJob
 
 
+LEAST_WARMUP = 2  # DDP lays its buckets out anew after the first step
+
+
 def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
-    """What one step of the job does on this rank; the job's plan is not looked at.
+    """What one step of the job does on this rank after the warm-up, as those that are timed; their number is not asked.
 
     Raises:
         WorkloadError: the subject does not keep its contract.
@@ -23,6 +26,7 @@ def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
 
     step = build_step(ctx, job)
     try:
-        return count_step(step.run, Countable(ctx.device, step.modules, step.optimizers))
+        subject = Countable(ctx.device, step.modules, step.optimizers, step.work_period)
+        return count_step(step.run, subject, warmup=max(LEAST_WARMUP, job.plan.warmup))
     finally:
         step.close()

@@ -60,7 +60,8 @@ class Step:
         skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
         data: where a workload's batches come from.
         seams: what a diagnosed pass can watch to tell its phases apart.
-        period: after how many steps what is done repeats on all ranks; the same on each of them.
+        period: after how many steps what is done repeats on all ranks, and the times of loading data; the same on each.
+        work_period: the same without the loading, which runs ahead of the steps.
         modules: what is trained, where that is known. ``optimizers`` likewise.
         local: how it is run without the other ranks' gradients; None where nobody knows.
     """
@@ -74,6 +75,7 @@ class Step:
     modules: Sequence[nn.Module] = ()
     optimizers: Sequence[torch.optim.Optimizer] = ()
     period: int = 1
+    work_period: int = 1
     seams: Sequence[Seam] = ()
     local: Local | None = None
 
@@ -109,6 +111,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],
         period=_period_of_all(math.lcm(trainer.parallel.period, data.burst), ctx.device),
+        work_period=trainer.parallel.period,
         seams=_seams(trainer, data, job.settings),
         local=_local(trainer, run, job.settings),
     )

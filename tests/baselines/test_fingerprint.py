@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.fingerprint import differences, environment, environment_key
+from pytest_ddpperf.baselines.fingerprint import (
+    counted_differences,
+    differences,
+    environment,
+    environment_key,
+    kernel_differences,
+)
 from pytest_ddpperf.baselines.machine import MachineFacts
 from pytest_ddpperf.records import Environment
 
@@ -127,3 +133,21 @@ def test_difference_of_machines(make_environment: Make) -> None:
     )
     xeon = make_environment(cpu_model="Intel Xeon", device_model="Intel Xeon")
     assert differences(make_environment(), xeon) == ("CPU AMD EPYC -> Intel Xeon",)
+
+
+def test_counts_depend_on_no_machine_and_kernels_on_the_gpu(make_environment: Make) -> None:
+    gpu = make_environment(device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
+    other = dataclasses.replace(
+        gpu, device_model="NVIDIA A100", device_count=4, cpu_model="Intel", cores=64, cuda="12.8"
+    )
+    assert counted_differences(gpu, other) == ()
+    assert kernel_differences(gpu, other) == ("GPU NVIDIA H200 -> NVIDIA A100", "CUDA 13.0 -> 12.8")
+    assert kernel_differences(gpu, dataclasses.replace(other, device_model="Nvidia  H200", cuda="13.0")) == ()
+    assert counted_differences(gpu, dataclasses.replace(other, backend="gloo", world_size=4, torch="2.14")) == (
+        "backend nccl -> gloo",
+        "world size 2 -> 4",
+        "torch 2.13 -> 2.14",
+    )
+    cpu = make_environment(cuda="13.0")  # torch was built for it, and there is no GPU
+    assert kernel_differences(make_environment(cpu_model="Intel"), cpu) == ()
+    assert kernel_differences(cpu, gpu) == ()  # that the device is another one says enough

@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,30 @@ def test_saving_tells_what_changed(store: Store, make_record: Make) -> None:
     )
 
 
+def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make_record: Make) -> None:
+    """Though the one of another GPU differs in fewer facts."""
+    here = make_record().environment
+    gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
+    counts = Counts({"operators": 3.0}, {}, {})
+    other_gpu, other_host = (
+        make_record(environment=environment, series=counted_series(counts), counts=counts)
+        for environment in (
+            replace(gpu, device_model="NVIDIA A100"),
+            replace(gpu, cpu_model="Intel Xeon", cores=64, threads=4),
+        )
+    )
+    store.save(TEST, [other_gpu])
+    alone = store.find(TEST, other_gpu.name, gpu)
+    assert (alone.counted_differs, alone.kernels_differ) == ((), ("GPU NVIDIA A100 -> NVIDIA H200",))
+    store.save(TEST, [other_host])
+    both = store.find(TEST, other_gpu.name, gpu)
+    assert both.record is not None
+    assert both.record.environment.device_model == "NVIDIA A100"
+    assert both.counted is not None
+    assert both.counted.environment.cores == 64
+    assert (both.counted_differs, both.kernels_differ) == ((), ())
+
+
 def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Make) -> None:
     def counted(**totals: float) -> BaselineRecord:
         counts = Counts(totals, {}, {})
@@ -110,6 +135,18 @@ def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Ma
     store.save(TEST, [counted(collective_calls=3, flops=1e9)])
     changes = store.save(TEST, [counted(collective_calls=4, flops=1e9, operators=20)])
     assert changes[1:] == ("  collective_calls 3 -> 4", "  1 count new", "  1 count as before")
+
+
+def test_of_counts_saving_tells_those_that_are_made_of_something_else(store: Store, make_record: Make) -> None:
+    def counted(**parts: float) -> BaselineRecord:
+        counts = Counts({"collective_calls": 2.0}, {"collective_calls": parts}, {})
+        return make_record(series=counted_series(counts), counts=counts)
+
+    store.save(TEST, [counted(all_reduce=2.0)])
+    changes = store.save(TEST, [counted(all_reduce=1.0, broadcast=1.0)])
+    assert changes[1] == (
+        "  collective_calls all_reduce 2 -> 1 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
+    )
 
 
 def test_two_records_of_one_name_are_refused(store: Store, make_record: Make) -> None:

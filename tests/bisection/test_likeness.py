@@ -50,6 +50,8 @@ def test_where_more_is_better_a_fall_is_a_worsening() -> None:
 def test_the_shift_of_a_count_has_no_error() -> None:
     counted = replace(COMPARISON, series=replace(SERIES, scale="exact"), change=2.0, change_interval=None)
     assert shift_of(counted) == Shift(2.0, 0.0, math.inf)
+    assert shift_of(replace(counted, change=0.0)) == Shift(1.0, 0.0, math.inf)  # as much of something else
+    assert shift_of(replace(counted, change=0.0, verdict=Verdict.UNCHANGED)) == Shift(0.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize("change", [None, 0.25])

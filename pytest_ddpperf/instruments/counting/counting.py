@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.counting.touched import Touched, gradients_of
+from pytest_ddpperf.units import format_number
 
 _ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
+_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
 
 Details = dict[str, dict[str, float]]
 
@@ -33,38 +36,45 @@ class Countable:
         device: where it is trained.
         modules: its models, where known; others are found as they run.
         optimizers: likewise.
+        period: after how many steps it does the same again.
     """
 
     device: torch.device
     modules: Sequence[nn.Module] = ()
     optimizers: Sequence[torch.optim.Optimizer] = ()
+    period: int = 1
 
 
-def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, steps: int = 2) -> Counts:
+def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
     """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
 
-    Runs ``warmup`` steps as they are, two under the counters, which get to know the tensors that outlive a step, and
-    ``steps`` that count; on CUDA as many again under the profiler. All ranks have to call it together, with the same
-    numbers. What ``steps`` differ in is named in ``unstable``, and its value is the last one's.
+    Runs ``warmup`` steps as they are, some under the counters, which get to know the tensors that outlive a step, and
+    ``periods`` that count, each of one step or of as many as it takes until all begins anew; on CUDA as many again
+    under the profiler. All ranks have to call it together, with the same numbers. Of a period of several steps the mean
+    counts. What periods differ in is named in ``unstable``, and its value is that of the one with the most.
 
     What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
 
     Args:
         run: one training step; its loss is not looked at.
         subject: what is known of it.
-        warmup: after these and the two every step does the same; DDP lays its buckets out anew after the first.
-        steps: how many are counted; with one only, nothing can be said about what is not the same in all of them.
+        warmup: after these every step does the same; DDP lays its buckets out anew after the first.
+        periods: how many are counted; with one only, nothing can be said about what is not the same in all of them.
     """
     compiled = warmed_up(run, warmup)
     pass_ = _Pass(subject)
+
+    def period(count: Callable[[], Details]) -> Details:
+        return _per_step([count() for _ in range(subject.period)])
+
     with collector_paused(), eagerly(), pass_.counting():
-        for _ in range(_ACQUAINTANCE):
+        for _ in range(max(_ACQUAINTANCE, subject.period)):
             pass_.step(run)
-        counted = [pass_.step(run) for _ in range(steps)]
+        counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
-        counted = [{**details, **device_work(run)} for details in counted]
+        counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.touched.roots)
-    return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted])
+    return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
 
 
 class _Pass:
@@ -143,18 +153,47 @@ def _named(sizes: Mapping[str, int]) -> dict[str, float]:
     return {category: float(size) for category, size in sizes.items() if size}
 
 
-def _counts(steps: Sequence[Details]) -> Counts:
-    """The counts of the last step, and what the others had different."""
-    last = steps[-1]
-    totals = {metric: float(sum(found.values())) for metric, found in last.items()}
-    totals["ddp_buckets"] = float(len(last["ddp_buckets"]))
+def _per_step(steps: Sequence[Details]) -> Details:
+    """What a step does, of the steps of a period: of levels the largest, of all else the mean."""
+    return {
+        metric: max((step[metric] for step in steps), key=_total)
+        if metric in _LEVELS
+        else _mean([step[metric] for step in steps])
+        for metric in steps[0]
+    }
+
+
+def _mean(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for parts in steps for name in parts)
+    return {name: sum(parts.get(name, 0.0) for parts in steps) / len(steps) for name in names}
+
+
+def _counts(periods: Sequence[Details], steps: int) -> Counts:
+    """The counts of a step, metric by metric of the period with the most, and what these differ in."""
+    last = periods[-1]
+    details = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
+    totals = {metric: _total(found) for metric, found in details.items()}
+    totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
     unstable = {}
     for metric, found in last.items():
-        for other in steps[:-1]:
-            names = [name for name in {**found, **other[metric]} if found.get(name) != other[metric].get(name)]
-            if names:
-                name = max(names, key=lambda name: abs(found.get(name, 0.0) - other[metric].get(name, 0.0)))
-                unstable[metric] = (
-                    f"{name} {other[metric].get(name, 0.0):,.0f} in one step, {found.get(name, 0.0):,.0f} in the next"
-                )
-    return Counts(totals, last, unstable)
+        for other in periods[:-1]:
+            difference = _difference(other[metric], found, steps)
+            if difference:
+                unstable[metric] = difference
+    return Counts(totals, details, unstable)
+
+
+def _difference(one: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
+    """What two periods differ in most; empty where they are alike."""
+    sizes = {name: abs(following.get(name, 0.0) - one.get(name, 0.0)) for name in {**following, **one}}
+    name = max(sizes, key=sizes.__getitem__, default="")
+    if not sizes.get(name):
+        return ""
+    first, second = (format_number(parts.get(name, 0.0)) for parts in (one, following))
+    if steps == 1:
+        return f"{name} {first} in one step, {second} in the next"
+    return f"{name} {first} per step in {steps} steps, {second} in the next {steps}"
+
+
+def _total(parts: Mapping[str, float]) -> float:
+    return float(sum(parts.values()))

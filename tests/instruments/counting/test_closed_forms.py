@@ -228,7 +228,7 @@ def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
                 optimizer.step()
 
             if counted:
-                count_step(run, Countable(ctx.device), warmup=2, steps=2)
+                count_step(run, Countable(ctx.device), warmup=2, periods=2)
             else:
                 for _ in range(6):
                     run()

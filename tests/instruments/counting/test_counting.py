@@ -102,19 +102,53 @@ def test_the_garbage_collector_does_not_show() -> None:
     assert gc.isenabled()
 
 
-def test_what_differs_between_steps_is_not_called_a_count() -> None:
+@pytest.mark.parametrize(("turn", "told"), [(1, "0 in one step, 1 in the next"), (0, "1 in one step, 0 in the next")])
+def test_what_differs_between_steps_is_told_and_the_largest_counts(turn: int, told: str) -> None:
     calls = 0
 
     def sometimes(loss: Tensor) -> None:
         nonlocal calls
         calls += 1
-        if calls % 2:
+        if calls % 2 == turn:
             loss.exp()
 
     found = count(users_step(sometimes))
-    assert set(found.unstable) == {"operators"}
-    assert "aten.exp" in found.unstable["operators"]
-    assert "in one step" in found.unstable["operators"]
+    assert found.unstable == {"operators": f"aten.exp {told}"}
+    assert found.details["operators"]["aten.exp"] == 1
+    assert found.totals["operators"] == sum(found.details["operators"].values())
+
+
+def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:
+    calls = 0
+
+    def sometimes(loss: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 0:
+            loss.detach().expand(1000).exp()
+
+    plain, found = count(users_step()), count(users_step(sometimes), period=4)
+    assert found.unstable == {}
+    assert found.details["operators"]["aten.exp"] == 0.25
+    assert found.details["operators"]["aten.addmm"] == 2
+    assert found.totals["retained_bytes"] == 0
+    assert found.totals["peak_tensor_bytes"] > plain.totals["peak_tensor_bytes"]
+    assert found.details["model_state_bytes"] == plain.details["model_state_bytes"]
+
+
+def test_what_differs_between_periods_is_told_by_step() -> None:
+    calls = 0
+
+    def ever_less(loss: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        for _ in range(20 - calls):
+            loss.exp()
+
+    # One step of warm-up, two to get acquainted: 16, 15, 14, 13.
+    found = count(users_step(ever_less), period=2)
+    assert found.unstable["operators"] == "aten.exp 15.5 per step in 2 steps, 13.5 in the next 2"
+    assert found.details["operators"]["aten.exp"] == 15.5
 
 
 def test_an_optimizer_inside_of_another_steps_once() -> None:

@@ -1,0 +1,67 @@
+"""What became of a count: more, less, or as much of something else. No noise explains a difference. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_ddpperf.counts import Counts, difference_text, on_ranks
+from pytest_ddpperf.verdict import Verdict
+
+MADE_UP = frozenset({"collective_calls", "collective_bytes", "ddp_buckets", "optimizer_steps"})
+"""Counts of which it matters what they are made of. Others have the names of modules in it, which may be renamed."""
+
+
+@dataclass(frozen=True)
+class CountChange:
+    """What became of a count.
+
+    Attributes:
+        verdict: as of ``verdict_of``.
+        gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse.
+        note: what the change is made of, or why it is not gated; empty where nothing changed.
+    """
+
+    verdict: Verdict
+    gated: bool
+    note: str
+
+
+def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
+    """What became of a count that both have.
+
+    Of steps that differ the largest is compared. One that became unstable and does more is a regression like any other:
+    else a gate could be opened by doing more in every second step.
+    """
+    verdict = verdict_of(metric, then, now)
+    unstable = now.unstable.get(metric)
+    if metric in then.unstable or (unstable and verdict is not Verdict.REGRESSED):
+        reason = unstable or then.unstable[metric]
+        return CountChange(verdict, gated=False, note=f"not the same in every step, so not compared exactly: {reason}")
+    lines = [] if verdict is Verdict.UNCHANGED else difference_text(metric, then, now)
+    if unstable:
+        lines.append(f"no longer the same in every step: {unstable}")
+    return CountChange(verdict, gated=True, note="; ".join(lines))
+
+
+def verdict_of(metric: str, then: Counts, now: Counts) -> Verdict:
+    """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
+
+    Args:
+        metric: one that both have.
+        then: of the baseline.
+        now: of this run.
+    """
+    totals = _direction([(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)])
+    if totals is not Verdict.UNCHANGED or metric not in MADE_UP:
+        return totals
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    return _direction((before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after})
+
+
+def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
+    """Whether any became more; if none did, whether any became less."""
+    differences = [after - before for before, after in pairs]
+    if max(differences, default=0.0) > 0:
+        return Verdict.REGRESSED
+    return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
