@@ -240,7 +240,7 @@ def test_the_users_own_repository_stays_whatever_its_folder_is_called(
     [
         ("ddpperf-against-demo/checkout", None),
         ("ddpperf-against-demo/checkout", lambda _: b"somebody else's"),
-        ("ddpperf-against-demo/work", left_over),
+        ("ddpperf-against-demo/tree", left_over),
         ("demo/checkout", left_over),
         ("elsewhere/ddpperf-against-demo/checkout", left_over),
     ],
