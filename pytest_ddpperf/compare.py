@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.count_changes import change_of
-from pytest_ddpperf.counts import quantity_texts
+from pytest_ddpperf.counts import Counts, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.metrics.counted import BY_KERNEL, DERIVED
+from pytest_ddpperf.metrics.counted import BY_KERNEL
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
 from pytest_ddpperf.records import Environment, Measurement, Series, Spread
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Noise, Result
@@ -194,13 +194,10 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
     """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
     base, now = found.counted, measurement.counts
     then = None if base is None else base.counts
-    rules = Rules(0.0, 0.0)
     if then is None or now is None:
-        return _unjudged(
-            series, rules, Verdict.NEW, "" if found.record is None else f"{_base_words(found)} has no counts"
-        )
+        return _new_count(series, now, "" if found.record is None else f"{_base_words(found)} has no counts")
     if series.metric not in then.totals:
-        return _unjudged(series, rules, Verdict.NEW, f"{_base_words(found)} does not have this metric")
+        return _new_count(series, now, f"{_base_words(found)} does not have this metric")
     value = then.totals[series.metric]
     became = change_of(series.metric, then, now)
     verdict, note = became.verdict, became.note
@@ -216,9 +213,15 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
         tolerance=0.0,
         mde=0.0,
         verdict=verdict,
-        gated=series.metric not in DERIVED and became.gated,
+        gated=series.gated and became.gated,
         note=note,
     )
+
+
+def _new_count(series: Series, now: Counts | None, note: str) -> Comparison:
+    """A count without anything to compare with; one that is not the same in every step asks for nothing."""
+    steady = now is None or series.metric not in now.unstable
+    return replace(_unjudged(series, Rules(0.0, 0.0), Verdict.NEW, note), gated=series.gated and steady)
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:

@@ -488,6 +488,20 @@ def test_a_count_that_became_unstable_and_more_is_a_regression() -> None:
     )
 
 
+def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
+    now = replace(counts(operators=11.0, flops=10.0), unstable=RESTLESS)
+    assert not counted(now, None)["operators"].gated
+    assert counted(now, None)["flops"].gated
+    assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
+
+
+def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None:
+    now = replace(counts(operators=11.0), unstable={"operators": "part 10 in one step, 11 in the next"})
+    base = Found(None, "no baseline", counted=replace(stored(), counts=counts(operators=10.0)))
+    others = tuple(replace(one, gated=False) for one in counted_series(now))
+    assert not judged(replace(measured(), counts=now, series=others), base)["operators"].gated
+
+
 def test_derived_counts_are_not_judged_twice() -> None:
     now = replace(counts(flops_forward=11.0), unstable={"flops_forward": "part 10 in one step, 11 in the next"})
     assert not counted(now, counts(flops_forward=10.0))["flops_forward"].gated

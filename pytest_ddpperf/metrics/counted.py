@@ -13,7 +13,10 @@ BY_KERNEL = frozenset({"kernel_launches", "device_copies", "operators"})
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
-    """A series for each metric that was counted, in the order of ``UNITS``; unstable ones are not gated."""
+    """A series for each metric that was counted, in the order of ``UNITS``.
+
+    Whether an unstable one is gated depends on the baseline's, and is for the comparison to say.
+    """
     return tuple(
         Series(
             metric=metric,
@@ -21,7 +24,7 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
             better="lower",
             family="counted",
             scale="exact",
-            gated=metric not in DERIVED and metric not in counts.unstable,
+            gated=metric not in DERIVED,
             slack=0.0,
             samples=(counts.totals[metric],),
             value=counts.totals[metric],
