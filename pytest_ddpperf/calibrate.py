@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
+from pytest_ddpperf.allowance import spread_between_runs
 from pytest_ddpperf.calibration import Calibrated, calibration, recommended, typical_steps
-from pytest_ddpperf.compare import spread_between_runs
 from pytest_ddpperf.judge import TOLERANCE, Judge, Relate, screening
 from pytest_ddpperf.measure import Budget, Observer, Variant, measure
 from pytest_ddpperf.metrics import findings_of, series_of

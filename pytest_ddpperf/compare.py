@@ -6,32 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.count_changes import change_of
 from pytest_ddpperf.counts import Counts, quantity_texts
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.counted import BY_KERNEL
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
-from pytest_ddpperf.records import Environment, Measurement, Series, Spread
-from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Noise, Result
+from pytest_ddpperf.records import Measurement, Series
+from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
+from pytest_ddpperf.stats.centers import Trim
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.spreads import wider
 from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
 from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
-
-TIMED_SPREAD = 0.01
-"""Standard deviation by which a run's times deviate as a whole, as a fraction, where nothing was learned."""
-
-OVERSUBSCRIBED_SPREAD = 0.02
-"""The same where ranks share cores or GPUs and the scheduler decides who waits."""
-
-NO_SPREAD = Spread(0.0, math.inf)
-
-RESIDENT_FLOOR = 4 * 2**20
-"""Bytes of resident memory that come and go with the allocator's arenas, however small the model is."""
-
 
 PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
@@ -224,25 +212,6 @@ def _new_count(series: Series, now: Counts | None, note: str) -> Comparison:
     return replace(_unjudged(series, Rules(0.0, 0.0), Verdict.NEW, note), gated=series.gated and steady)
 
 
-def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
-    """The tolerance of one metric: the test's, but at least the metric's slack.
-
-    Where values are subtracted it is an amount, and grows with a baseline above 1 as numpy.allclose lets it: 3 % of a
-    loss of 10, but 0.03 for one of 0.001. Bytes are far above 1: there the slack stays the amount that it is.
-    """
-    if series.scale == "difference" and series.unit == "B":
-        return max(series.slack, tolerance * abs(baseline))
-    accepted = max(tolerance, series.slack)
-    if series.metric == RESIDENT and baseline > 0:
-        return max(accepted, RESIDENT_FLOOR / baseline)
-    return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
-
-
-def floor_of(series: Series, noise: Noise | None) -> float:
-    """The smallest tolerance that has a meaning: the noise floor learned for times, and nothing for all else."""
-    return noise.floor if noise is not None and series.scale == "ratio" and _learned(series) else 0.0
-
-
 def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance: float) -> tuple[str, ...]:
     """A sentence where the noise floor took the place of the test's tolerance."""
     judged = [one for one in comparisons if one.gated and one.baseline is not None and one.series.scale != "exact"]
@@ -252,43 +221,10 @@ def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance:
     return (f"tolerance {format_percent(tolerance)} raised to {floor}",)
 
 
-def _learned(series: Series) -> bool:
-    """Whether what is learned of the noise of times holds for this metric: partners of one run share its deviation."""
-    return _deviates(series) and series.family == "absolute"
-
-
-def _deviates(series: Series) -> bool:
-    """Whether a run deviates in it as a whole: its times do, its bytes and its seeded losses do not."""
-    return series.unit != "B" and series.metric != FINAL_LOSS
-
-
-def spread_between_runs(
-    series: Series, environment: Environment, step: float | None = None, noise: Noise | None = None
-) -> Spread:
-    """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
-
-    As a fraction; as an amount where times are compared by subtraction. Exposed communication is what is left of two
-    step times, and has their deviation, however little it is itself.
-
-    Args:
-        series: of the run.
-        environment: of the run.
-        step: seconds of its step; None where it was not timed.
-        noise: what was learned for the benchmark; None to go by the defaults.
-    """
-    if not _deviates(series):
-        return NO_SPREAD
-    default = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-    learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
-    spread = wider(learned, default)
-    seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)
-    return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
-
-
 def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
     """The change from the base: by rounds where both sides were measured in the same ones."""
     if found.counterpart is not None and len(series.samples) == len(base.samples):
-        both: intervals.Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
+        both: Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
         return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
     step = next((one.value for one in measurement.series if one.metric == "step_time"), None)
     own = found.counterpart is None

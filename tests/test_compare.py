@@ -6,13 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.compare import (
-    OVERSUBSCRIBED_SPREAD,
-    TIMED_SPREAD,
-    compare,
-    spread_between_runs,
-    tolerance_of,
-)
+from pytest_ddpperf.compare import compare
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
@@ -152,23 +146,6 @@ def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verd
     assert result.verdict is expected
 
 
-@pytest.mark.parametrize(
-    ("metric", "baseline", "tolerance", "expected"),
-    [
-        ("step_time", 20.0, 0.03, 0.03),
-        ("peak_resident", 1e9, 0.03, 0.10),  # the slack
-        ("peak_resident", 1e9, 0.20, 0.20),
-        ("final_loss", 0.001, 0.0, 0.03),
-        ("final_loss", 10.0, 0.0, 0.3),  # 3 % of 10
-        ("final_loss", -10.0, 0.05, 0.5),
-        ("memory_growth", 1000.0, 0.05, 65536.0),  # the slack, in bytes
-        ("memory_growth", 4e6, 0.05, 2e5),
-    ],
-)
-def test_tolerances(metric: str, baseline: float, tolerance: float, expected: float) -> None:
-    assert tolerance_of(series(metric, STEADY), baseline, tolerance) == pytest.approx(expected)
-
-
 def test_ungated_metrics_never_decide() -> None:
     skewed = measured(series("step_time", STEADY), series("straggler_skew", [0.9] * 8))
     result = judged(skewed, found(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
@@ -241,30 +218,6 @@ def test_nothing_that_stays_nothing_is_unchanged() -> None:
     assert result.verdict is Verdict.UNCHANGED
 
 
-@pytest.mark.parametrize(
-    ("metric", "world_size", "expected"),
-    [
-        ("step_time", 8, TIMED_SPREAD),
-        ("step_time", 9, OVERSUBSCRIBED_SPREAD),
-        ("peak_resident", 9, 0.0),
-        ("final_loss", 9, 0.0),
-    ],
-)
-def test_times_deviate_between_runs_and_counts_do_not(metric: str, world_size: int, expected: float) -> None:
-    environment = replace(ENVIRONMENT, world_size=world_size)
-
-    assert spread_between_runs(series(metric, STEADY), environment).sd == expected
-
-
-def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
-    """1 % of 4 ms of a phase. What is left of two step times has the spread of a step: 1 % of 200 ms."""
-    phase, exposed = (series(metric, [0.004]) for metric in ("phase_forward", "exposed_communication"))
-
-    assert spread_between_runs(phase, ENVIRONMENT, 0.2).sd == pytest.approx(TIMED_SPREAD * 0.004)
-    assert spread_between_runs(exposed, ENVIRONMENT, 0.2).sd == pytest.approx(TIMED_SPREAD * 0.2)
-    assert spread_between_runs(exposed, ENVIRONMENT).sd == pytest.approx(TIMED_SPREAD * 0.004)
-
-
 def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> None:
     """Steps of 200 ms: 1 % is 2 ms, of both runs 2.8 ms, so that 3 ms more may be chance; of 3 ms it would not be."""
     step = series("step_time", STEADY, factor=0.2)
@@ -274,22 +227,6 @@ def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> 
 
     assert comparison.change_interval is not None
     assert comparison.change_interval.low < 0 < comparison.change_interval.high
-
-
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("step_time", 0.04),  # more than the default: as it is
-        ("throughput", 0.04),
-        ("phase_forward", 0.04 * 0.002),  # an amount: of its value
-        ("straggler_skew", TIMED_SPREAD),  # ranks of one run share its deviation
-        ("peak_resident", 0.0),
-        ("final_loss", 0.0),
-    ],
-)
-def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
-    noise = Noise(Spread(0.04, 4), 0.06, "calibrated on 2026-01-12")
-    assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise).sd == pytest.approx(expected)
 
 
 def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:

@@ -17,7 +17,8 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
-from pytest_ddpperf.stats.intervals import Trim, center
+from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import quantile, typical
 
 Samples = tuple[float, ...]

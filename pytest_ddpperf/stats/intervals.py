@@ -5,21 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from pytest_ddpperf.records import Interval, Scale
+from pytest_ddpperf.stats.centers import Center, Trim, center_of
 
 CONFIDENCE = 0.95
-Trim = Literal["high", "low", "both"]
-# The shares that are cut off at the lower and at the upper end.
-_CUTS: dict[Trim | None, tuple[float, float]] = {
-    None: (0.0, 0.0),
-    "high": (0.0, 0.25),
-    "low": (0.25, 0.0),
-    "both": (0.2, 0.2),
-}
-_ROUNDING = 1e-9
-_FEWEST_TO_CUT = 5  # at both ends, which leaves three; a cut at one end alone would shift few samples against many
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
 
 
@@ -62,16 +52,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class _Center:
-    """Where one side lies: ``variance`` is the squared standard error, None for a single sample; ``df`` its freedom."""
-
-    n: int
-    mean: float
-    variance: float | None
-    df: float
-
-
-@dataclass(frozen=True)
 class _OfRuns:
     """What the spread between runs adds to the squared standard error, and its degrees of freedom."""
 
@@ -99,7 +79,7 @@ def center(
         samples: one number for each launch.
         scale: how the metric is compared.
         confidence: of the interval.
-        trim: where samples count no further than the next ones; see ``_center``.
+        trim: where samples count no further than the next ones; see ``center_of``.
 
     Returns:
         The value, and its interval: None for a single sample.
@@ -108,7 +88,7 @@ def center(
         ValueError: there are no samples.
     """
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
-    side = _center([math.log(sample) for sample in samples] if logarithmic else samples, trim)
+    side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, trim)
     back = _exp if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
     value = samples[0] if min(samples) == max(samples) else back(side.mean)
@@ -118,12 +98,6 @@ def center(
         return value, Interval(value, value, confidence)
     half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
     return value, Interval(back(side.mean - half), back(side.mean + half), confidence)
-
-
-def log_center(samples: Sequence[float], trim: Trim | None = None) -> tuple[float, float | None]:
-    """The center of the logarithms of samples above 0, and its squared standard error: None for a single sample."""
-    side = _center([math.log(sample) for sample in samples], trim)
-    return side.mean, side.variance
 
 
 def change(
@@ -164,8 +138,8 @@ def change(
     if not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
-    new_side = _center([math.log(sample) for sample in new] if logarithmic else new, trim)
-    base_side = _center([math.log(sample) for sample in base] if logarithmic else base, trim)
+    new_side = center_of([math.log(sample) for sample in new] if logarithmic else new, trim)
+    base_side = center_of([math.log(sample) for sample in base] if logarithmic else base, trim)
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
             return None
@@ -213,12 +187,12 @@ def paired(
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
     size = 1.0
     if scale == "ratio" and not logarithmic:
-        size = abs(_center(base, None).mean)
+        size = abs(center_of(base, None).mean)
         if size == 0 and (any(new) or any(base)):
             return None
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
-    side = _center(differences, trim)
+    side = center_of(differences, trim)
     return _assemble(
         side.mean,
         None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf)),
@@ -324,7 +298,7 @@ def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> 
     return (estimated + of_runs.variance) ** 2 / parts if parts > 0 else math.inf
 
 
-def _errors(new: _Center, base: _Center) -> _Errors | None:
+def _errors(new: Center, base: Center) -> _Errors | None:
     """The errors of both means; a single launch borrows the other side's scatter, two single ones know of none."""
     if new.variance is not None and base.variance is not None:
         return _Errors(new.variance, base.variance, (new.df, base.df))
@@ -335,7 +309,7 @@ def _errors(new: _Center, base: _Center) -> _Errors | None:
     return None
 
 
-def _relative_to(new: _Center, base: _Center) -> tuple[_Center, _Center]:
+def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
     """Both sides as fractions of the base's mean, whose own error counts by how much it moves the quotient."""
     size = abs(base.mean) or 1.0  # 0 only where both sides are nothing but zeros
     leverage = abs(new.mean) / size
@@ -347,35 +321,6 @@ def _relative_to(new: _Center, base: _Center) -> tuple[_Center, _Center]:
             variance=None if base.variance is None else base.variance / size / size * leverage * leverage,
         ),
     )
-
-
-def _center(samples: Sequence[float], trim: Trim | None) -> _Center:
-    """The mean, or a trimmed mean: samples of the share that is cut count no further than the next ones.
-
-    What disturbs a launch makes it worse, sometimes by much. A trimmed mean follows the launches that were left alone.
-    Its error is that of the winsorised samples (Tukey and McLaughlin 1963; Yuen 1974), with as many degrees of freedom
-    as samples are kept, less one. The share is exact for every number of samples, so that a sample may be cut in part:
-    sides with different numbers would otherwise be cut differently, and differ by that.
-    """
-    if not samples:
-        raise ValueError("an interval needs at least one launch")
-    n = len(samples)
-    if n == 1:
-        return _Center(n, samples[0], None, 0.0)
-    low, high = _CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
-    ordered = sorted(samples)
-    begin, end = n * low, n * (1 - high)
-    weights = [max(0.0, min(i + 1, end) - max(i, begin)) for i in range(n)]
-    inside = [sample for sample, weight in zip(ordered, weights, strict=True) if weight > _ROUNDING]
-    first, last = inside[0], inside[-1]
-    kept = end - begin
-    # Computed from one of the samples, so that equal samples have exactly their value, and no variance.
-    mean = first + math.fsum(w * (sample - first) for sample, w in zip(ordered, weights, strict=True)) / kept
-    winsorised = [min(max(sample, first), last) for sample in ordered]
-    middle = first + math.fsum(one - first for one in winsorised) / n
-    squares = math.fsum((one - middle) * (one - middle) for one in winsorised)
-    freedom = kept - 1
-    return _Center(n, mean, squares / (kept * freedom), max(freedom, 1.0))
 
 
 def _exp(value: float) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.records import Spread
-from pytest_ddpperf.stats.intervals import Trim, from_log, log_center, t_quantile
+from pytest_ddpperf.stats.centers import Trim, log_center
+from pytest_ddpperf.stats.intervals import from_log, t_quantile
 
 LEAST = 1e-9  # s: no clock tells less, and 0 has no logarithm
 CONFIDENCE = 0.95

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pytest_ddpperf.records import Scale
-from pytest_ddpperf.stats.intervals import Change, Trim, center, change, half_width, paired, t_quantile
+from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
 
 # Student's t, 97.5 %, from printed tables, with 1, 2, 4, 8 and infinite degrees of freedom.
 T1, T2, T4, T8, Z = 12.7062, 4.3027, 2.7764, 2.3060, 1.9600

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddpperf.stats.intervals import Change, Trim, change, half_width, paired, with_launches
+from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
 from pytest_ddpperf.stats.verdict import decide, mde, suspicious
 from pytest_ddpperf.verdict import Verdict
 
