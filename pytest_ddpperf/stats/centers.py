@@ -9,7 +9,7 @@ from typing import Literal
 
 Trim = Literal["high", "low", "both"]
 # The shares that are cut off at the lower and at the upper end.
-_CUTS: dict[Trim | None, tuple[float, float]] = {
+CUTS: dict[Trim | None, tuple[float, float]] = {
     None: (0.0, 0.0),
     "high": (0.0, 0.25),
     "low": (0.25, 0.0),
@@ -42,7 +42,7 @@ def center_of(samples: Sequence[float], trim: Trim | None) -> Center:
     n = len(samples)
     if n == 1:
         return Center(n, samples[0], None, 0.0)
-    low, high = _CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
+    low, high = CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
     ordered = sorted(samples)
     begin, end = n * low, n * (1 - high)
     weights = [max(0.0, min(i + 1, end) - max(i, begin)) for i in range(n)]

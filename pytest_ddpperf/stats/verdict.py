@@ -12,12 +12,12 @@ POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
 
-SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 8
+SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 16
 """What looking after every launch costs: each look tests at this part of the significance level.
 
-So often does a look at any of 3 to 48 launches fall below a level that a single look falls below once; simulated with
-normal scatter, in 20,000 runs each (tests/stats/test_verdict.py repeats it). Few, because looks at nearly the same
-launches agree; fewer beside a baseline, whose own error is in all of them, judged with the smaller side's freedom.
+So much more often does a look at any of 6 to 48 launches fall below a level than a single look does, at the levels in
+use (0.015 to 0.2 %, one-sided): the lower the level, the more looks count. benchmarks/looks.py simulates it. Fewer
+beside a baseline, whose own error is in all of them, judged with the smaller side's freedom.
 """
 
 

@@ -139,7 +139,7 @@ def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
 
 
 def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
-    """2.9 standard errors: more than 2.8070 (0.005 two-sided, a third of 0.015), less than 3.1051 (an eighth)."""
+    """2.9 standard errors: more than 2.8070 (0.005 two-sided, a third of 0.015), less than 3.3086 (a sixteenth)."""
     separate = difference(0.058, 0.02)
     together = dataclasses.replace(separate, in_rounds=True)
 
