@@ -12,8 +12,8 @@ import pytest
 from pytest_ddpperf.calibrate import calibrated, repeated
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge import Judge, Partners, Relate, screening
-from pytest_ddpperf.measure import Budget, Next, Observer, Progress, Variant, counted_only, measure
+from pytest_ddpperf.judge import Judge, Partners, Relate, budget
+from pytest_ddpperf.measure import Next, Observer, Progress, Variant, counted_only, measure
 from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.passes import Passes
 from pytest_ddpperf.probe import Probe, focused
@@ -152,14 +152,13 @@ class Benchmarks:
             self.last = _own(variants, measurements)
             return measurements
         variants = self.passes.profiled(settings, variants)
-        budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
         observer = Observer(
             judge,
             lambda progress: self._show(f"{variants[0].name}{which}", progress),
             watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
         )
         with self.passes.shown():
-            measurements = measure(variants, budget, self.passes.timed(settings), observer)
+            measurements = measure(variants, budget(settings), self.passes.timed(settings), observer)
         self.last = _own(variants, measurements)
         return measurements
 

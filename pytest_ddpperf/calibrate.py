@@ -6,24 +6,23 @@ import math
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import permutations
+from dataclasses import dataclass, replace
+from itertools import chain, cycle, permutations
 
 from pytest_ddpperf.allowance import spread_between_runs
 from pytest_ddpperf.calibration import Calibrated, calibration, recommended, typical_steps
-from pytest_ddpperf.judge import TOLERANCE, Judge, Relate, screening
-from pytest_ddpperf.measure import Budget, Observer, Variant, measure
-from pytest_ddpperf.metrics import findings_of, series_of
-from pytest_ddpperf.records import Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.judge import TOLERANCE, Judge, Relate
+from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.metrics import STEP_TIME, findings_of, series_of
+from pytest_ddpperf.records import Measurement, Series
+from pytest_ddpperf.replay import Dealer, deck_of, replayed
 from pytest_ddpperf.results import Found, Provenance, Result, record_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.verdict import Verdict
 
 COMPARISONS = 200  # at most: more of the same runs would take their time and say little
-STEP_TIME = "step_time"
 
 Measured = tuple[Measurement, ...]  # of several variants, in turn
 
@@ -137,56 +136,20 @@ def against_themselves(
     for base, new in pairs:
         found = [Found(record, "", counted=record) for record in records[base]]
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
-        results.append(_judged(Judge(test, settings, found, relate), settings, Dealer([runs[i] for i in later])))
+        variants = [_variant(one) for one in runs[new]]
+        results.append(
+            replayed(Judge(test, settings, found, relate), settings, variants, dealer([runs[i] for i in later]))
+        )
     return results
 
 
-def _judged(judge: Judge, settings: Settings, dealer: Dealer) -> tuple[Result, ...]:
-    budget = Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
-    measure(dealer.variants, budget, dealer.run, Observer(judge, lambda _progress: None, clock=dealer.clock))
-    return judge.results
-
-
-@dataclass
-class Dealer:
-    """Deals launches that were measured before, one after another, and owns the clock that their seconds move on.
-
-    Args:
-        runs: with the same variants; the launches of the first one come first. After the last one they begin anew.
-    """
-
-    runs: Sequence[Measured]
-    now: float = 0.0
-    dealt: Counter[tuple[str, int]] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self._decks: dict[tuple[str, int], list[Launch]] = {}
-        for variant, *measured in zip(self.variants, *self.runs, strict=True):
-            self._decks[variant.key] = [launch for one in measured for launch in one.launches]
-
-    @property
-    def variants(self) -> list[Variant]:
-        """What is to be launched, as it was."""
-        return [_variant(one) for one in self.runs[0]]
-
-    def run(
-        self,
-        variant: Variant,
-        plan: Plan,
-        *,
-        diagnosed: bool,  # noqa: ARG002 - the first launches of a run were, the others not
-    ) -> tuple[tuple[RankLaunch, ...], float]:
-        """The next launch of a variant; first, in the pilot's place, its first one, cut to the steps asked for."""
-        deck, number = self._decks[variant.key], self.dealt[variant.key]
-        self.dealt[variant.key] += 1
-        one = deck[max(0, number - 1) % len(deck)]
-        seconds = one.seconds - math.fsum(one.step_times[plan.steps :])
-        self.now += seconds
-        return tuple(replace(rank, step_times=rank.step_times[: plan.steps]) for rank in one.ranks), seconds
-
-    def clock(self) -> float:
-        """Seconds since the first launch began."""
-        return self.now
+def dealer(runs: Sequence[Measured]) -> Dealer:
+    """Deals the launches of one run after another; the first one also stands for the pilot, which was not kept."""
+    decks = {}
+    for variant, *measured in zip(map(_variant, runs[0]), *runs, strict=True):
+        launches = [launch for one in measured for launch in one.launches]
+        decks[deck_of(variant)] = chain(launches[:1], cycle(launches))
+    return Dealer(decks)
 
 
 def _variant(measured: Measurement) -> Variant:

@@ -11,7 +11,7 @@ from pytest_ddpperf.count_changes import change_of
 from pytest_ddpperf.counts import Counts, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.counted import BY_KERNEL
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, trim_of
+from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, STEP_TIME, trim_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
@@ -226,7 +226,7 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
     if found.counterpart is not None and len(series.samples) == len(base.samples):
         both: Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
         return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
-    step = next((one.value for one in measurement.series if one.metric == "step_time"), None)
+    step = next((one.value for one in measurement.series if one.metric == STEP_TIME), None)
     own = found.counterpart is None
     spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else NO_SPREAD
     return intervals.change(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_ddpperf.compare import compare
-from pytest_ddpperf.measure import Next
+from pytest_ddpperf.measure import Budget, Next
 from pytest_ddpperf.metrics import REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records import Measurement, Mode
@@ -118,6 +118,11 @@ class Judge:
 def _judged(measured: Measurement) -> list[str]:
     """The metrics whose scatter decides: each can raise a false alarm, but for those that repeat another's verdict."""
     return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in REPEATED]
+
+
+def budget(settings: Settings) -> Budget:
+    """How much measuring a benchmark with these settings may take."""
+    return Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
 
 
 def screening(settings: Settings) -> float:

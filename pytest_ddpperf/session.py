@@ -21,6 +21,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
+from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.other_side import OtherSide
 from pytest_ddpperf.probe import Probe
@@ -33,7 +34,6 @@ from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
-STEP_TIME = "step_time"  # what noise is learned from
 # Imported once, not on every rank of every launch.
 PRELOADED = (
     "pytest_ddpperf.training.loop",

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
-from benchmarks.quality.launches import WARMUP, Recorded
+from benchmarks.quality.launches import Recorded
 from benchmarks.quality.resampling import Sides
-from pytest_ddpperf.judge import Judge, Partners, alone, screening
-from pytest_ddpperf.measure import Budget, Observer, Variant, fitting_steps, measure
+from pytest_ddpperf.judge import Judge, alone
+from pytest_ddpperf.measure import Variant, fitting_steps
+from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.other_side import side_by_side
-from pytest_ddpperf.records import Environment, Plan, RankLaunch
+from pytest_ddpperf.records import Environment, Launch, RankLaunch
+from pytest_ddpperf.replay import Dealer, deck_of, replayed
 from pytest_ddpperf.results import BaselineRecord, Found, Result
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary, typical
 from pytest_ddpperf.verdict import Verdict
 
-STEP_TIME = "step_time"
 NAME = "training"
 
 
@@ -42,42 +43,24 @@ class Outcome:
     change: float | None
 
 
-class Dealer:
-    """Deals recorded launches one after another, and owns the clock that their seconds move on.
+def dealer(sides: Sides, env: Environment) -> Dealer:
+    """Deals the launches of both sides; a deck begins anew after its last launch.
 
-    Args:
-        new: for the side that is judged.
-        other: for the other side, where there is one.
+    Only a confirmation that runs over its time gets that far.
     """
+    new = _variant(env, 1)
+    decks = ((new, sides.new), (replace(new, other=True), sides.base))
+    return Dealer({deck_of(variant): cycle(map(launch_of, deck)) for variant, deck in decks})
 
-    def __init__(self, new: Sequence[Recorded], other: Sequence[Recorded] = ()) -> None:
-        self.now = 0.0
-        self.dealt: Counter[bool] = Counter()  # by whether a variant is of the other side
-        self._decks = {False: new, True: other}
 
-    def run(
-        self,
-        variant: Variant,
-        plan: Plan,
-        *,
-        diagnosed: bool,  # noqa: ARG002  recorded launches are not, which makes the first few a little shorter
-    ) -> tuple[tuple[RankLaunch, ...], float]:
-        """The next launch of a variant, cut down to the steps that are asked for.
-
-        A deck begins anew after its last launch: only a confirmation that runs over its time gets that far.
-        """
-        deck = self._decks[variant.other]
-        one = deck[self.dealt[variant.other] % len(deck)]
-        self.dealt[variant.other] += 1
-        seconds = seconds_of(one, plan.steps)
-        self.now += seconds
-        kept = one.step_times[: plan.steps]
-        ranks = enumerate(zip(one.resident, one.loss, strict=True))
-        return tuple(RankLaunch(i, kept, {"peak_resident": b}, loss, None, None) for i, (b, loss) in ranks), seconds
-
-    def clock(self) -> float:
-        """Seconds since the first launch began."""
-        return self.now
+def launch_of(one: Recorded) -> Launch:
+    """A recorded launch as the plugin keeps one."""
+    ranks = enumerate(zip(one.resident, one.loss, strict=True))
+    return Launch(
+        one.round,
+        tuple(RankLaunch(i, one.step_times, {"peak_resident": b}, loss, None, None) for i, (b, loss) in ranks),
+        one.seconds,
+    )
 
 
 def seconds_of(one: Recorded, steps: int) -> float:
@@ -93,7 +76,9 @@ def steps_of(one: Recorded) -> int:
 def stored(launches: Sequence[Recorded], env: Environment, settings: Settings) -> BaselineRecord:
     """The baseline that ``--ddpperf-save`` would have made of these launches."""
     saving = replace(settings, save="default", max_time=_time(launches, settings))
-    (result,) = _results(Dealer(launches), saving, [_variant(env, steps_of(launches[0]))], [Found(None, "")])
+    judge = Judge("replay", saving, [Found(None, "")], alone)
+    variants = [_variant(env, steps_of(launches[0]))]
+    (result,) = replayed(judge, saving, variants, dealer(Sides((), tuple(launches)), env))
     measured = result.measurement
     return BaselineRecord(
         name=NAME,
@@ -113,40 +98,32 @@ def against_baseline(sides: Sides, env: Environment, settings: Settings, tests: 
     record = stored(sides.base, env, settings)
     steps = record.plan.steps
     settings = replace(settings, max_time=_time(sides.new, settings, steps))
-    dealer = Dealer(sides.new)
-    return _outcome(_results(dealer, settings, [_variant(env, steps)], [Found(record, "replay")], tests), dealer)
+    variant, dealt = _variant(env, steps), dealer(Sides((), sides.new), env)
+    judge = Judge("replay", settings, [Found(record, "replay")], alone, tests)
+    return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
 
 
 def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings))
-    dealer = Dealer(sides.new, sides.base)
+    variant, dealt = _variant(env, steps_of(sides.new[0])), dealer(sides, env)
     results = side_by_side(
         Revision("before", None, Path()),
-        [_variant(env, steps_of(sides.new[0]))],
+        [variant],
         alone,
-        lambda variants, partners: _results(dealer, settings, variants, partners),
+        lambda both, partners: replayed(Judge("replay", settings, partners, alone), settings, both, dealt),
     )
-    return _outcome(results, dealer)
+    return _outcome(results, variant, dealt)
 
 
 def _variant(env: Environment, steps: int) -> Variant:
     return Variant(NAME, None, None, None, env, steps=steps)
 
 
-def _results(
-    dealer: Dealer, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, tests: int = 1
-) -> tuple[Result, ...]:
-    judge = Judge("replay", settings, found, alone, tests)
-    budget = Budget(settings.steps, WARMUP, settings.launches, settings.max_time, screening(settings))
-    measure(variants, budget, dealer.run, Observer(judge, lambda _progress: None, clock=dealer.clock))
-    return judge.results
-
-
-def _outcome(results: tuple[Result, ...], dealer: Dealer) -> Outcome:
+def _outcome(results: tuple[Result, ...], variant: Variant, dealt: Dealer) -> Outcome:
     (result,) = results
     step = result[STEP_TIME]
-    return Outcome(result.verdict, dealer.now, dealer.dealt[False], step.mde, step.change)
+    return Outcome(result.verdict, dealt.now, dealt.dealt[deck_of(variant)], step.mde, step.change)
 
 
 def _time(launches: Sequence[Recorded], settings: Settings, steps: int | None = None) -> float:

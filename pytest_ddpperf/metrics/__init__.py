@@ -2,6 +2,16 @@
 
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series
-from pytest_ddpperf.metrics.table import METRICS, REPEATED, TIMED, Metric, series_of
+from pytest_ddpperf.metrics.table import METRICS, REPEATED, STEP_TIME, TIMED, Metric, series_of
 
-__all__ = ["METRICS", "REPEATED", "TIMED", "Metric", "findings_of", "negative_scaling", "scaling_series", "series_of"]
+__all__ = [
+    "METRICS",
+    "REPEATED",
+    "STEP_TIME",
+    "TIMED",
+    "Metric",
+    "findings_of",
+    "negative_scaling",
+    "scaling_series",
+    "series_of",
+]

@@ -23,10 +23,11 @@ from pytest_ddpperf.stats.summaries import quantile, typical
 
 Samples = tuple[float, ...]
 
+STEP_TIME = "step_time"
 FINAL_LOSS = "final_loss"
 RESIDENT = "peak_resident"
 TAIL = "step_time_tail"
-TIMED = frozenset({"step_time", "throughput", "token_throughput", "throughput_per_rank"})
+TIMED = frozenset({STEP_TIME, "throughput", "token_throughput", "throughput_per_rank"})
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 LONGEST = 2.0  # times the typical step
 
@@ -171,7 +172,7 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("step_time", "s", "lower", "absolute", "ratio", step_time),
+    Metric(STEP_TIME, "s", "lower", "absolute", "ratio", step_time),
     Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail),
     Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput),
     Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput),

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
 from benchmarks.quality.replay import (
     NAME,
-    Dealer,
     against_baseline,
     against_partner,
+    dealer,
     seconds_of,
     steps_of,
     stored,
@@ -31,17 +31,6 @@ VARIANT = Variant(NAME, None, None, None, ENVIRONMENT)
 
 def runs(condition: str) -> Sides:
     return separate(SAME, of_cell(STEADY.launches, CELL, condition), (52, 52), drawing())
-
-
-def test_launches_are_dealt_in_order_and_move_the_clock_by_the_steps_that_were_asked_for() -> None:
-    """Launches take 0.2 s besides their steps: 0.2 + 2 x 0.1, then 0.2 + 3 x 0.3."""
-    dealer = Dealer([recorded(0, UNCHANGED, (0.1,) * 4), recorded(1, UNCHANGED, (0.3,) * 4)])
-    ranks, seconds = dealer.run(VARIANT, Plan(5, 2), diagnosed=True)
-    assert [rank.step_times for rank in ranks] == [(0.1, 0.1)] * 2
-    assert seconds == dealer.clock() == pytest.approx(0.4)
-    dealer.run(VARIANT, Plan(5, 3), diagnosed=False)
-    assert dealer.clock() == pytest.approx(1.5)
-    assert dealer.dealt == {False: 2}
 
 
 def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
@@ -101,8 +90,8 @@ def test_a_short_recording_is_a_short_time_to_measure() -> None:
 
 
 def test_each_side_has_launches_of_its_own() -> None:
-    dealer = Dealer([recorded(0, UNCHANGED, (0.1,) * 4)], [recorded(0, UNCHANGED, (0.3,) * 4)])
+    """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
+    dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ranks, _ = dealer.run(replace(VARIANT, other=other), Plan(5, 2), diagnosed=False)
-        assert ranks[0].step_times == (step,) * 2
-    assert dealer.dealt == {False: 1, True: 2}
+        ranks, _ = dealt.run(replace(VARIANT, other=other), Plan(5, 2), diagnosed=False)
+        assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2
