@@ -122,7 +122,14 @@ def _judged(measured: Measurement) -> list[str]:
 
 def budget(settings: Settings) -> Budget:
     """How much measuring a benchmark with these settings may take."""
-    return Budget(settings.steps, settings.warmup, settings.launches, settings.max_time, screening(settings))
+    return Budget(
+        settings.steps,
+        settings.warmup,
+        settings.launches,
+        settings.max_time,
+        screening(settings),
+        turns=settings.turns,
+    )
 
 
 def screening(settings: Settings) -> float:

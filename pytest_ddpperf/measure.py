@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts
@@ -75,6 +75,7 @@ class Budget:
 
     Attributes:
         screening: seconds for what comes before a confirmation; less than ``max_time`` where there may be one.
+        turns: whether both sides of a benchmark are launched at the same time where they can be, and take turns.
     """
 
     steps: int | None
@@ -82,6 +83,7 @@ class Budget:
     launches: int
     max_time: float
     screening: float
+    turns: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,18 @@ class Next:
     suspects: tuple[str, ...] = ()
 
 
+Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
+"""What each rank of a launch reports, and how long the launch took, in seconds."""
+
+
 class Run(Protocol):
-    """Runs one launch of a variant; gives back what each rank reports and how long the launch took, in seconds.
+    """Runs one launch of each of these variants; several at the same time, which then time their steps in turns.
 
     ``diagnosed``: whether the timed steps are to be followed by those that tell where the time goes.
     """
 
-    def __call__(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
-        """Run it."""
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> Sequence[Ran]:
+        """Run them; what became of each, in the same order."""
 
 
 @dataclass(frozen=True)
@@ -165,15 +171,18 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
             odd = len(launches[0]) % 2 == 1
             order = order[::-1] if odd else shuffled.sample(range(len(variants)), len(variants))
-            for i in order:
+            for group in together(variants, order, turns=budget.turns):
+                number = len(launches[group[0]])
                 health = observer.watch()
                 try:
-                    ranks, seconds = run(
-                        variants[i], plans[i], diagnosed=len(launches[i]) < diagnosed_launches(plans[i])
+                    ran = run(
+                        [(variants[i], plans[i]) for i in group],
+                        diagnosed=number < diagnosed_launches(plans[group[0]]),
                     )
                 finally:
                     seen = health()  # ends the watch, whatever became of the launch
-                launches[i].append(replace(_launch(len(launches[i]), ranks, seconds), health=seen))
+                for i, (ranks, seconds) in zip(group, ran, strict=True):
+                    launches[i].append(replace(_launch(number, ranks, seconds), health=seen))
             round_seconds = observer.clock() - begun
         remarks = [*findings, *_shortage(len(launches[0]), budget)]
         measurements = tuple(_measurement(*parts, remarks) for parts in zip(variants, plans, launches, strict=True))
@@ -186,6 +195,27 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             findings.append(f"{looked}; judged by fresh ones alone")
             launches, limit = [[] for _ in variants], budget.max_time
         wanted = len(launches[0]) + verdict.launches
+
+
+def together(variants: Sequence[Variant], order: Sequence[int], *, turns: bool) -> list[tuple[int, ...]]:
+    """Which variants are launched at the same time: both sides of a benchmark, to time their steps in turns.
+
+    On the CPU only: a GPU would have to hold both, and ranks that wait for their turn there do not leave it alone.
+
+    Args:
+        variants: all of a round.
+        order: of their launches in this round; the first of a group has the first turn.
+        turns: whether any are launched at the same time at all.
+
+    Returns:
+        Indices of variants, in groups.
+    """
+    groups: dict[object, tuple[int, ...]] = {}
+    for i in order:
+        paired = turns and variants[i].environment.device == "cpu"
+        key: object = variants[i].key if paired else i
+        groups[key] = (*groups.get(key, ()), i)
+    return list(groups.values())
 
 
 def _shortage(made: int, budget: Budget) -> list[str]:
@@ -201,7 +231,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
     agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
-        ranks, seconds = run(variant, Plan(budget.warmup, steps), diagnosed=False)
+        ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], diagnosed=False)
         pilot = _launch(0, ranks, seconds)
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)

@@ -150,6 +150,10 @@ class Imports:
         self._left.update(dict.fromkeys(theirs.left))
         return run(observed_theirs, redirection, theirs.packed, **group)
 
+    def abort(self) -> None:
+        """End a launch of the other side that another thread has under way."""
+        self._other.launcher.abort()
+
     @staticmethod
     def _noted(files: dict[str, str], result: LaunchResult[Observed[T]]) -> LaunchResult[T]:
         for one in result.values:

@@ -15,8 +15,9 @@ from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.launch import LaunchResult
+from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Run, Variant
+from pytest_ddpperf.measure import Ran, Run, Variant
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -99,26 +100,26 @@ class Passes:
         return profile.merged(self._launch(settings, variant, profile_launch, job).values)
 
     def timed(self, settings: Settings) -> Run:
-        """What launches a variant; keeps what its ranks printed in its first launch for the test's report.
+        """What launches variants; keeps what the ranks of the first launch of each printed for the test's report.
 
         What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
         """
         launched: Counter[str] = Counter()
         picked: dict[int, tuple[str, str]] = {}
 
-        def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
+        def result_of(
+            variant: Variant, plan: Plan, turns: Turns | None = None, *, diagnosed: bool
+        ) -> LaunchResult[RankLaunch]:
             __tracebackhide__ = True
-            label = f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other
-            size = variant.environment.world_size
+            size, number = variant.environment.world_size, launched[_label(variant)]
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            result = self._launch(
-                settings,
-                variant,
-                run_launch,
-                # Of the first launch, the pilot, nothing is kept but how long its steps take.
-                replace(job, seed=launched[label], diagnosed=diagnosed, growth=launched[label] > 0),
-            )
+            # Of the first launch, the pilot, nothing is kept but how long its steps take.
+            job = replace(job, seed=number, diagnosed=diagnosed, growth=number > 0, turns=turns)
+            return self._launch(settings, variant, run_launch, job)
+
+        def kept(variant: Variant, result: LaunchResult[RankLaunch]) -> Ran:
+            label, size = _label(variant), variant.environment.world_size
             launched[label] += 1
             if launched[label] == 1:
                 self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
@@ -126,6 +127,12 @@ class Passes:
             if first.picked is not None:
                 picked[size] = first.picked
             return (replace(first, picked=picked.get(size)), *others), result.seconds
+
+        def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+            __tracebackhide__ = True
+            calls = [partial(result_of, *launch, diagnosed=diagnosed) for launch in launches]
+            results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self.imports.abort)
+            return [kept(variant, result) for (variant, _), result in zip(launches, results, strict=True)]
 
         return run
 
@@ -163,3 +170,7 @@ class Passes:
             mode=variant.mode,
             preload=modules_of(variant.strategy),
         )
+
+
+def _label(variant: Variant) -> str:
+    return f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.judge import Judge, budget
-from pytest_ddpperf.measure import Observer, Variant, measure
-from pytest_ddpperf.records import Launch, Plan, RankLaunch
+from pytest_ddpperf.measure import Observer, Ran, Variant, measure
+from pytest_ddpperf.records import Launch, Plan
 from pytest_ddpperf.results import Result
 from pytest_ddpperf.settings import Settings
 
@@ -28,12 +28,14 @@ class Dealer:
 
     def run(
         self,
-        variant: Variant,
-        plan: Plan,
+        launches: Sequence[tuple[Variant, Plan]],
         *,
         diagnosed: bool,  # noqa: ARG002 - what was recorded was diagnosed or not, whatever is asked
-    ) -> tuple[tuple[RankLaunch, ...], float]:
-        """The next launch of a variant, cut down to the steps that are asked for, and the seconds it would take."""
+    ) -> list[Ran]:
+        """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
+        return [self._deal(*launch) for launch in launches]
+
+    def _deal(self, variant: Variant, plan: Plan) -> Ran:
         which = deck_of(variant)
         one = next(self.decks[which])
         self.dealt[which] += 1

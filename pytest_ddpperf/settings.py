@@ -289,6 +289,13 @@ class Settings:
         per_test=False,
         flag=True,
     )
+    turns: bool = _knob(
+        default=True,
+        parse=switch,
+        text="launch a benchmark and its other revision at the same time, and time their steps in blocks that "
+        "alternate; on the CPU",
+        metavar="true|false",
+    )
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),

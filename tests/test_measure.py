@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -16,9 +16,11 @@ from pytest_ddpperf.measure import (
     Next,
     Observer,
     Progress,
+    Ran,
     Variant,
     fitting_steps,
     measure,
+    together,
 )
 from pytest_ddpperf.records import Environment, Measurement, Plan, RankLaunch
 from pytest_ddpperf.strategies import Strategy
@@ -34,8 +36,13 @@ class Machine:
     now: float = 0.0
     asked: list[tuple[str, Plan]] = field(default_factory=list)
     diagnosed: list[bool] = field(default_factory=list)
+    together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
 
-    def run(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+        self.together.append(tuple((variant.name, variant.other) for variant, _ in launches))
+        return [self._launch(variant, plan, diagnosed=diagnosed) for variant, plan in launches]
+
+    def _launch(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> Ran:
         self.asked.append((variant.name, plan))
         self.diagnosed.append(diagnosed)
         seconds = FIXED + plan.steps * STEP
@@ -137,16 +144,39 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
-        ranks, seconds = machine.run(variant, plan, diagnosed=diagnosed)
-        if variant.other:
-            ranks = tuple(replace(rank, step_times=tuple(time / 2 for time in rank.step_times)) for rank in ranks)
-        return ranks, seconds
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+        return [
+            (tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks) if one.other else ranks, took)
+            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, diagnosed=diagnosed), strict=True)
+        ]
 
     sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
     observer = Observer(Script([Next("stop")]), list[Progress]().append, clock=machine.clock)
     measured = measure(sides, Budget(None, 5, 2, 120, 120), run, observer)
     assert [one.plan for one in measured] == [Plan(5, 20), Plan(5, 7)] * 2
+
+
+def test_both_sides_of_a_benchmark_are_launched_together_and_each_begins_as_often() -> None:
+    sides = [variant("a"), variant("b"), variant("a", other=True), variant("b", other=True)]
+    _, machine, _, _ = run_script(sides, Budget(5, 0, 4, 120, 120), [Next("stop")])
+    assert machine.together[:4] == [(("a", False),), (("b", False),), (("a", True),), (("b", True),)]  # the pilots
+    launched = machine.together[4:]
+    assert {frozenset(group) for group in launched} == {
+        frozenset((name, side) for side in (False, True)) for name in "ab"
+    }
+    assert [group[0][1] for group in launched].count(True) == len(launched) / 2 == 4
+
+
+def test_what_is_launched_together_follows_the_order_of_the_round() -> None:
+    sides = [variant("a"), variant("b"), variant("a", other=True), variant("b", other=True)]
+    assert together(sides, [3, 0, 2, 1], turns=True) == [(3, 1), (0, 2)]
+    assert together(sides, [3, 0, 2, 1], turns=False) == [(3,), (0,), (2,), (1,)]
+
+
+def test_sides_on_a_gpu_are_launched_one_after_the_other() -> None:
+    gpu = Environment("cuda", "gpu", 2, "chip", 2, 1, 1, "nccl", 2, "2.13", "12.8")
+    sides = [replace(variant("a", other=other), environment=gpu) for other in (False, True)]
+    assert together(sides, [1, 0], turns=True) == [(1,), (0,)]
 
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
@@ -214,9 +244,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(variant: Variant, plan: Plan, *, diagnosed: bool) -> tuple[tuple[RankLaunch, ...], float]:
-        if plan.steps == PILOT_STEPS:
-            return Machine().run(variant, plan, diagnosed=diagnosed)
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+        if launches[0][1].steps == PILOT_STEPS:
+            return Machine().run(launches, diagnosed=diagnosed)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:

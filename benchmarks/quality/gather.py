@@ -9,16 +9,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from benchmarks.quality.conditions import LENGTHS, Calibration, Condition, injection
+from benchmarks.quality.conditions import CONDITIONS, FIRST, LENGTHS, UNCHANGED, Calibration, Condition, injection
 from benchmarks.quality.launches import WARMUP, Campaign, Cell, Recorded, append, read, write
 from pytest_ddpperf.baselines.fingerprint import differences, environment
 from pytest_ddpperf.baselines.machine import machine_facts
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import thread_count
-from pytest_ddpperf.records import Environment, Plan
+from pytest_ddpperf.launch.turns import Turns, in_turns
+from pytest_ddpperf.records import Environment, Plan, RankLaunch
 from pytest_ddpperf.session import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import typical
@@ -40,11 +42,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Turn:
-    """What is launched next."""
+    """What is launched next.
+
+    Attributes:
+        paired: whether it takes turns with an unchanged launch.
+    """
 
     cell: Cell
     round: int
     condition: Condition
+    paired: bool = False
 
 
 def gather(file: Path, wanted: Wanted, *, environ: dict[str, str]) -> Campaign:
@@ -57,7 +64,8 @@ def gather(file: Path, wanted: Wanted, *, environ: dict[str, str]) -> Campaign:
     if not file.parent.is_dir():
         raise SettingError(f"--data {file}: there is no folder {file.parent}")
     clock = time.monotonic
-    with Launcher(preload=(*PRELOADED, "benchmarks.quality.steps")) as launcher:
+    preload = (*PRELOADED, "benchmarks.quality.steps")
+    with Launcher(preload=preload) as launcher, Launcher(preload=preload) as other:
         here = _environments(launcher, wanted, thread_count(environ))
         old = read(file) if file.exists() else Campaign(_now().isoformat(), here, {})
         require_same_machine(file, old, here)
@@ -71,7 +79,10 @@ def gather(file: Path, wanted: Wanted, *, environ: dict[str, str]) -> Campaign:
             for turn in turns(wanted, campaign.launches):
                 if clock() >= until:
                     break
-                append(measured(launcher, campaign.calibrations[turn.cell], turn, clock() + offset), out)
+                calibration, started = campaign.calibrations[turn.cell], clock() + offset
+                launchers = (launcher, other) if turn.paired else (launcher,)
+                for one in measured(launchers, calibration, turn, started):
+                    append(one, out)
     return campaign
 
 
@@ -90,32 +101,56 @@ def turns(wanted: Wanted, there: Sequence[Recorded] = ()) -> Iterator[Turn]:
         cells = [cell for cell in wanted.cells if cell.ranks == fewest or turn % SELDOM == 0]
         for cell in draw.sample(cells, len(cells)):
             last[cell] += 1
-            launches = [condition for condition in wanted.conditions for _ in range(condition.launches)]
-            for condition in draw.sample(launches, len(launches)):
-                yield Turn(cell, last[cell], condition)
+            alone = [Turn(cell, last[cell], one) for one in wanted.conditions for _ in range(one.launches)]
+            paired = [Turn(cell, last[cell], one, paired=True) for one in wanted.conditions if one.name != FIRST]
+            yield from draw.sample([*alone, *paired], len(alone) + len(paired))
         turn += 1
 
 
-def measured(launcher: Launcher, calibration: Calibration, turn: Turn, started: float) -> Recorded:
-    """One launch, run as the plugin runs its own; ``started`` in seconds since the campaign began."""
+def measured(
+    launchers: Sequence[Launcher], calibration: Calibration, turn: Turn, started: float
+) -> tuple[Recorded, ...]:
+    """One launch, run as the plugin runs its own, or an unchanged one and one that take turns, in this order.
+
+    Args:
+        launchers: one, or two for launches that take turns.
+        calibration: of the cell.
+        turn: what to launch.
+        started: seconds since the campaign began.
+    """
+    unchanged = replace(turn, condition=CONDITIONS[UNCHANGED])
+    both = (unchanged, turn) if turn.paired else (turn,)
+    order = random.Random(started).sample(range(len(both)), len(both))  # noqa: S311  no secret
+    calls = [partial(_launched, launchers[i], both[i], calibration) for i in order]
+    begun = time.monotonic()
+    results = in_turns(calls, launchers[-1].abort) if turn.paired else [calls[0](None)]
+    share = (time.monotonic() - begun) / len(both)  # a pair's seconds are those of both
+    found = dict(zip(order, results, strict=True))
+    pair = turn.condition.name if turn.paired else None
+    return tuple(
+        Recorded(
+            cell=one.cell,
+            round=one.round,
+            condition=one.condition.name,
+            started=started,
+            seconds=share,
+            step_times=tuple(map(max, zip(*(rank.step_times for rank in found[i]), strict=True))),
+            typical=tuple(typical(rank.step_times) for rank in found[i]),
+            resident=tuple(rank.memory.get("peak_resident", 0.0) for rank in found[i]),
+            loss=tuple(rank.loss for rank in found[i]),
+            pair=pair,
+        )
+        for i, one in enumerate(both)
+    )
+
+
+def _launched(launcher: Launcher, turn: Turn, calibration: Calibration, turns: Turns | None) -> tuple[RankLaunch, ...]:
     from benchmarks.quality.steps import Training
 
-    cell, length = turn.cell, LENGTHS[turn.cell.length]
+    length = LENGTHS[turn.cell.length]
     subject = Training(length, injection(turn.condition, calibration), turn.condition.rank)
-    job = LaunchJob(subject, None, Settings(), Plan(WARMUP, length.steps), diagnosed=False)
-    result = launcher.run(run_launch, job, world_size=cell.ranks, backend="gloo", device="cpu", timeout=300)
-    ranks = result.values
-    return Recorded(
-        cell=cell,
-        round=turn.round,
-        condition=turn.condition.name,
-        started=started,
-        seconds=result.seconds,
-        step_times=tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True))),
-        typical=tuple(typical(rank.step_times) for rank in ranks),
-        resident=tuple(rank.memory.get("peak_resident", 0.0) for rank in ranks),
-        loss=tuple(rank.loss for rank in ranks),
-    )
+    job = LaunchJob(subject, None, Settings(), Plan(WARMUP, length.steps), diagnosed=False, turns=turns)
+    return launcher.run(run_launch, job, world_size=turn.cell.ranks, backend="gloo", device="cpu", timeout=300).values
 
 
 def calibrated(launcher: Launcher, cell: Cell) -> Calibration:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
@@ -118,16 +119,15 @@ def _cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings:
     tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (*ours, *RULES)}
     for condition, drawn in draws.items():
         draw = random.Random(f"{seed} {cell} {condition}")  # noqa: S311  no secret
-        try:
-            for rule, (sides, replay) in ours.items():
+        for rule, (sides, replay) in ours.items():
+            with suppress(TooFew):
                 outcomes = [replay(sides(drawn, draw)) for _ in range(comparisons)]
                 tallies[rule][condition] = _tally(outcomes, drawn, paired=rule == PAIRED)
+        with suppress(TooFew):
             pairs = [drawn.launches(draw) for _ in range(comparisons)]
-        except TooFew:
-            continue
-        for rule, slower in RULES.items():
-            found = sum(slower(pair.new[0].step_times, pair.base[0].step_times) for pair in pairs)
-            tallies[rule][condition] = Tally(Rate(found, comparisons, drawn.independent_launches))
+            for rule, slower in RULES.items():
+                found = sum(slower(pair.new[0].step_times, pair.base[0].step_times) for pair in pairs)
+                tallies[rule][condition] = Tally(Rate(found, comparisons, drawn.independent_launches))
     return CellFindings(
         cell=cell,
         step=statistics.median(typical(one.step_times) for one in unchanged) if unchanged else float("nan"),
@@ -194,18 +194,16 @@ def _tally(outcomes: Sequence[Outcome], drawn: _Draws, *, paired: bool) -> Tally
 
 
 def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
-    """By how much a condition was really slower: geometric means over rounds; None where no round tells."""
-    if condition == UNCHANGED:
-        return None
-    unchanged: dict[int, list[Recorded]] = {}
-    for one in of_cell(launches, cell, UNCHANGED):
-        unchanged.setdefault(one.round, []).append(one)
-    pairs = [(one, unchanged[one.round]) for one in of_cell(launches, cell, condition) if one.round in unchanged]
+    """By how much a condition was really slower, beside the unchanged launches that it took turns with.
+
+    Geometric means over rounds; None where no round tells, and for what is no slowdown of every launch.
+    """
+    pairs = [] if condition in (UNCHANGED, FIRST) else partners(launches, cell, condition)
     if not pairs:
         return None
 
     def ratios(statistic: Callable[[Recorded], float]) -> list[float]:
-        return [statistic(one) / statistics.geometric_mean(map(statistic, others)) for one, others in pairs]
+        return [statistic(new) / statistic(base) for base, new in pairs]
 
     low, interval = center(ratios(lambda one: typical(one.step_times)), "ratio")
     mean, _ = center(ratios(lambda one: one.mean), "ratio")

@@ -43,6 +43,7 @@ class Recorded:
         typical: each rank's own typical step, in seconds.
         resident: each rank's peak resident memory, in bytes.
         loss: each rank's last one.
+        pair: of one that took turns with another: the condition that both are about, the unchanged one first.
     """
 
     cell: Cell
@@ -54,6 +55,7 @@ class Recorded:
     typical: tuple[float, ...]
     resident: tuple[float, ...]
     loss: tuple[float | None, ...]
+    pair: str | None = None
 
     @cached_property
     def mean(self) -> float:
@@ -107,6 +109,7 @@ def launch_line(one: Recorded) -> str:
             "typical": [round(1e7 * seconds) for seconds in one.typical],
             "resident": one.resident,
             "loss": one.loss,
+            **({} if one.pair is None else {"pair": one.pair}),
         },
         separators=(",", ":"),
     )
@@ -181,4 +184,5 @@ def _recorded(data: Mapping[str, Any]) -> Recorded:
         typical=tuple(1e-7 * ticks for ticks in data["typical"]),
         resident=tuple(data["resident"]),
         loss=tuple(data["loss"]),
+        pair=data.get("pair"),
     )

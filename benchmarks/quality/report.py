@@ -25,9 +25,9 @@ hold ("independent"). A stored baseline comes from the first half of the campaig
 launches lay further apart than in a run of their own: what drifts over minutes is more alike on both sides than in two
 runs a day apart, so false alarms beside a stored baseline come out too few. "first launch" means the first one of a
 run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
-medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside the unchanged
-launches of its rounds. An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a
-short step."""
+medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside unchanged
+launches that took turns with its own. Side by side rests on launches that took turns, all else on ones that ran alone.
+An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from benchmarks.quality.conditions import FIRST, UNCHANGED
 from benchmarks.quality.launches import Cell, Recorded
 
+SIDES = 2
+
 
 @dataclass(frozen=True)
 class Sides:
@@ -23,8 +25,8 @@ class TooFew(ValueError):
 
 
 def of_cell(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[Recorded]:
-    """The launches of a cell in one condition, in the order recorded."""
-    return [one for one in launches if one.cell == cell and one.condition == condition]
+    """The launches of a cell in one condition that ran alone, in the order recorded."""
+    return [one for one in launches if one.cell == cell and one.condition == condition and one.pair is None]
 
 
 def separate(base: Sequence[Recorded], new: Sequence[Recorded], wanted: tuple[int, int], draw: random.Random) -> Sides:
@@ -73,13 +75,13 @@ def side_by_side(pairs: Sequence[tuple[Recorded, Recorded]], wanted: int, draw: 
 
 
 def partners(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[tuple[Recorded, Recorded]]:
-    """For each round that has both, an unchanged launch and one in ``condition``: two different ones for A/A."""
+    """The launches that took turns: an unchanged one, and one in ``condition``. Of a slow first launch, as of none."""
+    about = UNCHANGED if condition == FIRST else condition
+    both = [one for one in launches if one.cell == cell and one.pair == about]
     rounds: dict[int, list[Recorded]] = {}
-    for one in of_cell(launches, cell, UNCHANGED):
+    for one in both:
         rounds.setdefault(one.round, []).append(one)
-    if condition in (UNCHANGED, FIRST):
-        return [(same[0], same[1]) for same in rounds.values() if len(same) > 1]
-    return [(rounds[one.round][0], one) for one in of_cell(launches, cell, condition) if one.round in rounds]
+    return [(same[0], same[1]) for same in rounds.values() if len(same) == SIDES]
 
 
 def one_each(base: Sequence[Recorded], new: Sequence[Recorded], draw: random.Random) -> Sides:

@@ -161,6 +161,12 @@ class Launcher:
         job = _job(Call(function, args), world_size, timeout, device=device, group=backend, mode=mode)
         return self._launch(replace(job, preload=tuple(preload)))
 
+    def abort(self) -> None:
+        """End the launch that another thread has under way, if any: there it raises LaunchError."""
+        zygote = self._zygote
+        if zygote is not None:
+            zygote.kill()
+
     def close(self) -> None:
         """End the zygote and everything below it; may be called again. A later launch starts a new one."""
         with self._lock:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import numbers
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
@@ -14,14 +17,16 @@ from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, read_device_memory, watch_memory
+from pytest_ddpperf.launch.turns import Waiting
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.room import room_for
-from pytest_ddpperf.training.timing import by_period, timed_block
+from pytest_ddpperf.training.timing import Layout, alternating, by_period, timed_blocks
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.communication import BlockTimes, Room
+    from pytest_ddpperf.launch.turns import Turns
     from pytest_ddpperf.loader_settings import LoaderSettings
     from pytest_ddpperf.phases import PhaseTimes
     from pytest_ddpperf.settings import Settings
@@ -48,6 +53,7 @@ class LaunchJob:
         seed: of the order of blocks of steps with and without synchronisation; the same on all ranks.
         growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
+        turns: where to ask for turns at timing, beside a launch that runs at the same time; None to be alone.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -59,6 +65,7 @@ class LaunchJob:
     seed: int = 0
     growth: bool = True
     diagnosed: bool = True
+    turns: Turns | None = None
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -71,34 +78,37 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         WorkloadError: the subject does not keep its contract, or a loss is no finite number.
         SettingError: there is no such strategy, or not for this world size.
     """
-    import torch.distributed as dist
-
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
+    turns = None if job.turns is None else Waiting(job.turns, asking=ctx.rank == 0)
+    begin = partial(_begin, turns)
     step = build_step(ctx, job)
     try:
         for number in range(1, job.plan.warmup + 1):
             loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
-        clock = clock_for(ctx.device, marks=steps + 1)
+        layout = _layout(job, steps, step.period)
+        clock = clock_for(ctx.device, marks=layout.longest + 1)
         graphs = compiled_graphs()
         with collector_paused():
-            dist.barrier()  # all ranks begin together: the first step must not pay for the others' warm-up
-            step_times, loss = timed_block(step.run, steps, clock)
+            timed = timed_blocks(step.run, layout, clock, begin)
         _refuse_compiling(compiled_graphs() - graphs, job.plan)
-        skipped = tuple(number - job.plan.warmup for number in step.skipped_steps if number >= job.plan.warmup)
-        updated = by_period(_without_skipped(step_times, skipped), step.period)
-        last_loss = loss_value(loss, f"after {steps} timed steps on rank {ctx.rank}")
+        overflowed = {number - job.plan.warmup for number in step.skipped_steps}
+        skipped = tuple(i for i, number in enumerate(timed.numbers) if number in overflowed)
+        updated = by_period(_without_skipped(timed.seconds, skipped), step.period)
+        last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         held: tuple[int, ...] = ()
         if job.growth:
+            begin()
             with collector_paused():
-                dist.barrier()
                 held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
-        diagnosis = _diagnosis(ctx, job, step) if job.diagnosed else _Diagnosis()
+        diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
     finally:
+        if turns is not None:
+            turns.close()
         step.close()
     return RankLaunch(
         rank=ctx.rank,
@@ -126,14 +136,54 @@ class _Diagnosis:
     no_room: Room | None = None
 
 
-def _diagnosis(ctx: RankView, job: LaunchJob, step: Step) -> _Diagnosis:
-    """One pass after the other, each with steps of its own."""
+def _begin(turns: Waiting | None) -> None:
+    """Return on all ranks together: no step must pay for what the others still do.
+
+    Beside another launch, when it is this one's turn; the last turn ends when no rank is at work any more.
+    """
     import torch.distributed as dist
 
+    if turns is not None:
+        dist.barrier()
+        turns.wait()
+    dist.barrier()
+
+
+def _layout(job: LaunchJob, steps: int, period: int) -> Layout:
+    """One block; several beside another launch, unless data is loaded in the background, which goes on meanwhile.
+
+    Then one block has to do, once what was loaded in advance has been used up by another warm-up.
+    """
+    if job.turns is None:
+        return Layout((steps,))
+    if _anywhere(_works_in_background()):
+        return Layout((steps,), math.ceil(max(1, job.plan.warmup) / period) * period)
+    return alternating(steps, period)
+
+
+def _works_in_background() -> bool:
+    """Whether this rank has processes or threads of its own, as those that load data."""
+    main = threading.main_thread()
+    threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, threading._DummyThread)]  # noqa: SLF001 - torch's own, which ran a hook once
+    return bool(threads or multiprocessing.active_children())
+
+
+def _anywhere(here: bool) -> bool:  # noqa: FBT001 - the one thing that is asked
+    """Whether something is so on any rank."""
+    import torch
+    import torch.distributed as dist
+
+    flag = torch.tensor(int(here))
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], None]) -> _Diagnosis:
+    """One pass after the other, each with steps of its own."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 
+    begin()
     with collector_paused():
-        dist.barrier()
         phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
     if step.local is None or job.settings.communication is False:
         return _Diagnosis(phases)

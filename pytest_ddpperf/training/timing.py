@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddpperf.instruments.clock import Clock
+
+BLOCKS = 5  # of a launch that takes turns
+FEWEST_PERIODS = 3  # of a block: one more leads in to it
 
 
 def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple[float, ...], Any]:
@@ -22,6 +26,67 @@ def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple
         loss = run()
         marks.append(mark())
     return clock.seconds(marks), loss
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Timed steps.
+
+    Attributes:
+        seconds: of each.
+        numbers: of each, counted from 0 over all steps that ran, untimed ones between blocks too.
+        loss: what the last one gave back.
+    """
+
+    seconds: tuple[float, ...]
+    numbers: tuple[int, ...]
+    loss: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Timed steps in blocks of these ``sizes``, each after ``untimed`` steps that lead in."""
+
+    sizes: tuple[int, ...]
+    untimed: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Steps of the longest block."""
+        return max(self.sizes)
+
+
+def alternating(steps: int, period: int) -> Layout:
+    """The blocks of steps that are timed in turns with another launch's: whole periods, few enough to lead in to.
+
+    A block lasts a fifth of a launch's second; of long steps there are fewer blocks, down to one.
+    """
+    periods = steps // period
+    number = min(BLOCKS, max(1, periods // FEWEST_PERIODS))
+    return Layout(tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number)), period)
+
+
+def timed_blocks(run: Callable[[], Any], layout: Layout, clock: Clock, begin: Callable[[], None]) -> Timed:
+    """Blocks of timed steps.
+
+    Args:
+        run: a step.
+        layout: of the blocks.
+        clock: that times them.
+        begin: returns when a block may begin, on all ranks together.
+    """
+    seconds: list[float] = []
+    numbers: list[int] = []
+    ran, loss = 0, None
+    for size in layout.sizes:
+        begin()
+        for _ in range(layout.untimed):
+            run()
+        times, loss = timed_block(run, size, clock)
+        seconds += times
+        numbers += range(ran + layout.untimed, ran + layout.untimed + size)
+        ran += layout.untimed + size
+    return Timed(tuple(seconds), tuple(numbers), loss)
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +14,9 @@ import torch
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.memory import read_resident
-from pytest_ddpperf.launch import Launcher
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
+from pytest_ddpperf.launch.turns import Turns, in_turns
+from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
@@ -135,6 +139,44 @@ def overflowing(*numbers: float) -> LaunchJob:
 def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> None:
     """The first number is of the warm-up, so only the fourth counts."""
     report = run_launch(make_ctx(), overflowing(1e35, 1, 1, 1e35, 1))
+    assert len(report.step_times) == 2
+    assert report.skipped_steps == (1,)
+
+
+def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankLaunch]:
+    """What the ranks of a launch report that asks for turns, and is given each of them at once."""
+
+    def launch(turns: Turns) -> LaunchResult[RankLaunch]:
+        beside = replace(given, turns=turns)
+        return launcher.run(run_launch, beside, world_size=world_size, backend="gloo", device="cpu")
+
+    (result,) = in_turns([launch], launcher.abort)
+    return list(result.values)
+
+
+@pytest.mark.parametrize(
+    ("background", "steps"),
+    [
+        pytest.param(False, 2 + 13 + 4, id="four blocks, each after one step that leads in"),
+        pytest.param(True, 2 + 2 + 13, id="what works in the background has one block, after another warm-up"),
+    ],
+)
+def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher, background: bool, steps: int) -> None:  # noqa: FBT001
+    """A step's loss is its number. One rank alone has a thread that would go on between blocks."""
+
+    def build(ctx: RankContext) -> Any:
+        number = itertools.count(1)
+        if background and ctx.rank == 1:
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return lambda: next(number)
+
+    reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(2, 13)), 2)
+    assert [(len(report.step_times), report.loss) for report in reports] == [(13, steps)] * 2
+
+
+def test_steps_that_lead_in_to_a_block_are_not_among_the_skipped(launcher: Launcher) -> None:
+    """Two steps of warm-up, one that leads in, and three timed ones, of which the second overflows."""
+    (report,) = in_turn(launcher, overflowing(1e35, 1, 1e35, 1, 1e35, 1), 1)
     assert len(report.step_times) == 2
     assert report.skipped_steps == (1,)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
+
+import pytest
 
 from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.timing import by_period, timed_block
+from pytest_ddpperf.training.timing import Layout, alternating, by_period, timed_block, timed_blocks
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -33,3 +35,34 @@ def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
     """1, 1, 4 twice is 2 twice; the seventh step begins a period that does not end."""
     assert by_period((1, 1, 4, 1, 1, 4, 9), 3) == (2, 2)
     assert by_period((1, 3), 3) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("steps", "period", "sizes"),
+    [
+        pytest.param(84, 1, (16, 17, 17, 17, 17), id="a second of 12 ms steps"),
+        pytest.param(13, 1, (3, 3, 3, 4), id="a second of 80 ms steps: four blocks of three or more"),
+        pytest.param(5, 1, (5,), id="long steps are not divided"),
+        pytest.param(40, 4, (12, 12, 16), id="blocks are whole periods"),
+        pytest.param(4, 4, (4,), id="one period"),
+    ],
+)
+def test_steps_that_take_turns_are_timed_in_a_few_blocks(steps: int, period: int, sizes: tuple[int, ...]) -> None:
+    assert alternating(steps, period) == Layout(sizes, period)
+
+
+def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed() -> None:
+    """The clock stands still but for the steps, of which the n-th takes n seconds: 0 leads in to 1, 2, and 3 to 4."""
+    events: list[str] = []
+    steps, now = count(), [0.0]
+
+    def run() -> int:
+        number = next(steps)
+        events.append(str(number))
+        now[0] += number
+        return number
+
+    clock = Clock(lambda: None, lambda: now[0], lambda marks: tuple(b - a for a, b in pairwise(marks)))
+    timed = timed_blocks(run, Layout((2, 1), untimed=1), clock, lambda: events.append("begin"))
+    assert (timed.seconds, timed.numbers, timed.loss) == ((1.0, 2.0, 4.0), (1, 2, 4), 4)
+    assert events == ["begin", "0", "1", "2", "begin", "3", "4"]

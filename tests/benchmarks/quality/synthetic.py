@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from benchmarks.quality.conditions import CONDITIONS, Calibration
+from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED, Calibration, Condition
 from benchmarks.quality.launches import Campaign, Cell, Recorded
 from pytest_ddpperf.records import Environment
 
@@ -19,10 +19,12 @@ def drawing(seed: int = 0) -> random.Random:
     return random.Random(seed)  # noqa: S311  no secret
 
 
-def recorded(number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0) -> Recorded:
+def recorded(
+    number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0, pair: str | None = None
+) -> Recorded:
     seconds = START_UP + math.fsum(step_times)
     typical = (step_times[0], step_times[0])
-    return Recorded(CELL, number, condition, started, seconds, step_times, typical, (1e8, 1e8), (1.0, 1.0))
+    return Recorded(CELL, number, condition, started, seconds, step_times, typical, (1e8, 1e8), (1.0, 1.0), pair)
 
 
 def campaign(
@@ -32,14 +34,22 @@ def campaign(
     step_spread: float = 0.01,
     drift: Callable[[int], float] = lambda _: 1.0,
 ) -> Campaign:
-    """Rounds of all conditions; ``drift`` is by how much all steps of a round last longer."""
+    """Rounds of all conditions, alone and beside unchanged ones; ``drift``: by how much a round's steps last longer."""
     draw = drawing()
     launches: list[Recorded] = []
+
+    def add(number: int, condition: Condition, pair: str | None = None) -> None:
+        level = STEP * drift(number) * draw.lognormvariate(0, launch_spread)
+        added = [condition.work + condition.communication if i % condition.every == 0 else 0 for i in range(STEPS)]
+        steps = tuple(level * (1 + more) * draw.lognormvariate(0, step_spread) for more in added)
+        launches.append(recorded(number, condition.name, steps, started=float(len(launches)), pair=pair))
+
     for number in range(rounds):
-        for condition in (one for one in CONDITIONS.values() for _ in range(one.launches)):
-            level = STEP * drift(number) * draw.lognormvariate(0, launch_spread)
-            added = [condition.work + condition.communication if i % condition.every == 0 else 0 for i in range(STEPS)]
-            steps = tuple(level * (1 + more) * draw.lognormvariate(0, step_spread) for more in added)
-            launches.append(recorded(number, condition.name, steps, started=float(len(launches))))
+        for condition in CONDITIONS.values():
+            for _ in range(condition.launches):
+                add(number, condition)
+            if condition.name != FIRST:
+                add(number, CONDITIONS[UNCHANGED], condition.name)
+                add(number, condition, condition.name)
     calibration = Calibration(STEP, 1e-6, {16: 1e-4})
     return Campaign("2026-01-12T08:00:00+00:00", {2: ENVIRONMENT}, {CELL: calibration}, tuple(launches))

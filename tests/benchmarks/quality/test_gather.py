@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.conditions import CONDITIONS
+from benchmarks.quality.conditions import CONDITIONS, FIRST
 from benchmarks.quality.gather import Wanted, require_same_machine, turns
 from benchmarks.quality.launches import Cell, read
 from pytest_ddpperf.errors import SettingError
@@ -19,13 +19,15 @@ from tests.benchmarks.quality.synthetic import CELL, ENVIRONMENT, campaign
 
 ROOT = Path(__file__).parents[3]
 ALL = tuple(CONDITIONS.values())
-ROUND = sum(condition.launches for condition in ALL)
+ROUND = sum(condition.launches for condition in ALL) + len(ALL) - 1
 
 
-def test_a_round_has_every_condition_and_the_order_changes() -> None:
+def test_a_round_has_every_condition_alone_and_beside_an_unchanged_launch_and_the_order_changes() -> None:
     found = list(islice(turns(Wanted((CELL,), ALL, 1.0)), 2 * ROUND))
-    first, second = ([turn.condition.name for turn in found[i : i + ROUND]] for i in (0, ROUND))
-    assert Counter(first) == Counter(second) == {condition.name: condition.launches for condition in ALL}
+    first, second = ([(turn.condition.name, turn.paired) for turn in found[i : i + ROUND]] for i in (0, ROUND))
+    alone = {(condition.name, False): condition.launches for condition in ALL}
+    paired = {(condition.name, True): 1 for condition in ALL if condition.name != FIRST}
+    assert Counter(first) == Counter(second) == alone | paired
     assert first != second
     assert [turn.round for turn in found] == [0] * ROUND + [1] * ROUND
 
@@ -36,8 +38,8 @@ def test_a_file_is_continued_with_the_next_round() -> None:
 
 def test_groups_that_share_cores_get_a_turn_less_often() -> None:
     cells = (Cell("4ms", 2), Cell("4ms", 4))
-    found = islice(turns(Wanted(cells, ALL[:1], 1.0)), 3 * 15)  # three launches a round, five rounds in four turns
-    assert Counter(turn.cell.ranks for turn in found) == {2: 3 * 12, 4: 3 * 3}
+    found = islice(turns(Wanted(cells, ALL[:1], 1.0)), 4 * 15)  # four launches a round, five rounds in four turns
+    assert Counter(turn.cell.ranks for turn in found) == {2: 4 * 12, 4: 4 * 3}
 
 
 def test_launches_of_another_machine_are_not_added(tmp_path: Path) -> None:

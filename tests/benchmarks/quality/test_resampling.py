@@ -65,11 +65,17 @@ def test_partners_are_of_one_round_and_never_the_same_launch() -> None:
         pairs = partners(LAUNCHES, CELL, condition)
         assert len(pairs) == 20
         assert all(base.round == new.round and base is not new for base, new in pairs)
+        assert {base.condition for base, _ in pairs} == {UNCHANGED}
     assert {new.condition for _, new in partners(LAUNCHES, CELL, "+5%")} == {"+5%"}
 
 
+def test_launches_that_took_turns_are_not_among_those_that_ran_alone() -> None:
+    assert len(SLOWER) == 20
+    assert {one.pair for one in SAME + SLOWER} == {None}
+
+
 def test_a_round_that_was_cut_off_has_no_partners() -> None:
-    assert partners([recorded(0, "+5%", (1.0,))], CELL, "+5%") == []
+    assert partners([recorded(0, UNCHANGED, (1.0,), pair="+5%")], CELL, "+5%") == []
 
 
 def test_sides_of_one_run_are_rounds_that_follow_each_other() -> None:

@@ -1,0 +1,204 @@
+"""Launches that run at the same time and time their steps in turns: one is at work while the others wait.
+
+What makes a machine slower for some seconds then makes it slower for all of them, and cancels out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+_GO = b"\0"
+_LEFT, _CLOSED = b"L", b"C"
+_SIDE_SIZE = 1
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Where a launch asks for its turns: travels to its ranks.
+
+    Attributes:
+        address: of the referee: a socket in the abstract namespace.
+        side: which of the launches asks.
+    """
+
+    address: str
+    side: int
+
+
+class Referee:
+    """On the controller: gives launches their turns, in the order of their sides.
+
+    The first turn waits until every launch has asked, so that none is still being built; one that has ended is not
+    waited for.
+
+    Args:
+        sides: how many launches there are.
+    """
+
+    def __init__(self, sides: int) -> None:
+        self._sides = sides
+        self._address = f"\0pytest-ddpperf-{uuid.uuid4().hex}"
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(self._address)
+        self._listening.listen(sides)
+        self._told, self._tell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._thread = threading.Thread(target=self._serve, name="ddpperf-referee", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell.send(_CLOSED)
+        self._thread.join()
+        for end in (self._listening, self._told, self._tell):
+            end.close()
+
+    def turns(self, side: int) -> Turns:
+        """What the ranks of one launch need."""
+        return Turns(self._address, side)
+
+    def leave(self, side: int) -> None:
+        """Wait for a launch no more: it has ended, however it did."""
+        self._tell.send(_LEFT + bytes([side]))
+
+    def _serve(self) -> None:
+        game = _Game(self._sides)
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
+            selector.register(self._listening, selectors.EVENT_READ)
+            selector.register(self._told, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._told:
+                        message = self._told.recv(2)
+                        if message == _CLOSED:
+                            return
+                        game.leave(message[1])
+                    elif key.fileobj is self._listening:
+                        connection, _ = self._listening.accept()
+                        selector.register(connections.enter_context(connection), selectors.EVENT_READ)
+                    elif isinstance(key.fileobj, socket.socket) and not game.hear(key.fileobj):
+                        selector.unregister(key.fileobj)
+                game.go_on()
+
+
+class _Game:
+    """Whose turn it is."""
+
+    def __init__(self, sides: int) -> None:
+        self._sides = sides
+        self._waiting: dict[int, socket.socket] = {}
+        self._names: dict[socket.socket, int] = {}
+        self._left: set[int] = set()
+        self._playing: int | None = None
+        self._last = -1
+
+    def hear(self, connection: socket.socket) -> bool:
+        """Take a side's wish for its turn, which ends the one it had; False where the connection has ended."""
+        try:
+            said = connection.recv(_SIDE_SIZE)
+        except ConnectionResetError:
+            said = b""
+        side = said[0] if said else self._names.get(connection)
+        if side is None:
+            return False
+        if self._playing == side:
+            self._playing = None
+        if said:
+            self._names[connection] = side
+            self._waiting[side] = connection
+        else:
+            self.leave(side)
+        return bool(said)
+
+    def leave(self, side: int) -> None:
+        """Go on without a side."""
+        self._left.add(side)
+        self._waiting.pop(side, None)
+        if self._playing == side:
+            self._playing = None
+
+    def go_on(self) -> None:
+        """Give the next turn, once nobody has one and everybody who is still there waits for one."""
+        there = [side for side in range(self._sides) if side not in self._left]
+        if self._playing is not None or not there or any(side not in self._waiting for side in there):
+            return
+        side = next((side for side in there if side > self._last), there[0])
+        self._playing = self._last = side
+        with contextlib.suppress(OSError):  # it has died: its end is heard next
+            self._waiting.pop(side).sendall(_GO)
+
+
+def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]) -> list[T]:
+    """What launches give back that run at the same time and take turns: the first in this thread, the others beside it.
+
+    Args:
+        launches: each runs a launch whose ranks ask for their turns there. The first one has the first turn.
+        abort: ends the others, from this thread, when this one is interrupted.
+
+    Raises:
+        Exception: whatever a launch raised; the first one's error comes first. All of them have ended by then.
+    """
+    __tracebackhide__ = True
+
+    def run(side: int) -> T:
+        __tracebackhide__ = True
+        try:
+            return launches[side](referee.turns(side))
+        finally:
+            referee.leave(side)
+
+    with Referee(len(launches)) as referee, ThreadPoolExecutor(len(launches), "ddpperf-launch") as pool:
+        try:
+            others = [pool.submit(run, side) for side in range(1, len(launches))]
+            return [run(0), *(other.result() for other in others)]
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, or pytest is to end
+            abort()
+            raise
+
+
+class Waiting:
+    """On a rank: the launch's place in the queue. Rank 0 asks for the turns of all ranks.
+
+    Args:
+        turns: where to ask.
+        asking: whether this rank does.
+    """
+
+    def __init__(self, turns: Turns, *, asking: bool) -> None:
+        self._turns = turns
+        self._asking = asking
+        self._connection: socket.socket | None = None
+
+    def wait(self) -> None:
+        """Give back the turn that this launch has; where this rank asks, return when it has the next one."""
+        if not self._asking:
+            return
+        if self._connection is None:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connection.connect(self._turns.address)
+        # A referee that is gone takes the launch along: nothing is left to wait for meanwhile.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.sendall(bytes([self._turns.side]))
+            self._connection.recv(len(_GO))
+
+    def close(self) -> None:
+        """Give back the turn, for good."""
+        if self._connection is not None:
+            self._connection.close()
