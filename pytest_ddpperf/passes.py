@@ -131,10 +131,16 @@ class Passes:
         def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
             __tracebackhide__ = True
             calls = [partial(result_of, *launch, diagnosed=diagnosed) for launch in launches]
-            results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self.imports.abort)
+            results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
             return [kept(variant, result) for (variant, _), result in zip(launches, results, strict=True)]
 
         return run
+
+    def _abort(self) -> None:
+        """End the launches of both sides that are under way in other threads."""
+        self._session.launcher.abort()
+        if self.imports is not None:
+            self.imports.abort()
 
     def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report that may use so many bytes each; None for what the device has.

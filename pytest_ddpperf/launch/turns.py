@@ -12,7 +12,7 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,13 +50,18 @@ class Referee:
     """
 
     def __init__(self, sides: int) -> None:
-        self._sides = sides
         self._address = f"\0pytest-ddpperf-{uuid.uuid4().hex}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listening.bind(self._address)
         self._listening.listen(sides)
         self._told, self._tell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread = threading.Thread(target=self._serve, name="ddpperf-referee", daemon=True)
+        self._game = _Game(sides)
+
+    @property
+    def held_up(self) -> frozenset[int]:
+        """The sides that have ended while they waited for a turn."""
+        return frozenset(self._game.held_up)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -77,7 +82,6 @@ class Referee:
         self._tell.send(_LEFT + bytes([side]))
 
     def _serve(self) -> None:
-        game = _Game(self._sides)
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
             selector.register(self._listening, selectors.EVENT_READ)
             selector.register(self._told, selectors.EVENT_READ)
@@ -87,13 +91,13 @@ class Referee:
                         message = self._told.recv(2)
                         if message == _CLOSED:
                             return
-                        game.leave(message[1])
+                        self._game.leave(message[1])
                     elif key.fileobj is self._listening:
                         connection, _ = self._listening.accept()
                         selector.register(connections.enter_context(connection), selectors.EVENT_READ)
-                    elif isinstance(key.fileobj, socket.socket) and not game.hear(key.fileobj):
+                    elif isinstance(key.fileobj, socket.socket) and not self._game.hear(key.fileobj):
                         selector.unregister(key.fileobj)
-                game.go_on()
+                self._game.go_on()
 
 
 class _Game:
@@ -103,6 +107,7 @@ class _Game:
         self._sides = sides
         self._waiting: dict[int, socket.socket] = {}
         self._names: dict[socket.socket, int] = {}
+        self.held_up: set[int] = set()
         self._left: set[int] = set()
         self._playing: int | None = None
         self._last = -1
@@ -128,7 +133,8 @@ class _Game:
     def leave(self, side: int) -> None:
         """Go on without a side."""
         self._left.add(side)
-        self._waiting.pop(side, None)
+        if self._waiting.pop(side, None) is not None:
+            self.held_up.add(side)
         if self._playing == side:
             self._playing = None
 
@@ -151,26 +157,34 @@ def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]
         abort: ends the others, from this thread, when this one is interrupted.
 
     Raises:
-        Exception: whatever a launch raised; the first one's error comes first. All of them have ended by then.
+        Exception: what a launch raised; of several errors that of one that did not just wait for its turn, then the
+            first one's. All launches have ended by then.
     """
     __tracebackhide__ = True
 
-    def run(side: int) -> T:
+    errors: dict[int, Exception] = {}
+
+    def run(side: int) -> T | None:
         __tracebackhide__ = True
         try:
             return launches[side](referee.turns(side))
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors[side] = error
+            return None
         finally:
             referee.leave(side)
 
     with Referee(len(launches)) as referee, ThreadPoolExecutor(len(launches), "ddpperf-launch") as pool:
         try:
             others = [pool.submit(run, side) for side in range(1, len(launches))]
-            return [run(0), *(other.result() for other in others)]
-        except Exception:
-            raise
+            results = [run(0), *(other.result() for other in others)]
         except BaseException:  # Ctrl-C, or pytest is to end
             abort()
             raise
+    if errors:
+        # A launch that has run out of time while it waited for its turn is not to blame.
+        raise errors[min(errors, key=lambda side: (side in referee.held_up, side))]
+    return cast("list[T]", results)
 
 
 class Waiting:

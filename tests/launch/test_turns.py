@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,25 @@ def test_the_first_launchs_error_comes_first_and_the_others_have_ended() -> None
     with pytest.raises(LookupError, match=r"^0$"):
         in_turns([fails, player("b", 2, written)], no_abort)
     assert "".join(written) == "bbbb"
+
+
+def test_who_waited_in_vain_is_not_to_blame() -> None:
+    """The first launch asks, and gives up before the second one has; that one fails after it."""
+    given_up = threading.Event()
+
+    def waits(turns: Turns) -> str:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(turns.address)
+            connection.sendall(bytes([turns.side]))
+        given_up.set()
+        raise TimeoutError("the one that waits")
+
+    def hangs(_turns: Turns) -> str:
+        assert given_up.wait(30)
+        raise TimeoutError("the one that hangs")
+
+    with pytest.raises(TimeoutError, match="hangs"):
+        in_turns([waits, hangs], no_abort)
 
 
 def test_an_interrupt_aborts_the_others() -> None:
