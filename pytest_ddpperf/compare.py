@@ -27,27 +27,30 @@ PRACTICABLE = 200
 
 @dataclass(frozen=True)
 class Rules:
-    """What a comparison goes by; see ``compare``."""
+    """What a comparison goes by.
+
+    Attributes:
+        tolerance: the worsening that is accepted, as a fraction (absolute for differences).
+        alpha: two-sided significance level of each metric.
+        affordable: launches that a suspect would be confirmed by, at most.
+        last: whether there is no time for another look.
+    """
 
     tolerance: float
     alpha: float
     affordable: int = 0
+    last: bool = False
 
 
-def compare(
-    test: str, measurement: Measurement, found: Found, *, tolerance: float, alpha: float, affordable: int = 0
-) -> Result:
+def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
     """The judgement on one measurement: each of its series against the baseline's, and the worst gated one for all.
 
     Args:
         test: pytest node id.
         measurement: what was measured.
         found: what the store knows for it. A foreign record is compared for display, never judged.
-        tolerance: the worsening that the test accepts, as a fraction (absolute for differences).
-        alpha: two-sided significance level of each metric.
-        affordable: launches that a suspect would be confirmed by, at most.
+        rules: of the test.
     """
-    rules = Rules(tolerance, alpha, affordable)
     comparisons = tuple(
         compare_counted(series, measurement, found)
         if series.scale == "exact"
@@ -69,7 +72,7 @@ def compare(
             *lost,
             *fewer_counts(comparisons, found),
             *near_misses(found),
-            *raised_tolerance(comparisons, found, tolerance),
+            *raised_tolerance(comparisons, found, rules.tolerance),
         ),
         differs=found.differs,
         counterpart=found.counterpart,
@@ -153,7 +156,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     elif change is None:
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
     else:
-        verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha)
+        verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         note = _note(verdict, change, series, Rules(tolerance, rules.alpha), beside=found.counterpart is not None)
     return Comparison(
         series=series,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from pytest_ddpperf.compare import compare
+from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import Budget, Next
 from pytest_ddpperf.metrics import REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
@@ -63,20 +63,16 @@ class Judge:
         bases = self._found(measured) if callable(self._found) else self._found
         benchmarks = self._tests - 1 + len(bases)
         affordable = int(self._settings.max_time / 2 / round_seconds) if round_seconds > 0 else 0
-        self.results = tuple(
-            replace(
-                compare(
-                    self._test,
-                    point,
-                    base,
-                    tolerance=self._tolerance,
-                    alpha=alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side),
-                    affordable=affordable,
-                ),
-                seconds=elapsed,
-            )
-            for point, base in zip(self._relate(measured[: len(bases)]), bases, strict=True)
-        )
+        deadline = self._settings.max_time if self._state.phase is Phase.CONFIRM else screening(self._settings)
+        last = elapsed + round_seconds > deadline
+
+        def judged(point: Measurement, base: Found) -> Result:
+            alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
+            rules = Rules(self._tolerance, alpha, affordable, last=last)
+            return replace(compare(self._test, point, base, rules), seconds=elapsed)
+
+        related = self._relate(measured[: len(bases)])
+        self.results = tuple(judged(point, base) for point, base in zip(related, bases, strict=True))
         self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         # Counts are what they are: no launch changes them, and none has to confirm them.
         statistical = [
@@ -87,9 +83,7 @@ class Judge:
             self._state,
             [self._telling(c.verdict) for c in statistical],
             suspects=bool(suspects),
-            elapsed=elapsed,
-            deadline=self._settings.max_time if self._state.phase is Phase.CONFIRM else screening(self._settings),
-            launch_seconds=round_seconds,
+            last=last,
         )
         self._state = advance(self._state, action)
         named = tuple(metric for metric in suspects if metric not in REPEATED) or tuple(suspects)

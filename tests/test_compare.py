@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.compare import compare
+from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
@@ -36,7 +36,7 @@ def found(*metrics: Series, plan: Plan = Plan(3, 60), differs: tuple[str, ...] =
 
 
 def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
-    return compare("test_x.py::test_a", new, base, tolerance=tolerance, alpha=0.0025)
+    return compare("test_x.py::test_a", new, base, Rules(tolerance, alpha=0.0025))
 
 
 @pytest.mark.parametrize(

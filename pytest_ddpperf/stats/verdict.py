@@ -12,8 +12,11 @@ POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
 
+LAST_SHARE = 0.5
+"""Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
+
 SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 16
-"""What looking after every launch costs: each look tests at this part of the significance level.
+"""What looking after every launch costs: each look before the last tests at this part of the rest of the level.
 
 So much more often does a look at any of 6 to 48 launches fall below a level than a single look does, at the levels in
 use (0.015 to 0.2 %, one-sided): the lower the level, the more looks count. benchmarks/looks.py simulates it. Fewer
@@ -21,7 +24,7 @@ beside a baseline, whose own error is in all of them, judged with the smaller si
 """
 
 
-def decide(change: Change, *, better: Better, tolerance: float, alpha: float) -> Verdict:
+def decide(change: Change, *, better: Better, tolerance: float, alpha: float, last: bool = False) -> Verdict:
     """What a change says about the new run.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
@@ -37,8 +40,9 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float) ->
             scale it means the same factor for both directions, so that a step time and the throughput made of it get
             the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
         alpha: two-sided significance level, of all looks together.
+        last: whether there is no time for another look.
     """
-    half = half_width(change, _level(change, alpha))
+    half = half_width(change, _level(change, alpha, last=last))
     if half is None:
         return Verdict.INCONCLUSIVE
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
@@ -63,7 +67,7 @@ def suspicious(change: Change, *, better: Better, tolerance: float) -> bool:
 
 
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
-    """The minimal detectable effect: the smallest true worsening that ``decide`` finds with probability ``power``.
+    """The minimal detectable effect: the smallest true worsening that a last look finds with probability ``power``.
 
     ``(t(1 - alpha/2) + t(power)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
     effects"), and ``tolerance + t(power) * standard_error`` for the key of size; the larger one opens both.
@@ -71,7 +75,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = 
     Returns:
         The effect in the tolerance's terms, or None where the scatter is unknown.
     """
-    half = half_width(change, _level(change, alpha))
+    half = half_width(change, _level(change, alpha, last=True))
     if half is None or change.standard_error is None:
         return None
     reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
@@ -93,16 +97,20 @@ def needed(change: Change, *, better: Better, tolerance: float, alpha: float) ->
         return None
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
     # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the tolerance.
-    margin, level = (worsening, _level(change, alpha) / 2) if worsening > limit else (limit - worsening, UNPROVEN)
+    margin, level = (
+        (worsening, _level(change, alpha, last=True) / 2) if worsening > limit else (limit - worsening, UNPROVEN)
+    )
     allowed = (margin / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
     if allowed <= 0:
         return None
     return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))
 
 
-def _level(change: Change, alpha: float) -> float:
+def _level(change: Change, alpha: float, *, last: bool) -> float:
     """The two-sided significance level of one look."""
-    return alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
+    if last:
+        return LAST_SHARE * alpha
+    return (1 - LAST_SHARE) * alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
 
 
 def _worsening(change: Change, better: Better) -> float:

@@ -18,7 +18,7 @@ from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, Series
 from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.stats.intervals import paired
-from pytest_ddpperf.stats.sequential import Phase, State, advance, next_action
+from pytest_ddpperf.stats.sequential import SIDE_BY_SIDE_ALPHA, Phase, State, advance, next_action
 from pytest_ddpperf.stats.verdict import decide, suspicious
 from pytest_ddpperf.verdict import Verdict
 
@@ -107,14 +107,13 @@ class Simulated:
             state = replace(state, launches=len(pairs))
             change = paired(*zip(*pairs, strict=True), scale="ratio", trim="both")
             assert change is not None
-            verdict = decide(change, better="lower", tolerance=tolerance, alpha=0.01)
+            last = self._seconds(before) + self.round_seconds > deadline
+            verdict = decide(change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, last=last)
             action = next_action(
                 state,
                 [verdict],
                 suspects=suspicious(change, better="lower", tolerance=tolerance),
-                elapsed=self._seconds(before),
-                deadline=deadline,
-                launch_seconds=self.round_seconds,
+                last=last,
             )
             if action.action == "stop":
                 break

@@ -23,15 +23,8 @@ from pytest_ddpperf.verdict import Verdict
 FIRST = 6
 
 
-def act(
-    state: State,
-    *verdicts: Verdict,
-    suspects: bool = False,
-    elapsed: float = 0.0,
-    deadline: float = 1e9,
-    each: float = 1.0,
-) -> Action:
-    return next_action(state, verdicts, suspects=suspects, elapsed=elapsed, deadline=deadline, launch_seconds=each)
+def act(state: State, *verdicts: Verdict, suspects: bool = False, last: bool = False) -> Action:
+    return next_action(state, verdicts, suspects=suspects, last=last)
 
 
 BEGIN = State(FIRST, FIRST)
@@ -76,22 +69,22 @@ def test_a_confirmation_ends_with_its_verdict(verdict: Verdict, *, suspects: boo
 
 @pytest.mark.parametrize("state", [BEGIN, CONFIRMING])
 def test_one_is_added_only_if_it_fits(state: State) -> None:
-    assert act(state, Verdict.INCONCLUSIVE, elapsed=25, deadline=30, each=5) == Action("more", 1)
-    assert act(state, Verdict.INCONCLUSIVE, elapsed=26, deadline=30, each=5) == STOP
+    assert act(state, Verdict.INCONCLUSIVE) == Action("more", 1)
+    assert act(state, Verdict.INCONCLUSIVE, last=True) == STOP
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    assert act(BEGIN, Verdict.REGRESSED, elapsed=90, deadline=60) == Action("confirm", FIRST)
+    assert act(BEGIN, Verdict.REGRESSED, last=True) == Action("confirm", FIRST)
 
 
 @pytest.mark.parametrize(
     ("benchmarks", "metrics", "expected", "side_by_side"),
     [
-        (1, 1, 0.01, 0.01),
-        (1, 4, 0.0025, 0.0025),
-        (20, 1, 0.002, 0.01),
-        (50, 2, 0.0004, 0.002),
-        (0, 0, 0.01, 0.01),
+        (1, 1, 0.01, 0.03),
+        (1, 4, 0.0025, 0.0075),
+        (20, 1, 0.002, 0.006),
+        (50, 2, 0.0004, 0.0012),
+        (0, 0, 0.01, 0.03),
     ],
 )
 def test_benchmarks_and_metrics_share_the_level(
@@ -104,6 +97,7 @@ def test_benchmarks_and_metrics_share_the_level(
 # The whole procedure on synthetic launches. Step times of launches are lognormal with a standard deviation of 1 %.
 
 SIGMA = 0.01
+MOST = 24  # launches of a phase
 
 
 def launches(rng: np.random.Generator, slowdown: float, n: int) -> list[float]:
@@ -120,10 +114,11 @@ def procedure(
     while True:
         found = change(samples, base, scale="ratio", between_runs=spread, trim="high")
         assert found is not None
-        verdict = decide(found, better="lower", tolerance=tolerance, alpha=alpha)
+        last = state.launches == MOST
+        verdict = decide(found, better="lower", tolerance=tolerance, alpha=alpha, last=last)
         yield state, verdict
         looks_worse = suspicious(found, better="lower", tolerance=tolerance)
-        action = act(state, verdict, suspects=looks_worse, elapsed=state.launches, deadline=24)
+        action = act(state, verdict, suspects=looks_worse, last=last)
         if action == STOP:
             return
         fresh = launches(rng, own, action.launches)

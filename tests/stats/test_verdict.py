@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from pytest_ddpperf.records import Better
 from pytest_ddpperf.stats.intervals import Change, change, paired, t_quantile
-from pytest_ddpperf.stats.verdict import LOOKS_IN_ROUNDS, SEPARATE_LOOKS, decide, mde, needed, suspicious
+from pytest_ddpperf.stats.verdict import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, decide, mde, needed, suspicious
 from pytest_ddpperf.verdict import Verdict
 
-# A look gets a third of the level: alpha 0.15 makes 0.05, where the interval reaches 1.95996 standard errors with
-# infinite degrees of freedom; one-sided 1.64485.
+# Half of the level is for the last look, and each look before it gets a third of the rest. Both make 0.05 here, where
+# the interval reaches 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
+ALPHA, ALPHA_LAST = 0.3, 0.1
 
 
 def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
@@ -48,29 +48,29 @@ def ratio(factor: float, standard_error: float) -> Change:
 def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, expected: Verdict) -> None:
     one = difference(shift, standard_error)
 
-    assert decide(one, better="lower", tolerance=0.03, alpha=0.15) is expected
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is expected
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.96, 0.97, 0.975, 1.0, 1.029, 1.031, 1.1])
 @pytest.mark.parametrize("standard_error", [0.0, 0.005, 0.02])
 def test_a_time_and_its_rate_get_the_same_verdict(factor: float, standard_error: float) -> None:
-    time = decide(ratio(factor, standard_error), better="lower", tolerance=0.03, alpha=0.15)
-    rate = decide(ratio(1 / factor, standard_error), better="higher", tolerance=0.03, alpha=0.15)
+    time = decide(ratio(factor, standard_error), better="lower", tolerance=0.03, alpha=ALPHA)
+    rate = decide(ratio(1 / factor, standard_error), better="higher", tolerance=0.03, alpha=ALPHA)
 
     assert time is rate
 
 
 @pytest.mark.parametrize(("better", "expected"), [("lower", Verdict.REGRESSED), ("higher", Verdict.IMPROVED)])
 def test_the_direction_of_better_decides(better: Better, expected: Verdict) -> None:
-    assert decide(ratio(1.2, 0.01), better=better, tolerance=0.03, alpha=0.15) is expected
+    assert decide(ratio(1.2, 0.01), better=better, tolerance=0.03, alpha=ALPHA) is expected
 
 
 def test_a_stricter_level_needs_stronger_evidence() -> None:
     """0.05 is 2.5 standard errors: more than 1.96, less than 2.58."""
     one = difference(0.05, 0.02)
 
-    assert decide(one, better="lower", tolerance=0.03, alpha=0.15) is Verdict.REGRESSED
-    assert decide(one, better="lower", tolerance=0.03, alpha=0.03) is Verdict.INCONCLUSIVE
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.REGRESSED
+    assert decide(one, better="lower", tolerance=0.03, alpha=0.06) is Verdict.INCONCLUSIVE
 
 
 def test_without_tolerance_equal_counts_are_unchanged() -> None:
@@ -82,23 +82,23 @@ def test_without_tolerance_equal_counts_are_unchanged() -> None:
 
 def test_the_smallest_detectable_effect_worked_by_hand() -> None:
     """(1.95996 + 1.64485) * 0.01 = 0.0360481; as a ratio exp(0.0360481) - 1 = 0.0367057."""
-    assert mde(difference(0.0, 0.01), alpha=0.15) == pytest.approx(0.0360481, rel=1e-5)
-    assert mde(ratio(1.0, 0.01), alpha=0.15) == pytest.approx(0.0367057, rel=1e-5)
+    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0360481, rel=1e-5)
+    assert mde(ratio(1.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0367057, rel=1e-5)
 
 
 def test_no_smaller_effect_is_found_than_the_tolerance_hides() -> None:
     """The key of size: 0.03 + 1.64485 * 0.01, for 0.03 is more than 1.95996 * 0.01."""
-    assert mde(difference(0.0, 0.01), alpha=0.15, tolerance=0.03) == pytest.approx(0.0464485, rel=1e-5)
-    assert mde(difference(0.0, 0.0), alpha=0.15, tolerance=0.03) == 0.03
+    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST, tolerance=0.03) == pytest.approx(0.0464485, rel=1e-5)
+    assert mde(difference(0.0, 0.0), alpha=ALPHA_LAST, tolerance=0.03) == 0.03
 
 
 def test_unknown_scatter_detects_nothing_that_could_be_named() -> None:
-    assert mde(difference(0.0, None), alpha=0.15) is None
-    assert needed(difference(0.0, None), better="lower", tolerance=0.03, alpha=0.15) is None
+    assert mde(difference(0.0, None), alpha=ALPHA_LAST) is None
+    assert needed(difference(0.0, None), better="lower", tolerance=0.03, alpha=ALPHA_LAST) is None
 
 
 def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
-    effect = mde(ratio(1.0, 1e6), alpha=0.15)
+    effect = mde(ratio(1.0, 1e6), alpha=ALPHA_LAST)
 
     assert effect is not None
     assert math.isfinite(effect)
@@ -114,7 +114,7 @@ def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
     ],
 )
 def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
-    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=0.15) == expected
+    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST) == expected
 
 
 def test_launches_do_not_shrink_what_lies_between_runs() -> None:
@@ -122,29 +122,37 @@ def test_launches_do_not_shrink_what_lies_between_runs() -> None:
     hopeless = difference(0.0, 0.1, fixed=0.005)
     slow = difference(0.0, 0.1, fixed=0.001)
 
-    assert needed(hopeless, better="lower", tolerance=0.1, alpha=0.15) is None
-    assert needed(slow, better="lower", tolerance=0.1, alpha=0.15) == math.ceil(4 * 0.009 / 0.002696)
+    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST) is None
+    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST) == math.ceil(4 * 0.009 / 0.002696)
 
 
 def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
     now = difference(0.02, 0.1)
-    enough = needed(now, better="lower", tolerance=0.1, alpha=0.15)
+    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST)
     assert enough is not None
 
     then = difference(0.02, 0.1 * math.sqrt(4 / enough))
     one_less = difference(0.02, 0.1 * math.sqrt(4 / (enough - 1)))
 
-    assert decide(then, better="lower", tolerance=0.1, alpha=0.15) is Verdict.UNCHANGED
-    assert decide(one_less, better="lower", tolerance=0.1, alpha=0.15) is Verdict.INCONCLUSIVE
+    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA) is Verdict.UNCHANGED
+    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA) is Verdict.INCONCLUSIVE
+
+
+def test_the_last_look_asks_for_less() -> None:
+    """0.036 is 1.8 standard errors: more than the 1.64485 of a level of 0.1, less than the 1.95996 of one of 0.05."""
+    one = difference(0.036, 0.02)
+
+    assert decide(one, better="lower", tolerance=0.03, alpha=0.2, last=True) is Verdict.REGRESSED
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.INCONCLUSIVE
 
 
 def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
-    """2.9 standard errors: more than 2.8070 (0.005 two-sided, a third of 0.015), less than 3.3086 (a sixteenth)."""
+    """2.9 standard errors: more than 2.8070 (0.005, a third of half of 0.03), less than 3.3086 (a sixteenth of it)."""
     separate = difference(0.058, 0.02)
     together = dataclasses.replace(separate, in_rounds=True)
 
-    assert decide(separate, better="lower", tolerance=0.03, alpha=0.015) is Verdict.REGRESSED
-    assert decide(together, better="lower", tolerance=0.03, alpha=0.015) is Verdict.INCONCLUSIVE
+    assert decide(separate, better="lower", tolerance=0.03, alpha=0.03) is Verdict.REGRESSED
+    assert decide(together, better="lower", tolerance=0.03, alpha=0.03) is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -172,16 +180,13 @@ RUNS = 2000
 LEVEL = 0.05  # one-sided; a lower one would take more runs to see
 
 
-def false_alarms(levels: Sequence[float], found: Sequence[Change]) -> list[bool]:
-    """For each level of a look, whether any of the looks is beyond it."""
-    reach = [one.shift / one.standard_error for one in found if one.standard_error]
-    return [any(t > t_quantile(1 - level, one.df) for t, one in zip(reach, found, strict=True)) for level in levels]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> None:
-    """As ``decide`` looks: trimmed launches, each look at its part of the level; at all of it that would not hold."""
+    """As ``decide`` looks: trimmed launches, each look at its part of the level; at all of it that would not hold.
+
+    The last look at half of it, those before at theirs of the other half.
+    """
     rng = np.random.default_rng(20260112)
     looks = LOOKS_IN_ROUNDS if together else SEPARATE_LOOKS
     alarms = np.zeros(2)
@@ -194,7 +199,13 @@ def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> Non
             else change(new[:n], base, scale="difference", trim="high")
             for n in range(FIRST, LAST + 1)
         ]
-        alarms += false_alarms([LEVEL / looks, LEVEL], [one for one in found if one is not None])
+        early = (1 - LAST_SHARE) * LEVEL / looks
+        reach = [one.shift / one.standard_error for one in found if one is not None and one.standard_error]
+        freedom = [one.df for one in found if one is not None]
+        alarms += [
+            any(t > t_quantile(1 - level, df) for t, level, df in zip(reach, levels, freedom, strict=True))
+            for levels in ([*[early] * (len(reach) - 1), LAST_SHARE * LEVEL], [LEVEL] * len(reach))
+        ]
     most = LEVEL * RUNS + 3 * math.sqrt(LEVEL * (1 - LEVEL) * RUNS)
 
     assert 0 < alarms[0] <= most

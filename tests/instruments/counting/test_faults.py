@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_ddpperf.compare import compare
+from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.counts import Counts, difference_text, merged
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.launch import Launcher, RankContext
@@ -243,7 +243,7 @@ def judged(then: Counts, now: Counts) -> Result:
     )
     run = Measurement("ddp", "ddp", None, plan, ENVIRONMENT, (), (), counted_series(now), counts=now)
     found = Found(base, "the baseline", counted=base)
-    return compare("test_training.py::test_step", run, found, tolerance=0.03, alpha=0.01)
+    return compare("test_training.py::test_step", run, found, Rules(0.03, alpha=0.01))
 
 
 # Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
