@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from pytest_ddpperf.communication import BlockTimes, CommunicationProfile, Room
@@ -142,7 +143,7 @@ class Launch:
     seconds: float
     health: Health | None = None
 
-    @property
+    @cached_property
     def step_times(self) -> tuple[float, ...]:
         """Seconds of each step: a step lasts as long as its slowest rank."""
         return tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))

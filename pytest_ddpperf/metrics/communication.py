@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from pytest_ddpperf.communication import BlockTimes
+from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.units import format_count, format_values
@@ -59,18 +59,15 @@ def no_room(measurement: Measurement) -> str | None:
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
     """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
-    known = [ranks for ranks in map(_ranks, measurement.launches) if ranks is not None]
-    if not known:
-        return None
-    return [
-        (_typical([rank.synchronised for rank in ranks]), _typical([rank.unsynchronised for rank in ranks]))
-        for ranks in known
-    ]
+    return [pair for pair in map(_pair, measurement.launches) if pair is not None] or None
 
 
-def _ranks(launch: Launch) -> list[BlockTimes] | None:
+@once
+def _pair(launch: Launch) -> tuple[float, float] | None:
     known = [rank.communication for rank in launch.ranks if rank.communication is not None]
-    return known if len(known) == len(launch.ranks) else None
+    if len(known) < len(launch.ranks):
+        return None
+    return _typical([rank.synchronised for rank in known]), _typical([rank.unsynchronised for rank in known])
 
 
 def _typical(ranks: list[tuple[float, ...]]) -> float:

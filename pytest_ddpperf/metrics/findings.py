@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_ddpperf.metrics.communication import no_room
 from pytest_ddpperf.metrics.health import health_findings
+from pytest_ddpperf.metrics.launches import once, typical_step
 from pytest_ddpperf.metrics.memory import growing_memory, tight_memory, uneven_memory
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
@@ -105,7 +106,7 @@ def outlying_launches(measurement: Measurement) -> str | None:
     Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
     than 5 %.
     """
-    times = [typical(launch.step_times) for launch in measurement.launches]
+    times = [typical_step(launch) for launch in measurement.launches]
     if len(times) < FEWEST_LAUNCHES:
         return None
     middle = quantile(times, 0.5)
@@ -118,6 +119,7 @@ def outlying_launches(measurement: Measurement) -> str | None:
     return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; the slowest quarter hardly counts"
 
 
+@once
 def _starts_slowly(launch: Launch) -> bool:
     times = launch.step_times
     if len(times) < FEWEST_STEPS:

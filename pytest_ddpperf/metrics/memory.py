@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.records import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
@@ -25,13 +26,18 @@ def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
     """The samples of one kind of memory: bytes of the rank with the most, for that one runs out of memory first."""
 
     def samples(measurement: Measurement) -> Samples | None:
-        ranks = [[rank.memory.get(kind) for rank in launch.ranks] for launch in measurement.launches]
-        known = [[one for one in peaks if one is not None] for peaks in ranks]
-        if any(len(some) < len(peaks) for some, peaks in zip(known, ranks, strict=True)):
-            return None
-        return tuple(max(peaks) for peaks in known)
+        known = [peaks[kind] for peaks in map(_peaks, measurement.launches) if kind in peaks]
+        return tuple(known) if len(known) == len(measurement.launches) else None
 
     return samples
+
+
+@once
+def _peaks(launch: Launch) -> dict[str, float]:
+    """Of each kind of memory that all ranks know, the most that one used."""
+    first, *others = (rank.memory for rank in launch.ranks)
+    shared = [kind for kind in first if all(kind in memory for memory in others)]
+    return {kind: max(memory[kind] for memory in (first, *others)) for kind in shared}
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
@@ -132,6 +138,7 @@ def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
+@once
 def _growths(launch: Launch) -> list[float] | None:
     """Of each rank; None where a rank could not read its memory."""
     held = [rank.held for rank in launch.ranks if len(rank.held) > 1]

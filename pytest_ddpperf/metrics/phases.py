@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records import Launch, Measurement
 
@@ -51,10 +52,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
     """
 
     def samples(measurement: Measurement) -> Samples | None:
-        known = [phases for phases in map(_ranks, measurement.launches) if phases is not None]
-        if not known:
-            return None
-        return tuple(_mean([rank.seconds[phase] for rank in phases], _faster_half(phases)) for phases in known)
+        return tuple(means[phase] for means in map(_means, measurement.launches) if means is not None) or None
 
     return samples
 
@@ -101,6 +99,16 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
     return MemoryUse(uses[0].kind, max(use.change for use in uses), max(peaks, default=None))
+
+
+@once
+def _means(launch: Launch) -> dict[str, float] | None:
+    """The average rank's seconds in each phase; None where a rank has none."""
+    ranks = _ranks(launch)
+    if ranks is None:
+        return None
+    kept = _faster_half(ranks)
+    return {phase: _mean([rank.seconds[phase] for rank in ranks], kept) for phase in PHASES}
 
 
 def _ranks(launch: Launch) -> list[PhaseTimes] | None:

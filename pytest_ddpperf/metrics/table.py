@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
+from pytest_ddpperf.metrics.launches import once, typical_step
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SLACK,
     fragmentation,
@@ -104,7 +105,7 @@ def _trim(metric: str, better: Better) -> Trim | None:
 
 def step_time(measurement: Measurement) -> Samples:
     """Seconds of a typical step; a step lasts as long as its slowest rank."""
-    return tuple(typical(launch.step_times) for launch in measurement.launches)
+    return tuple(map(typical_step, measurement.launches))
 
 
 def step_time_tail(measurement: Measurement) -> Samples:
@@ -112,22 +113,23 @@ def step_time_tail(measurement: Measurement) -> Samples:
 
     No step counts as longer than twice the typical one: a single long pause of the machine says nothing about the code.
     """
-    return tuple(_tail(launch.step_times) for launch in measurement.launches)
+    return tuple(map(_tail, measurement.launches))
 
 
-def _tail(step_times: Sequence[float]) -> float:
-    usual = typical(step_times)
-    return math.fsum(min(step / usual, LONGEST) for step in step_times) / len(step_times) if usual > 0 else 1.0
+@once
+def _tail(launch: Launch) -> float:
+    usual, steps = typical_step(launch), launch.step_times
+    return math.fsum(min(step / usual, LONGEST) for step in steps) / len(steps) if usual > 0 else 1.0
 
 
 def throughput(measurement: Measurement) -> Samples | None:
     """Samples per second of the whole group: those of all ranks in one step over the typical step time."""
-    return _rate(measurement, [_total(rank.samples_per_step for rank in one.ranks) for one in measurement.launches])
+    return _rate(measurement, _samples)
 
 
 def token_throughput(measurement: Measurement) -> Samples | None:
     """Tokens per second of the whole group."""
-    return _rate(measurement, [_total(rank.tokens_per_step for rank in one.ranks) for one in measurement.launches])
+    return _rate(measurement, _tokens)
 
 
 def throughput_per_rank(measurement: Measurement) -> Samples | None:
@@ -140,28 +142,48 @@ def straggler_skew(measurement: Measurement) -> Samples | None:
     """How much longer the slowest rank's own typical step is than the median rank's: max / median - 1."""
     if measurement.world_size == 1:
         return None
-    return tuple(_skew(launch) for launch in measurement.launches)
+    return tuple(map(_skew, measurement.launches))
 
 
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
-    totals = [_total(rank.loss for rank in launch.ranks) for launch in measurement.launches]
-    means = [None if total is None else total / measurement.world_size for total in totals]
-    known = tuple(mean for mean in means if mean is not None)
-    return known if len(known) == len(means) else None
+    totals = _known(_loss, measurement)
+    return None if totals is None else tuple(total / measurement.world_size for total in totals)
 
 
+@once
 def _skew(launch: Launch) -> float:
     times = [typical(rank.step_times) for rank in launch.ranks]
     return max(times) / quantile(times, 0.5) - 1
 
 
-def _rate(measurement: Measurement, counts: Sequence[float | None]) -> Samples | None:
+def _rate(measurement: Measurement, count: Callable[[Launch], float | None]) -> Samples | None:
     """Counts per step turned into counts per second."""
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
+    counts = _known(count, measurement)
+    if counts is None:
         return None
-    return tuple(count / seconds for count, seconds in zip(known, step_time(measurement), strict=True))
+    return tuple(count / seconds for count, seconds in zip(counts, step_time(measurement), strict=True))
+
+
+def _known(figure: Callable[[Launch], float | None], measurement: Measurement) -> Samples | None:
+    """A figure of all launches; None where one does not have it."""
+    known = tuple(one for one in map(figure, measurement.launches) if one is not None)
+    return known if len(known) == len(measurement.launches) else None
+
+
+@once
+def _samples(launch: Launch) -> float | None:
+    return _total(rank.samples_per_step for rank in launch.ranks)
+
+
+@once
+def _tokens(launch: Launch) -> float | None:
+    return _total(rank.tokens_per_step for rank in launch.ranks)
+
+
+@once
+def _loss(launch: Launch) -> float | None:
+    return _total(rank.loss for rank in launch.ranks)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

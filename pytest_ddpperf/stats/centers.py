@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Trim = Literal["high", "low", "both"]
@@ -42,20 +43,35 @@ def center_of(samples: Sequence[float], trim: Trim | None) -> Center:
     n = len(samples)
     if n == 1:
         return Center(n, samples[0], None, 0.0)
-    low, high = CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
+    cut = _cut(n, trim)
     ordered = sorted(samples)
-    begin, end = n * low, n * (1 - high)
-    weights = [max(0.0, min(i + 1, end) - max(i, begin)) for i in range(n)]
-    inside = [sample for sample, weight in zip(ordered, weights, strict=True) if weight > _ROUNDING]
-    first, last = inside[0], inside[-1]
-    kept = end - begin
+    first, last = ordered[cut.first], ordered[cut.last]
     # Computed from one of the samples, so that equal samples have exactly their value, and no variance.
-    mean = first + math.fsum(w * (sample - first) for sample, w in zip(ordered, weights, strict=True)) / kept
-    winsorised = [min(max(sample, first), last) for sample in ordered]
-    middle = first + math.fsum(one - first for one in winsorised) / n
-    squares = math.fsum((one - middle) * (one - middle) for one in winsorised)
-    freedom = kept - 1
-    return Center(n, mean, squares / (kept * freedom), max(freedom, 1.0))
+    mean = first + math.fsum([w * (sample - first) for sample, w in zip(ordered, cut.weights, strict=True)]) / cut.kept
+    winsorised = [first] * cut.first + ordered[cut.first : cut.last + 1] + [last] * (n - 1 - cut.last)
+    middle = first + math.fsum([one - first for one in winsorised]) / n
+    squares = math.fsum([(one - middle) * (one - middle) for one in winsorised])
+    freedom = cut.kept - 1
+    return Center(n, mean, squares / (cut.kept * freedom), max(freedom, 1.0))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What is kept of ordered samples: the numbers of the first and last one inside, and how much of each counts."""
+
+    first: int
+    last: int
+    weights: tuple[float, ...]
+    kept: float  # samples, in fractions
+
+
+@lru_cache
+def _cut(n: int, trim: Trim | None) -> _Cut:
+    low, high = CUTS[None if trim == "both" and n < _FEWEST_TO_CUT else trim]
+    begin, end = n * low, n * (1 - high)
+    weights = tuple(max(0.0, min(i + 1, end) - max(i, begin)) for i in range(n))
+    inside = [i for i, weight in enumerate(weights) if weight > _ROUNDING]
+    return _Cut(inside[0], inside[-1], weights, end - begin)
 
 
 def log_center(samples: Sequence[float], trim: Trim | None = None) -> tuple[float, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pytest_ddpperf.records import Interval, Scale
 from pytest_ddpperf.stats.centers import Center, Trim, center_of
@@ -236,6 +237,7 @@ def half_width(change: Change, alpha: float) -> float | None:
     return t_quantile(1 - alpha / 2, change.df) * change.standard_error
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
     """The ``p`` quantile of Student's t distribution; of the normal distribution for infinite ``df``."""
     # scipy.stats has the same, but takes most of a second to import.
