@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from pytest_ddpperf.records import Launch
+from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.stats.summaries import typical
 
 Figure = TypeVar("Figure")
@@ -29,6 +29,17 @@ def once(figure: Callable[[Launch], Figure]) -> Callable[[Launch], Figure]:
         return one
 
     return kept
+
+
+def of_all(figure: Callable[[Launch], Figure | None], measurement: Measurement) -> tuple[Figure, ...] | None:
+    """The figure of each launch; None as soon as one does not have it."""
+    known = []
+    for launch in measurement.launches:
+        one = figure(launch)
+        if one is None:
+            return None
+        known.append(one)
+    return tuple(known)
 
 
 @once

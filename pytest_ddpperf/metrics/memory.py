@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launches import once
+from pytest_ddpperf.metrics.launches import of_all, once
 from pytest_ddpperf.records import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
@@ -26,8 +26,7 @@ def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
     """The samples of one kind of memory: bytes of the rank with the most, for that one runs out of memory first."""
 
     def samples(measurement: Measurement) -> Samples | None:
-        known = [peaks[kind] for peaks in map(_peaks, measurement.launches) if kind in peaks]
-        return tuple(known) if len(known) == len(measurement.launches) else None
+        return of_all(lambda launch: _peaks(launch).get(kind), measurement)
 
     return samples
 
@@ -54,10 +53,10 @@ def outside_allocator(measurement: Measurement) -> Samples | None:
 
     CUDA contexts, NCCL's buffers, what libraries allocate by themselves, and other processes: the driver tells one sum.
     """
-    known = [_outside(launch) for launch in measurement.launches]
-    return tuple(one for one in known if one is not None) if None not in known else None
+    return of_all(_outside, measurement)
 
 
+@once
 def _outside(launch: Launch) -> float | None:
     by_device: dict[str, list[DeviceMemory]] = {}
     for rank in launch.ranks:

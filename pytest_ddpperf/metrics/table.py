@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
-from pytest_ddpperf.metrics.launches import once, typical_step
+from pytest_ddpperf.metrics.launches import of_all, once, typical_step
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SLACK,
     fragmentation,
@@ -147,7 +147,7 @@ def straggler_skew(measurement: Measurement) -> Samples | None:
 
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
-    totals = _known(_loss, measurement)
+    totals = of_all(_loss, measurement)
     return None if totals is None else tuple(total / measurement.world_size for total in totals)
 
 
@@ -159,16 +159,10 @@ def _skew(launch: Launch) -> float:
 
 def _rate(measurement: Measurement, count: Callable[[Launch], float | None]) -> Samples | None:
     """Counts per step turned into counts per second."""
-    counts = _known(count, measurement)
+    counts = of_all(count, measurement)
     if counts is None:
         return None
     return tuple(count / seconds for count, seconds in zip(counts, step_time(measurement), strict=True))
-
-
-def _known(figure: Callable[[Launch], float | None], measurement: Measurement) -> Samples | None:
-    """A figure of all launches; None where one does not have it."""
-    known = tuple(one for one in map(figure, measurement.launches) if one is not None)
-    return known if len(known) == len(measurement.launches) else None
 
 
 @once
