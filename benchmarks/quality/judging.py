@@ -43,6 +43,7 @@ class Tally:
     Attributes:
         alarms: how often it was called slower.
         inconclusive: how often it could not be told; None for rules that always can.
+        improved: how often it was called faster; None for rules that never do.
         seconds: of measuring, median; None for rules without a run of their own. ``launches`` likewise.
         mde: the smallest slowdown that a run could have seen, median.
     """
@@ -52,6 +53,7 @@ class Tally:
     seconds: float | None = None
     launches: float | None = None
     mde: float | None = None
+    improved: Rate | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def _cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings:
         for rule, (sides, replay) in ours.items():
             with suppress(TooFew):
                 outcomes = [replay(sides(drawn, draw)) for _ in range(comparisons)]
-                tallies[rule][condition] = _tally(outcomes, drawn, paired=rule == PAIRED)
+                used = statistics.median(one.launches for one in outcomes)
+                tallies[rule][condition] = tally(outcomes, drawn.independent(used, paired=rule == PAIRED))
         with suppress(TooFew):
             pairs = [drawn.launches(draw) for _ in range(comparisons)]
             for rule, slower in RULES.items():
@@ -179,17 +182,17 @@ class _Draws:
         return int(min(len(self.base) / stored, len(self.run) / used))
 
 
-def _tally(outcomes: Sequence[Outcome], drawn: _Draws, *, paired: bool) -> Tally:
-    launches = statistics.median(one.launches for one in outcomes)
-    independent = drawn.independent(launches, paired=paired)
+def tally(outcomes: Sequence[Outcome], independent: int) -> Tally:
+    """What the outcomes of one rule in one condition come to; so many of them have no launch in common."""
     verdicts = [one.verdict for one in outcomes]
     seen = [one.mde for one in outcomes if one.mde is not None]
     return Tally(
         alarms=Rate(verdicts.count(Verdict.REGRESSED), len(outcomes), independent),
         inconclusive=Rate(verdicts.count(Verdict.INCONCLUSIVE), len(outcomes), independent),
         seconds=statistics.median(one.seconds for one in outcomes),
-        launches=launches,
+        launches=statistics.median(one.launches for one in outcomes),
         mde=statistics.median(seen) if seen else None,
+        improved=Rate(verdicts.count(Verdict.IMPROVED), len(outcomes), independent),
     )
 
 

@@ -95,10 +95,16 @@ def stored(launches: Sequence[Recorded], env: Environment, settings: Settings) -
 
 def against_baseline(sides: Sides, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
     """The verdict on a new run beside the baseline that an earlier one has stored; ``tests`` in its suite."""
-    record = stored(sides.base, env, settings)
+    return beside(stored(sides.base, env, settings), sides.new, env, settings, tests)
+
+
+def beside(
+    record: BaselineRecord, new: tuple[Recorded, ...], env: Environment, settings: Settings, tests: int = 1
+) -> Outcome:
+    """The verdict on a new run beside a stored baseline, of which there may be many; see ``against_baseline``."""
     steps = record.plan.steps
-    settings = replace(settings, max_time=_time(sides.new, settings, steps))
-    variant, dealt = _variant(env, steps), dealer(Sides((), sides.new), env)
+    settings = replace(settings, max_time=_time(new, settings, steps))
+    variant, dealt = _variant(env, steps), dealer(Sides((), new), env)
     judge = Judge("replay", settings, [Found(record, "replay")], alone, tests)
     return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_ddpperf.stats.rates import Rate, suite_rate
 SCHEMA = "pytest-ddpperf/verdict-quality/1"
 UNSURE = ", though not for certain"
 NOTHING = "-"
+TELLING = 200  # independent comparisons, whose interval deserves a decimal
 HOW = """\
 Each rate is that of comparisons drawn from the same launches, in stretches that keep their order. They share launches:
 the 95 % intervals (Clopper-Pearson) rest on the number of comparisons without a common launch, at most, that the data
@@ -76,21 +77,29 @@ def cell_text(found: CellFindings) -> str:
         _effect_row("really slower by, mean step", found, lambda effect: _percent(effect.mean)),
     ]
     for rule in (*OURS, *RULES):
-        columns = _COLUMNS if rule in OURS else _COLUMNS[:1]
-        rows += [_row(f"{rule}: {label}", found.tallies[rule], cell) for label, cell in columns]
+        labels = tuple(COLUMNS) if rule in OURS else ("alarms",)
+        rows += rule_rows(rule, found.tallies[rule], tuple(CONDITIONS), labels)
     title = f"{found.cell}: {1e3 * found.step:.1f} ms a step, {found.rounds} rounds"
     table = Table(headers=("rule", *CONDITIONS), rows=tuple(rows), title=title)
-    return "\n".join((render(table), *goal_lines(found), *peer_lines(found)))
+    return "\n".join((render(table), *goal_lines(found.tallies), *peer_lines(found)))
 
 
-def goal_lines(found: CellFindings) -> list[str]:
-    """A line for each goal that the data tell of: reached, or missed by how much."""
+def rule_rows(
+    rule: str, tallies: Mapping[str, Tally], conditions: Sequence[str], labels: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """The rows of a rule, a column for each condition; those of ``labels``, see ``COLUMNS``, that say anything."""
+    rows = (_row(f"{rule}: {label}", tallies, conditions, COLUMNS[label]) for label in labels)
+    return [row for row in rows if set(row[1:]) != {NOTHING}]
+
+
+def goal_lines(tallies: Mapping[str, Mapping[str, Tally]]) -> list[str]:
+    """A line for each goal that the tallies, by rule and condition, tell of: reached, or missed by how much."""
     lines = []
     for goal in GOALS:
-        tally = found.tallies[goal.rule].get(goal.condition)
+        tally = tallies.get(goal.rule, {}).get(goal.condition)
         if tally is not None:
             lines.append(f"goal, {goal.text}: {_rate(tally.alarms)}, {_reached(tally.alarms, goal)}")
-    same, one_of_suite = (found.tallies[rule].get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
+    same, one_of_suite = (tallies.get(rule, {}).get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
     if one_of_suite is not None:
         rate, most = (suite_rate(one, SUITE) for one in (one_of_suite.alarms.value, one_of_suite.alarms.interval.high))
         verdict = f"missed by {100 * (rate - SUITE_LIMIT):.1f} points" if rate > SUITE_LIMIT else "reached"
@@ -141,7 +150,7 @@ def document(findings: Findings) -> dict[str, Any]:
                     name: {"typical": effect.typical, "mean": effect.mean} for name, effect in found.effects.items()
                 },
                 "rules": {
-                    rule: {name: _tally_data(tally) for name, tally in tallies.items()}
+                    rule: {name: tally_data(tally) for name, tally in tallies.items()}
                     for rule, tallies in found.tallies.items()
                 },
             }
@@ -150,10 +159,12 @@ def document(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _tally_data(tally: Tally) -> dict[str, Any]:
+def tally_data(tally: Tally) -> dict[str, Any]:
+    """A tally for a JSON file."""
     return {
         "alarms": _rate_data(tally.alarms),
         "inconclusive": None if tally.inconclusive is None else _rate_data(tally.inconclusive),
+        "improved": None if tally.improved is None else _rate_data(tally.improved),
         "seconds": tally.seconds,
         "launches": tally.launches,
         "mde": tally.mde,
@@ -165,8 +176,10 @@ def _rate_data(rate: Rate) -> dict[str, Any]:
     return {"rate": rate.value, "low": ends.low, "high": ends.high, "of": rate.of, "independent": rate.independent}
 
 
-def _row(label: str, tallies: Mapping[str, Tally], cell: Callable[[Tally], str]) -> tuple[str, ...]:
-    return (label, *(cell(tallies[name]) if name in tallies else NOTHING for name in CONDITIONS))
+def _row(
+    label: str, tallies: Mapping[str, Tally], conditions: Sequence[str], cell: Callable[[Tally], str]
+) -> tuple[str, ...]:
+    return (label, *(cell(tallies[name]) if name in tallies else NOTHING for name in conditions))
 
 
 def _effect_row(label: str, found: CellFindings, cell: Callable[[Effect], str]) -> tuple[str, ...]:
@@ -174,12 +187,16 @@ def _effect_row(label: str, found: CellFindings, cell: Callable[[Effect], str]) 
 
 
 def _rate(rate: Rate) -> str:
-    ends = rate.interval
-    return f"{100 * rate.value:.1f} % [{100 * ends.low:.0f} .. {100 * ends.high:.0f}]"
+    ends, form = rate.interval, ".0f" if rate.effective < TELLING else ".1f"
+    return f"{100 * rate.value:.1f} % [{format(100 * ends.low, form)} .. {format(100 * ends.high, form)}]"
 
 
 def _inconclusive(tally: Tally) -> str:
     return NOTHING if tally.inconclusive is None else _rate(tally.inconclusive)
+
+
+def _improved(tally: Tally) -> str:
+    return NOTHING if tally.improved is None or not tally.improved.found else _rate(tally.improved)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -210,11 +227,12 @@ def _reached(rate: Rate, goal: Goal) -> str:
     return "reached" + ("" if sure else UNSURE)
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
-    ("alarms", lambda tally: _rate(tally.alarms)),
-    ("inconclusive", _inconclusive),
-    ("independent", lambda tally: str(tally.alarms.effective)),
-    ("seconds", lambda tally: _number(tally.seconds, ".1f")),
-    ("launches", lambda tally: _number(tally.launches, ".0f")),
-    ("could have seen", _seen),
-)
+COLUMNS: Mapping[str, Callable[[Tally], str]] = {
+    "alarms": lambda tally: _rate(tally.alarms),
+    "inconclusive": _inconclusive,
+    "improved": _improved,
+    "independent": lambda tally: str(tally.alarms.effective),
+    "seconds": lambda tally: _number(tally.seconds, ".1f"),
+    "launches": lambda tally: _number(tally.launches, ".0f"),
+    "could have seen": _seen,
+}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 
+from benchmarks.quality import simulated
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED, Calibration, Condition
-from benchmarks.quality.launches import Campaign, Cell, Recorded
-from pytest_ddpperf.records import Environment
+from benchmarks.quality.launches import Campaign, Recorded
+from benchmarks.quality.simulated import CELL, ENVIRONMENT, lengthened
 
-CELL = Cell("12ms", 2)
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
 STEP, STEPS, START_UP = 0.1, 10, 0.2
 
 
@@ -22,9 +20,7 @@ def drawing(seed: int = 0) -> random.Random:
 def recorded(
     number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0, pair: str | None = None
 ) -> Recorded:
-    seconds = START_UP + math.fsum(step_times)
-    typical = (step_times[0], step_times[0])
-    return Recorded(CELL, number, condition, started, seconds, step_times, typical, (1e8, 1e8), (1.0, 1.0), pair)
+    return simulated.recorded(number, condition, step_times, started, START_UP, pair)
 
 
 def campaign(
@@ -40,8 +36,7 @@ def campaign(
 
     def add(number: int, condition: Condition, pair: str | None = None) -> None:
         level = STEP * drift(number) * draw.lognormvariate(0, launch_spread)
-        added = [condition.work + condition.communication if i % condition.every == 0 else 0 for i in range(STEPS)]
-        steps = tuple(level * (1 + more) * draw.lognormvariate(0, step_spread) for more in added)
+        steps = tuple(level * longer * draw.lognormvariate(0, step_spread) for longer in lengthened(condition, STEPS))
         launches.append(recorded(number, condition.name, steps, started=float(len(launches)), pair=pair))
 
     for number in range(rounds):

@@ -14,8 +14,9 @@ import pytest
 from benchmarks.quality.conditions import CONDITIONS, FIRST
 from benchmarks.quality.gather import Wanted, require_same_machine, turns
 from benchmarks.quality.launches import Cell, read
+from benchmarks.quality.simulated import CELL, ENVIRONMENT
 from pytest_ddpperf.errors import SettingError
-from tests.benchmarks.quality.synthetic import CELL, ENVIRONMENT, campaign
+from tests.benchmarks.quality.synthetic import campaign
 
 ROOT = Path(__file__).parents[3]
 ALL = tuple(CONDITIONS.values())

@@ -10,7 +10,8 @@ from benchmarks.quality.conditions import FIRST, UNCHANGED
 from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, Findings, effect_of, judged
 from benchmarks.quality.peers import RULES
 from benchmarks.quality.report import document, report
-from tests.benchmarks.quality.synthetic import CELL, campaign
+from benchmarks.quality.simulated import CELL
+from tests.benchmarks.quality.synthetic import campaign
 
 COMPARISONS = 4
 

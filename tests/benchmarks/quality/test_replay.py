@@ -17,11 +17,12 @@ from benchmarks.quality.replay import (
     stored,
 )
 from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
+from benchmarks.quality.simulated import CELL, ENVIRONMENT
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
-from tests.benchmarks.quality.synthetic import CELL, ENVIRONMENT, campaign, drawing, recorded
+from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 
 SETTINGS = Settings()
 STEADY = campaign(60)

@@ -14,7 +14,8 @@ from benchmarks.quality.resampling import (
     side_by_side,
     with_first,
 )
-from tests.benchmarks.quality.synthetic import CELL, campaign, drawing, recorded
+from benchmarks.quality.simulated import CELL
+from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 
 LAUNCHES = campaign(20).launches
 SAME = of_cell(LAUNCHES, CELL, UNCHANGED)

@@ -1,0 +1,50 @@
+"""The simulation of verdicts, on machines so quiet that the answers are known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.quality import decisions
+from benchmarks.quality.conditions import UNCHANGED
+from benchmarks.quality.decisions import EFFECTS, MACHINES, Task, document, machine_text, simulated, tallied, tasks
+from benchmarks.quality.judging import OURS, PAIRED, STORED
+from benchmarks.quality.simulated import Machine
+
+QUIET = Machine(0.001, of_runs=0.001)
+
+
+def test_a_quiet_machine_gives_the_right_answers_at_once() -> None:
+    """A pilot and six launches beside a baseline; a slowdown takes six more to be confirmed."""
+    same, slower = (tallied(Task(QUIET, name, paired=False, comparisons=2, seed=0)) for name in (UNCHANGED, "+10%"))
+    assert {rule: (one.alarms.value, one.launches) for rule, one in same.items()} == dict.fromkeys(OURS[:2], (0, 7))
+    assert {rule: (one.alarms.value, one.launches) for rule, one in slower.items()} == dict.fromkeys(OURS[:2], (1, 13))
+    (found,) = tallied(Task(QUIET, "+3%", paired=True, comparisons=2, seed=0)).values()
+    assert found.alarms.value == 1
+    assert (found.alarms.of, found.alarms.effective) == (2, 2)
+
+
+def test_what_is_unchanged_is_compared_more_often() -> None:
+    numbers = {one.condition: one.comparisons for one in tasks(10, seed=0)}
+    assert numbers == {UNCHANGED: 40, **dict.fromkeys(EFFECTS[1:], 10)}
+
+
+def test_what_rounds_have_in_common_is_for_partners_only() -> None:
+    assert {one.paired for one in tasks(1, seed=0) if one.machine.of_rounds} == {True}
+    assert {one.paired for one in tasks(1, seed=0) if one.machine == MACHINES[0]} == {True, False}
+
+
+def test_any_number_of_processes_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(0.02, of_rounds=0.1)
+    monkeypatch.setattr(decisions, "MACHINES", (machine,))
+    alone = {task.condition: tallied(task)[PAIRED] for task in tasks(1, seed=3)}
+    found = list(simulated(1, 3, processes=2))
+    assert found == [(machine, {PAIRED: alone})]
+    text = machine_text(*found[0])
+    assert text.startswith("launches scatter by 2%, rounds by 10% in common\nrule")
+    assert "goal, side by side: unchanged false alarms, at most 0.5%: 0.0 % [0 .. 60], reached, though not" in text
+    assert STORED not in text
+    (one,) = json.loads(json.dumps(document(found, 1, 3)))["machines"]
+    assert one["of_rounds"] == 0.1
+    assert set(one["rules"][PAIRED]) == set(EFFECTS)
