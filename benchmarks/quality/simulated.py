@@ -93,6 +93,7 @@ def recorded(
     number: int,
     condition: str,
     step_times: Sequence[float],
+    *,
     started: float = 0.0,
     start_up: float = START_UP,
     pair: str | None = None,

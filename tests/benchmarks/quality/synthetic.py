@@ -20,7 +20,7 @@ def drawing(seed: int = 0) -> random.Random:
 def recorded(
     number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0, pair: str | None = None
 ) -> Recorded:
-    return simulated.recorded(number, condition, step_times, started, START_UP, pair)
+    return simulated.recorded(number, condition, step_times, started=started, start_up=START_UP, pair=pair)
 
 
 def campaign(
