@@ -5,7 +5,7 @@
 Launches with normal scatter and no change are looked at after each one, from the sixth to the 48th, as verdicts do:
 trimmed means, Student's interval, side by side and beside a stored baseline of 45 launches. Printed is, for each level
 that all looks together should keep, how often they pass it when each look tests at the part of the level that
-``stats/verdict.py`` gives it, the last one at half of it: 1.0 keeps it exactly, less is on the safe side. Goal: at most
+``stats/verdict.py`` gives it, the last one at most of it: 1.0 keeps it exactly, less is on the safe side. Goal: at most
 1.2, for chance.
 """
 
@@ -49,9 +49,8 @@ def _report(name: str, chunks: int, *, in_rounds: bool) -> bool:
     ratios = {level: found / chunks / CHUNK / level for level, found in passed.items()}
     for level, ratio in ratios.items():
         verdict = "reached" if ratio <= GOAL else "missed"
-        print(
-            f"{name}, each look but the last at 1/{looks} of half of {level:g}: {ratio:.2f} times the level: {verdict}"
-        )
+        shares = f"the last look at {LAST_SHARE:.0%} of {level:g}, each before it at 1/{looks} of the rest"
+        print(f"{name}, {shares}: {ratio:.2f} times the level: {verdict}")
     return all(ratio <= GOAL for ratio in ratios.values())
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT
+from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, TAIL
 from pytest_ddpperf.records import Environment, Series, Spread
 from pytest_ddpperf.results import Noise
 from pytest_ddpperf.stats.spreads import wider
@@ -16,6 +16,9 @@ TIMED_SPREAD = 0.01
 
 OVERSUBSCRIBED_SPREAD = 0.02
 """The same where ranks share cores or GPUs and the scheduler decides who waits."""
+
+WITHIN_LAUNCHES = 0.5
+"""Of that spread, for a quotient of two times of the same launch: what makes a whole run slower cancels out in it."""
 
 NO_SPREAD = Spread(0.0, math.inf)
 
@@ -69,6 +72,8 @@ def spread_between_runs(
     if not _deviates(series):
         return NO_SPREAD
     default = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    if series.metric == TAIL:
+        default *= WITHIN_LAUNCHES
     learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
     spread = wider(learned, default)
     seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)

@@ -63,7 +63,9 @@ class Judge:
         bases = self._found(measured) if callable(self._found) else self._found
         benchmarks = self._tests - 1 + len(bases)
         affordable = int(self._settings.max_time / 2 / round_seconds) if round_seconds > 0 else 0
-        deadline = self._settings.max_time if self._state.phase is Phase.CONFIRM else screening(self._settings)
+        deadline = budget(self._settings).deadline(
+            round_seconds, confirming=self._state.phase is Phase.CONFIRM, in_rounds=self._side_by_side
+        )
         last = elapsed + round_seconds > deadline
 
         def judged(point: Measurement, base: Found) -> Result:
@@ -121,14 +123,10 @@ def budget(settings: Settings) -> Budget:
         settings.warmup,
         settings.launches,
         settings.max_time,
-        screening(settings),
+        # Half; all where nothing will have to be confirmed.
+        screening=settings.max_time if settings.accepting else settings.max_time / 2,
         turns=settings.turns,
     )
-
-
-def screening(settings: Settings) -> float:
-    """Seconds for what comes before a confirmation: half, or all where nothing will have to be confirmed."""
-    return settings.max_time if settings.accepting else settings.max_time / 2
 
 
 def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:

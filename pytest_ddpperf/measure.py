@@ -74,7 +74,7 @@ class Budget:
     """How much measuring a benchmark may take: see the knobs of the same names.
 
     Attributes:
-        screening: seconds for what comes before a confirmation; less than ``max_time`` where there may be one.
+        screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
         turns: whether both sides of a benchmark are launched at the same time where they can be, and take turns.
     """
 
@@ -84,6 +84,22 @@ class Budget:
     max_time: float
     screening: float
     turns: bool = True
+
+    def deadline(self, round_seconds: float, *, confirming: bool, in_rounds: bool) -> float:
+        """Seconds by which a phase has to end.
+
+        Side by side, more rounds always tell more: a screening may take all but the first look of a confirmation.
+        Beside a baseline, whose own error stays, they do not, and what is still undecided after half of the time
+        mostly stays so.
+
+        Args:
+            round_seconds: of a round of launches.
+            confirming: whether the phase is the second one.
+            in_rounds: whether both sides are measured in the same rounds.
+        """
+        if confirming:
+            return self.max_time
+        return max(self.screening, self.max_time - self.launches * round_seconds if in_rounds else 0.0)
 
 
 @dataclass(frozen=True)
@@ -160,11 +176,13 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     launches: list[list[Launch]] = [[] for _ in variants]
     findings: list[str] = []
     order: list[int] = []
-    wanted, limit = budget.launches, budget.screening
+    wanted, confirming = budget.launches, False
+    in_rounds = any(variant.other for variant in variants)
     while True:
         while len(launches[0]) < wanted:
             begun = observer.clock()
             spent = begun - start
+            limit = budget.deadline(round_seconds, confirming=confirming, in_rounds=in_rounds)
             if spent + round_seconds > limit and len(launches[0]) >= FEWEST_LAUNCHES:
                 break
             expected = spent + round_seconds * (wanted - len(launches[0]))
@@ -193,7 +211,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
         if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
             looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(len(launches[0]), 'launch')}"
             findings.append(f"{looked}; judged by fresh ones alone")
-            launches, limit = [[] for _ in variants], budget.max_time
+            launches, confirming = [[] for _ in variants], True
         wanted = len(launches[0]) + verdict.launches
 
 

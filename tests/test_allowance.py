@@ -49,6 +49,7 @@ def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
         ("throughput", 0.04),
         ("phase_forward", 0.04 * 0.002),  # an amount: of its value
         ("straggler_skew", TIMED_SPREAD),  # ranks of one run share its deviation
+        ("step_time_tail", TIMED_SPREAD / 2),  # and so do the steps of one launch
         ("peak_resident", 0.0),
         ("final_loss", 0.0),
     ],

@@ -202,6 +202,26 @@ def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
     assert [len(look[0].launches) for look in judge.looks] == [5, 6]
 
 
+@pytest.mark.parametrize(
+    ("round_seconds", "confirming", "in_rounds", "expected"),
+    [
+        pytest.param(3.0, False, True, 42.0, id="six rounds are left for a confirmation"),
+        pytest.param(8.0, False, True, 30.0, id="half at least"),
+        pytest.param(3.0, False, False, 30.0, id="beside a baseline, half"),
+        pytest.param(3.0, True, True, 60.0, id="a confirmation gets all"),
+    ],
+)
+def test_side_by_side_screening_leaves_time_for_the_first_look_of_a_confirmation(
+    round_seconds: float,
+    expected: float,
+    *,
+    confirming: bool,
+    in_rounds: bool,
+) -> None:
+    budget = Budget(None, 5, 6, 60, 30)
+    assert budget.deadline(round_seconds, confirming=confirming, in_rounds=in_rounds) == expected
+
+
 def test_progress_says_what_is_expected() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
     _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60, 60), [Next("stop")])

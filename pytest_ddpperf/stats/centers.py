@@ -14,10 +14,10 @@ CUTS: dict[Trim | None, tuple[float, float]] = {
     None: (0.0, 0.0),
     "high": (0.0, 0.25),
     "low": (0.25, 0.0),
-    "both": (0.2, 0.2),
+    "both": (0.1, 0.1),
 }
 _ROUNDING = 1e-9
-_FEWEST_TO_CUT = 5  # at both ends, which leaves three; a cut at one end alone would shift few samples against many
+_FEWEST_TO_CUT = 5  # at both ends, which leaves four; a cut at one end alone would shift few samples against many
 
 
 @dataclass(frozen=True)

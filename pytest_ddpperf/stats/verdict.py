@@ -12,15 +12,15 @@ POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
 
-LAST_SHARE = 0.5
+LAST_SHARE = 0.7
 """Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
 
-SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 3, 16
+SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 2, 8
 """What looking after every launch costs: each look before the last tests at this part of the rest of the level.
 
-So much more often does a look at any of 6 to 48 launches fall below a level than a single look does, at the levels in
-use (0.015 to 0.2 %, one-sided): the lower the level, the more looks count. benchmarks/looks.py simulates it. Fewer
-beside a baseline, whose own error is in all of them, judged with the smaller side's freedom.
+Any look at 6 to 48 launches falls below a level 3 to 7 times as often as a single look does, at the levels in use
+(0.015 to 0.5 %, one-sided): the lower the level, the more looks count. benchmarks/looks.py simulates it. Fewer beside a
+baseline, whose own error is in all of them, judged with the smaller side's freedom.
 """
 
 

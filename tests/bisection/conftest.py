@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.bisection.processes import Started
+from pytest_ddpperf.measure import Budget
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, Series
 from pytest_ddpperf.results import Comparison, Counterpart, Result
@@ -100,7 +101,9 @@ class Simulated:
         state, before = State(settings["launches"], settings["launches"]), self.rounds
         pairs: list[tuple[float, float]] = []
         while True:
-            deadline = settings["max_time"] / (2 if state.phase is Phase.SCREEN else 1)
+            budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
+            confirming = state.phase is Phase.CONFIRM
+            deadline = budget.deadline(self.round_seconds, confirming=confirming, in_rounds=True)
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(started.good)))
                 self.rounds += 1

@@ -224,12 +224,10 @@ def test_the_slowest_quarter_counts_no_further_than_the_next() -> None:
 
 
 def test_a_sample_is_cut_in_part() -> None:
-    """Of 1 2 9, 0.75 are cut: (1 + 2 + 0.25 * 9) / 2.25; of both ends of five, one each; of six, 1.2 each."""
+    """Of 1 2 9, 0.75 are cut: (1 + 2 + 0.25 * 9) / 2.25; of both ends of ten, one each; of five, half of one each."""
     assert center([1.0, 2.0, 9.0], "difference", trim="high")[0] == pytest.approx(5.25 / 2.25)
-    assert center([0.0, 1.0, 2.0, 3.0, 100.0], "difference", trim="both")[0] == pytest.approx(2.0)
-    assert center([0.0, 1.0, 2.0, 3.0, 4.0, 100.0], "difference", trim="both")[0] == pytest.approx(
-        (0.8 * 1 + 2 + 3 + 0.8 * 4) / 3.6
-    )
+    assert center([*range(9), 100.0], "difference", trim="both")[0] == pytest.approx(4.5)
+    assert center([0.0, 1.0, 2.0, 3.0, 100.0], "difference", trim="both")[0] == pytest.approx((6.0 + 50.0) / 4)
 
 
 @pytest.mark.parametrize("trim", [None, "high", "low", "both"])

@@ -11,9 +11,9 @@ from pytest_ddpperf.stats.intervals import Change, change, paired, t_quantile
 from pytest_ddpperf.stats.verdict import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, decide, mde, needed, suspicious
 from pytest_ddpperf.verdict import Verdict
 
-# Half of the level is for the last look, and each look before it gets a third of the rest. Both make 0.05 here, where
-# the interval reaches 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
-ALPHA, ALPHA_LAST = 0.3, 0.1
+# Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
+# 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
+ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
 
 
 def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
@@ -70,7 +70,7 @@ def test_a_stricter_level_needs_stronger_evidence() -> None:
     one = difference(0.05, 0.02)
 
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.REGRESSED
-    assert decide(one, better="lower", tolerance=0.03, alpha=0.06) is Verdict.INCONCLUSIVE
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA / 5) is Verdict.INCONCLUSIVE
 
 
 def test_without_tolerance_equal_counts_are_unchanged() -> None:
@@ -142,17 +142,17 @@ def test_the_last_look_asks_for_less() -> None:
     """0.036 is 1.8 standard errors: more than the 1.64485 of a level of 0.1, less than the 1.95996 of one of 0.05."""
     one = difference(0.036, 0.02)
 
-    assert decide(one, better="lower", tolerance=0.03, alpha=0.2, last=True) is Verdict.REGRESSED
+    assert decide(one, better="lower", tolerance=0.03, alpha=2 * ALPHA_LAST, last=True) is Verdict.REGRESSED
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.INCONCLUSIVE
 
 
 def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
-    """2.9 standard errors: more than 2.8070 (0.005, a third of half of 0.03), less than 3.3086 (a sixteenth of it)."""
+    """2.9 standard errors: more than 2.8070 (a level of 0.005), less than 3.2272 (a quarter of that)."""
     separate = difference(0.058, 0.02)
     together = dataclasses.replace(separate, in_rounds=True)
 
-    assert decide(separate, better="lower", tolerance=0.03, alpha=0.03) is Verdict.REGRESSED
-    assert decide(together, better="lower", tolerance=0.03, alpha=0.03) is Verdict.INCONCLUSIVE
+    assert decide(separate, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.REGRESSED
+    assert decide(together, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ LEVEL = 0.05  # one-sided; a lower one would take more runs to see
 def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> None:
     """As ``decide`` looks: trimmed launches, each look at its part of the level; at all of it that would not hold.
 
-    The last look at half of it, those before at theirs of the other half.
+    The last look at most of it, those before at theirs of the rest.
     """
     rng = np.random.default_rng(20260112)
     looks = LOOKS_IN_ROUNDS if together else SEPARATE_LOOKS
