@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -171,9 +171,10 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
         DdpperfError: a launch failed.
     """
     start = observer.clock()
-    plans, round_seconds = _pilot(variants, budget, run)
+    plans, turns, round_seconds = _pilot(variants, budget, run)
     shuffled = random.Random(observer.seed)  # noqa: S311 - the order of launches is no secret
     launches: list[list[Launch]] = [[] for _ in variants]
+    rounds: list[float] = []  # seconds of each in this phase
     findings: list[str] = []
     order: list[int] = []
     wanted, confirming = budget.launches, False
@@ -189,7 +190,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
             odd = len(launches[0]) % 2 == 1
             order = order[::-1] if odd else shuffled.sample(range(len(variants)), len(variants))
-            for group in together(variants, order, turns=budget.turns):
+            for group in together(variants, order, turns):
                 number = len(launches[group[0]])
                 health = observer.watch()
                 try:
@@ -201,7 +202,8 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
                     seen = health()  # ends the watch, whatever became of the launch
                 for i, (ranks, seconds) in zip(group, ran, strict=True):
                     launches[i].append(replace(_launch(number, ranks, seconds), health=seen))
-            round_seconds = observer.clock() - begun
+            rounds.append(observer.clock() - begun)
+            round_seconds = math.fsum(rounds) / len(rounds)  # the first ones, which are diagnosed, take longer
         remarks = [*findings, *_shortage(len(launches[0]), budget)]
         measurements = tuple(_measurement(*parts, remarks) for parts in zip(variants, plans, launches, strict=True))
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
@@ -211,27 +213,26 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
         if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
             looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(len(launches[0]), 'launch')}"
             findings.append(f"{looked}; judged by fresh ones alone")
-            launches, confirming = [[] for _ in variants], True
+            launches, rounds, confirming = [[] for _ in variants], [], True
         wanted = len(launches[0]) + verdict.launches
 
 
-def together(variants: Sequence[Variant], order: Sequence[int], *, turns: bool) -> list[tuple[int, ...]]:
+def together(
+    variants: Sequence[Variant], order: Sequence[int], turns: Collection[tuple[str, int]]
+) -> list[tuple[int, ...]]:
     """Which variants are launched at the same time: both sides of a benchmark, to time their steps in turns.
-
-    On the CPU only: a GPU would have to hold both, and ranks that wait for their turn there do not leave it alone.
 
     Args:
         variants: all of a round.
         order: of their launches in this round; the first of a group has the first turn.
-        turns: whether any are launched at the same time at all.
+        turns: keys of the benchmarks whose sides take turns.
 
     Returns:
         Indices of variants, in groups.
     """
     groups: dict[object, tuple[int, ...]] = {}
     for i in order:
-        paired = turns and variants[i].environment.device == "cpu"
-        key: object = variants[i].key if paired else i
+        key: object = variants[i].key if variants[i].key in turns else i
         groups[key] = (*groups.get(key, ()), i)
     return list(groups.values())
 
@@ -243,13 +244,22 @@ def _shortage(made: int, budget: Budget) -> list[str]:
     return [f"time for {made} of {format_count(budget.launches, 'launch')} only: raise --ddpperf-max-time"]
 
 
-def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[Plan], float]:
-    """A plan for each variant, and about how long a round will take."""
+def _pilot(
+    variants: Sequence[Variant], budget: Budget, run: Run
+) -> tuple[list[Plan], Collection[tuple[str, int]], float]:
+    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round will take.
+
+    On the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
+    alone. Nor do turns suit what works on in the background meanwhile: data would be there before it is waited for.
+    """
     plans, expected = [], 0.0
+    turns = {one.key for one in variants if one.other and budget.turns and one.environment.device == "cpu"}
     agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
         ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], diagnosed=False)
+        if any(rank.background for rank in ranks):
+            turns.discard(variant.key)
         pilot = _launch(0, ranks, seconds)
         step = typical(pilot.step_times)
         fixed = max(0.0, seconds - step * steps)
@@ -259,7 +269,7 @@ def _pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[
         agreed[variant.key] = plan.steps
         plans.append(plan)
         expected += fixed + plan.steps * step
-    return plans, expected
+    return plans, turns, expected
 
 
 def diagnosed_launches(plan: Plan) -> int:

@@ -116,7 +116,9 @@ class Passes:
             job = self._job(replace(settings, loader=loader), variant, plan)
             # Of the first launch, the pilot, nothing is kept but how long its steps take.
             job = replace(job, seed=number, diagnosed=diagnosed, growth=number > 0, turns=turns)
-            return self._launch(settings, variant, run_launch, job)
+            # In turns it has to sit out all other launches as well.
+            shared = replace(settings, timeout=settings.timeout * (1 if turns is None else turns.sides))
+            return self._launch(shared, variant, run_launch, job)
 
         def kept(variant: Variant, result: LaunchResult[RankLaunch]) -> Ran:
             label, size = _label(variant), variant.environment.world_size

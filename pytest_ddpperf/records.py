@@ -111,6 +111,7 @@ class RankLaunch:
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
+        background: whether the rank had processes or threads of its own, which work on while its steps wait.
     """
 
     rank: int
@@ -126,6 +127,7 @@ class RankLaunch:
     no_room: Room | None = None
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
+    background: bool = False
 
 
 @dataclass(frozen=True)

@@ -169,14 +169,39 @@ def test_both_sides_of_a_benchmark_are_launched_together_and_each_begins_as_ofte
 
 def test_what_is_launched_together_follows_the_order_of_the_round() -> None:
     sides = [variant("a"), variant("b"), variant("a", other=True), variant("b", other=True)]
-    assert together(sides, [3, 0, 2, 1], turns=True) == [(3, 1), (0, 2)]
-    assert together(sides, [3, 0, 2, 1], turns=False) == [(3,), (0,), (2,), (1,)]
+    assert together(sides, [3, 0, 2, 1], {("a", 2), ("b", 2)}) == [(3, 1), (0, 2)]
+    assert together(sides, [3, 0, 2, 1], {("a", 2)}) == [(3,), (0, 2), (1,)]
 
 
-def test_sides_on_a_gpu_are_launched_one_after_the_other() -> None:
-    gpu = Environment("cuda", "gpu", 2, "chip", 2, 1, 1, "nccl", 2, "2.13", "12.8")
-    sides = [replace(variant("a", other=other), environment=gpu) for other in (False, True)]
-    assert together(sides, [1, 0], turns=True) == [(1,), (0,)]
+GPU = Environment("cuda", "gpu", 2, "chip", 2, 1, 1, "nccl", 2, "2.13", "12.8")
+
+
+@pytest.mark.parametrize(
+    ("environment", "turns", "background"),
+    [
+        pytest.param(GPU, True, None, id="on GPUs"),
+        pytest.param(None, False, None, id="where that is not wanted"),
+        pytest.param(None, True, False, id="where this side works in the background"),
+        pytest.param(None, True, True, id="where the other side does"),
+    ],
+)
+def test_sides_are_launched_one_after_the_other(
+    environment: Environment | None, *, turns: bool, background: bool | None
+) -> None:
+    machine = Machine()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+        ran = machine.run(launches, diagnosed=diagnosed)
+        return [
+            ((ranks[0], replace(ranks[1], background=one.other is background)), took)
+            for (one, _), (ranks, took) in zip(launches, ran, strict=True)
+        ]
+
+    sides = [variant("a", other=other) for other in (False, True)]
+    sides = [replace(one, environment=environment or one.environment) for one in sides]
+    observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock)
+    measure(sides, Budget(5, 0, 3, 120, 120, turns=turns), run, observer)
+    assert {len(group) for group in machine.together} == {1}
 
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:

@@ -84,7 +84,7 @@ LENGTHS = {
 CONDITIONS = {
     condition.name: condition
     for condition in (
-        # Partners for all others, baselines, and one another's A/A: so there are three of them in a round.
+        # Baselines for all others, and one another's A/A: so three of them run alone in a round.
         Condition(UNCHANGED, launches=3, alarm=False),
         Condition("+3%", work=0.03),
         Condition("+5%", work=0.05),

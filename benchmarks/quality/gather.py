@@ -123,7 +123,7 @@ def measured(
     order = random.Random(started).sample(range(len(both)), len(both))  # noqa: S311  no secret
     calls = [partial(_launched, launchers[i], both[i], calibration) for i in order]
     begun = time.monotonic()
-    results = in_turns(calls, launchers[-1].abort) if turn.paired else [calls[0](None)]
+    results = in_turns(calls, partial(_abort, launchers)) if turn.paired else [calls[0](None)]
     share = (time.monotonic() - begun) / len(both)  # a pair's seconds are those of both
     found = dict(zip(order, results, strict=True))
     pair = turn.condition.name if turn.paired else None
@@ -142,6 +142,11 @@ def measured(
         )
         for i, one in enumerate(both)
     )
+
+
+def _abort(launchers: Sequence[Launcher]) -> None:
+    for one in launchers:
+        one.abort()
 
 
 def _launched(launcher: Launcher, turn: Turn, calibration: Calibration, turns: Turns | None) -> tuple[RankLaunch, ...]:

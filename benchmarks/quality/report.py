@@ -28,7 +28,9 @@ runs a day apart, so false alarms beside a stored baseline come out too few. "fi
 run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
 medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside unchanged
 launches that took turns with its own. Side by side rests on launches that took turns, all else on ones that ran alone.
-An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step."""
+An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step. What the plugin
+runs after the timed steps of the first launches, to tell where time goes, was left out: a real run has fewer launches
+in its time. So has one that is drawn from few rounds: it ends with them."""
 
 
 @dataclass(frozen=True)

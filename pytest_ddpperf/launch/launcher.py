@@ -162,7 +162,7 @@ class Launcher:
         return self._launch(replace(job, preload=tuple(preload)))
 
     def abort(self) -> None:
-        """End the launch that another thread has under way, if any: there it raises LaunchError."""
+        """End the zygote at once, and with it the launch that another thread has under way: it raises LaunchError."""
         zygote = self._zygote
         if zygote is not None:
             zygote.kill()

@@ -33,10 +33,12 @@ class Turns:
     Attributes:
         address: of the referee: a socket in the abstract namespace.
         side: which of the launches asks.
+        sides: how many there are, each of which waits for all others.
     """
 
     address: str
     side: int
+    sides: int
 
 
 class Referee:
@@ -50,6 +52,7 @@ class Referee:
     """
 
     def __init__(self, sides: int) -> None:
+        self._sides = sides
         self._address = f"\0pytest-ddpperf-{uuid.uuid4().hex}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listening.bind(self._address)
@@ -60,7 +63,7 @@ class Referee:
 
     @property
     def held_up(self) -> frozenset[int]:
-        """The sides that have ended while they waited for a turn."""
+        """The sides that a launch which ended had kept waiting, or that ended while they waited."""
         return frozenset(self._game.held_up)
 
     def __enter__(self) -> Self:
@@ -75,7 +78,7 @@ class Referee:
 
     def turns(self, side: int) -> Turns:
         """What the ranks of one launch need."""
-        return Turns(self._address, side)
+        return Turns(self._address, side, self._sides)
 
     def leave(self, side: int) -> None:
         """Wait for a launch no more: it has ended, however it did."""
@@ -126,15 +129,16 @@ class _Game:
         if said:
             self._names[connection] = side
             self._waiting[side] = connection
+            self.held_up.discard(side)
         else:
             self.leave(side)
         return bool(said)
 
     def leave(self, side: int) -> None:
-        """Go on without a side."""
+        """Go on without a side: those that wait have lost time by it, until they ask again."""
+        self.held_up.update(self._waiting)
         self._left.add(side)
-        if self._waiting.pop(side, None) is not None:
-            self.held_up.add(side)
+        self._waiting.pop(side, None)
         if self._playing == side:
             self._playing = None
 

@@ -89,7 +89,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
-        layout = _layout(job, steps, step.period)
+        layout = Layout((steps,)) if job.turns is None else alternating(steps, step.period)
         clock = clock_for(ctx.device, marks=layout.longest + 1)
         graphs = compiled_graphs()
         with collector_paused():
@@ -105,6 +105,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             begin()
             with collector_paused():
                 held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
+        background = _works_in_background()
         diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
     finally:
         if turns is not None:
@@ -124,6 +125,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         loss=last_loss,
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
+        background=background,
     )
 
 
@@ -149,33 +151,11 @@ def _begin(turns: Waiting | None) -> None:
     dist.barrier()
 
 
-def _layout(job: LaunchJob, steps: int, period: int) -> Layout:
-    """One block; several beside another launch, unless data is loaded in the background, which goes on meanwhile.
-
-    Then one block has to do, once what was loaded in advance has been used up by another warm-up.
-    """
-    if job.turns is None:
-        return Layout((steps,))
-    if _anywhere(_works_in_background()):
-        return Layout((steps,), math.ceil(max(1, job.plan.warmup) / period) * period)
-    return alternating(steps, period)
-
-
 def _works_in_background() -> bool:
-    """Whether this rank has processes or threads of its own, as those that load data."""
+    """Whether this rank has processes or threads of its own, such as those that load data."""
     main = threading.main_thread()
     threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, threading._DummyThread)]  # noqa: SLF001 - torch's own, which ran a hook once
     return bool(threads or multiprocessing.active_children())
-
-
-def _anywhere(here: bool) -> bool:  # noqa: FBT001 - the one thing that is asked
-    """Whether something is so on any rank."""
-    import torch
-    import torch.distributed as dist
-
-    flag = torch.tensor(int(here))
-    dist.all_reduce(flag, dist.ReduceOp.MAX)
-    return bool(flag.item())
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], None]) -> _Diagnosis:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -92,23 +93,57 @@ def test_the_first_launchs_error_comes_first_and_the_others_have_ended() -> None
     assert "".join(written) == "bbbb"
 
 
-def test_who_waited_in_vain_is_not_to_blame() -> None:
-    """The first launch asks, and gives up before the second one has; that one fails after it."""
-    given_up = threading.Event()
+@pytest.mark.parametrize("first", ["waits", "hangs"])
+def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
+    """The second launch never ends its turn, for which the first one waits; either may be the first to give up."""
+    playing, given_up = threading.Event(), threading.Event()
+
+    def give_up(name: str, connection: socket.socket) -> NoReturn:
+        if name != first:
+            assert given_up.wait(30)
+        connection.close()
+        given_up.set()
+        raise TimeoutError(name)
 
     def waits(turns: Turns) -> str:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(turns.address)
-            connection.sendall(bytes([turns.side]))
-        given_up.set()
-        raise TimeoutError("the one that waits")
+        connection = connected(turns)
+        assert connection.recv(1)  # a first turn
+        connection.sendall(bytes([turns.side]))  # which ends with the wish for the next one
+        assert playing.wait(30)
+        if first == "hangs":
+            assert connection.recv(1)  # too late to do anything with it
+        give_up("waits", connection)
 
-    def hangs(_turns: Turns) -> str:
-        assert given_up.wait(30)
-        raise TimeoutError("the one that hangs")
+    def hangs(turns: Turns) -> str:
+        connection = connected(turns)
+        assert connection.recv(1)
+        playing.set()
+        give_up("hangs", connection)
 
     with pytest.raises(TimeoutError, match="hangs"):
         in_turns([waits, hangs], no_abort)
+
+
+def connected(turns: Turns) -> socket.socket:
+    """Rank 0's place in the queue, where it has asked for its first turn."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(turns.address)
+    connection.sendall(bytes([turns.side]))
+    return connection
+
+
+def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
+    """The second launch ends; the first one, which had waited for it, asks again and fails in a turn of its own."""
+
+    def fails(turns: Turns) -> str:
+        player("a", 2, [])(turns)
+        raise LookupError("a")
+
+    def fails_too(_turns: Turns) -> str:
+        raise TimeoutError("b")
+
+    with pytest.raises(LookupError, match="a"):
+        in_turns([fails, fails_too], no_abort)
 
 
 def test_an_interrupt_aborts_the_others() -> None:
@@ -127,7 +162,7 @@ def test_an_interrupt_aborts_the_others() -> None:
 
 
 def test_a_rank_that_does_not_ask_does_not_wait() -> None:
-    waiting = Waiting(Turns("\0nobody listens here", 0), asking=False)
+    waiting = Waiting(Turns("\0nobody listens here", 0, 1), asking=False)
     waiting.wait()
     waiting.close()
 

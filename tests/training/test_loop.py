@@ -154,24 +154,30 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
     return list(result.values)
 
 
-@pytest.mark.parametrize(
-    ("background", "steps"),
-    [
-        pytest.param(False, 2 + 13 + 4, id="four blocks, each after one step that leads in"),
-        pytest.param(True, 2 + 2 + 13, id="what works in the background has one block, after another warm-up"),
-    ],
-)
-def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher, background: bool, steps: int) -> None:  # noqa: FBT001
-    """A step's loss is its number. One rank alone has a thread that would go on between blocks."""
+def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> None:
+    """A step's loss is its number: two of warm-up, and 13 in four blocks, each after one step that leads in."""
 
-    def build(ctx: RankContext) -> Any:
+    def build(_ctx: RankContext) -> Any:
         number = itertools.count(1)
-        if background and ctx.rank == 1:
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
         return lambda: next(number)
 
     reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(2, 13)), 2)
-    assert [(len(report.step_times), report.loss) for report in reports] == [(13, steps)] * 2
+    assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13 + 4)] * 2
+
+
+def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
+    """A thread on one rank, a process that loads data on another; the third has none."""
+
+    def build(ctx: RankContext) -> Any:
+        if ctx.rank == 0:
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        data = torch.utils.data.TensorDataset(torch.zeros(100, 1))
+        batches = iter(torch.utils.data.DataLoader(data, num_workers=int(ctx.rank == 1)))
+        return lambda: len(next(batches))
+
+    given = LaunchJob(build, None, Settings(), Plan(1, 2))
+    reports = launcher.run(run_launch, given, world_size=3, backend="gloo", device="cpu").values
+    assert [report.background for report in reports] == [True, True, False]
 
 
 def test_steps_that_lead_in_to_a_block_are_not_among_the_skipped(launcher: Launcher) -> None:
