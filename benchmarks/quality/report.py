@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,9 +82,14 @@ def cell_text(found: CellFindings) -> str:
     for rule in (*OURS, *RULES):
         labels = tuple(COLUMNS) if rule in OURS else ("alarms",)
         rows += rule_rows(rule, found.tallies[rule], tuple(CONDITIONS), labels)
+    alone, turns = (spread.sd for spread in found.scatter)
     title = f"{found.cell}: {1e3 * found.step:.1f} ms a step, {found.rounds} rounds"
+    scatter = (
+        f"typical steps of two launches that took turns differ by {turns:.1%} (standard deviation), of two that ran "
+        f"alone by {math.sqrt(2) * alone:.1%}"
+    )
     table = Table(headers=("rule", *CONDITIONS), rows=tuple(rows), title=title)
-    return "\n".join((render(table), *goal_lines(found.tallies), *peer_lines(found)))
+    return "\n".join((render(table), scatter, *goal_lines(found.tallies), *peer_lines(found)))
 
 
 def rule_rows(
@@ -151,6 +157,7 @@ def document(findings: Findings) -> dict[str, Any]:
                 "ranks": found.cell.ranks,
                 "step_time": found.step,
                 "rounds": found.rounds,
+                "scatter": {"alone": found.scatter[0].sd, "difference_in_turns": found.scatter[1].sd},
                 "effects": {
                     name: {"typical": effect.typical, "mean": effect.mean} for name, effect in found.effects.items()
                 },
