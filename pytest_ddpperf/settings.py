@@ -128,7 +128,12 @@ class Settings:
         "launches before the first verdict; more are added until it is decided or max-time is spent",
         "N",
     )
-    max_time: float = _knob(60.0, seconds, "seconds of measuring for a benchmark, at most", "SECONDS")
+    max_time: float = _knob(
+        60.0,
+        seconds,
+        "seconds of measuring for a benchmark, at most; what is counted and compared before comes on top",
+        "SECONDS",
+    )
     timeout: float = _knob(
         120.0, seconds, "deadline of one launch: ranks that have not finished by then are shown and killed", "SECONDS"
     )

@@ -284,7 +284,9 @@ def _timed_out(ends: list[failures.RankEnd], found: dict[int, str], world_size: 
     finished = [end.rank for end in ends if isinstance(end.report, Finished)]
     first, guilty = stacks.roll_call(found, finished, world_size, timeout)
     return RanksTimedOut(
-        f"{first}\n\n{stacks.listing(found)}", rank=guilty, sections=titled((end.rank, end.output) for end in ends)
+        f"{first}\n\n{stacks.listing(found, guilty)}",
+        rank=guilty,
+        sections=titled((end.rank, end.output) for end in ends),
     )
 
 

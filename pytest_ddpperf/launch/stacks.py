@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_BACKWARD = "_engine_run_backward"  # below it there is no Python, but hooks that wait for the other ranks' gradients
+_TURNS = str(Path(__file__).with_name("turns.py"))
 # Functions that torch wraps around those that a user calls by name.
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
@@ -38,7 +40,7 @@ class Place:
     Attributes:
         line: the user's innermost line, as ``file:line in function``.
         call: the function of a library that was called there; empty where the rank is in the user's own code.
-        waits: whether that is a collective, which waits for the other ranks.
+        waits: whether that waits for other ranks: a collective, a backward pass, or the queue for a turn.
     """
 
     line: str
@@ -74,6 +76,8 @@ def threads(text: str) -> list[list[Frame]]:
 
 def place(stack: Sequence[Frame]) -> Place | None:
     """Where a stack stands; None where it does not say."""
+    if any(frame.file == _TURNS for frame in stack):
+        return Place("", "the queue for its turn", waits=True)
     own = [frame for frame in stack if not _carries(frame)]
     user = next((frame for frame in own if not _in_library(frame)), None)
     inner = own[: own.index(user)] if user is not None else own
@@ -81,7 +85,7 @@ def place(stack: Sequence[Frame]) -> Place | None:
     collective = next((frame.function for frame in inner if frame.file.endswith(_COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
-        return Place(line, collective or called, bool(collective))
+        return Place(line, collective or called, bool(collective) or own[0].function == _BACKWARD)
     return Place("", "the start of the rank", waits=False) if stack else None
 
 
@@ -90,7 +94,8 @@ def roll_call(
 ) -> tuple[str, int | None]:
     """The first line of a timeout, and the rank to blame where it is a single one.
 
-    Ranks that wait in a collective wait for the others: to blame is who stands elsewhere or has already left.
+    Ranks that wait, in a collective or in backward, wait for the others: to blame is who stands elsewhere or has
+    already left.
 
     Args:
         stacks: what faulthandler wrote of each rank that has not finished.
@@ -102,7 +107,7 @@ def roll_call(
     for rank, text in sorted(stacks.items()):
         found = threads(text)
         places.setdefault(place(found[0]) if found else None, []).append(rank)
-    # The largest group of those that wait in a collective first: it is the one that has a point.
+    # The largest group of those that wait first: it is the one that has a point.
     order = sorted(places.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
     said = [f"{numbers(ranks)} {_standing(where)}" for where, ranks in order]
     if order:
@@ -133,10 +138,10 @@ def _minority(groups: Sequence[list[int]]) -> list[int]:
     return [rank for group in groups if group is not first for rank in group] if len(first) > len(second) else []
 
 
-def listing(stacks: Mapping[int, str]) -> str:
-    """The stacks of all ranks, equal ones once."""
+def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
+    """The stacks of all ranks, equal ones once; that of the rank to blame comes first."""
     groups: dict[str, list[int]] = {}
-    for rank, text in sorted(stacks.items()):
+    for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
         groups.setdefault(written(text), []).append(rank)
     return "\n\n".join(f"{numbers(ranks)}:\n{text}" for text, ranks in groups.items())
 
@@ -151,7 +156,8 @@ def written(text: str) -> str:
         lines = [f'  File "{_shown(f.file)}", line {f.line} in {f.function}' for f in stack if not _carries(f)]
         title = [f"  another thread ({number}):"] if number else []
         parts.append("\n".join([*title, *lines[::-1]]))
-    return "\n".join(filter(None, parts)) or "  the start of the rank"
+    waiting = any(frame.file == _TURNS for stack in found for frame in stack)
+    return "\n".join(filter(None, parts)) or ("  in the queue for its turn" if waiting else "  the start of the rank")
 
 
 def _carries(frame: Frame) -> bool:

@@ -25,13 +25,15 @@ BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
 BUILD = written("/x/t.py|30|build", "/x/t.py|50|test")
+QUEUE = written(f"{RANK.with_name('turns.py')}|9|wait", f"{RANK.parents[1]}/training/loop.py|7|run_launch")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (ALL_REDUCE, stacks.Place("/x/t.py:12 in step", "all_reduce", waits=True)),
-        (BACKWARD, stacks.Place("/x/t.py:14 in step", "backward", waits=False)),
+        (BACKWARD, stacks.Place("/x/t.py:14 in step", "backward", waits=True)),
+        (QUEUE, stacks.Place("", "the queue for its turn", waits=True)),
         (BUILD, stacks.Place("/x/t.py:30 in build", "", waits=False)),
         (
             written(f"{C10D}|1|init_process_group", f"{RANK}|2|_join_group"),
@@ -82,8 +84,29 @@ def test_the_main_thread_is_the_last_one_written() -> None:
         (
             {0: BACKWARD, 1: BUILD, 2: BACKWARD},
             [],
-            "ranks 0, 2 of 3 still running after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
+            "ranks 0, 2 of 3 blocked after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
             1,
+        ),
+        (
+            {0: BACKWARD, 1: BUILD},
+            [],
+            "rank 0 of 2 blocked after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
+            1,
+        ),
+        (
+            {0: BACKWARD, 1: ALL_REDUCE},
+            [],
+            (
+                "rank 0 of 2 blocked after 10 s in backward (/x/t.py:14 in step); "
+                "rank 1 in all_reduce (/x/t.py:12 in step)"
+            ),
+            None,
+        ),
+        (
+            {0: QUEUE, 1: BARRIER},
+            [],
+            "rank 0 of 2 blocked after 10 s in the queue for its turn; rank 1 in barrier (/x/t.py:20 in end)",
+            None,
         ),
         ({0: BUILD}, [], "rank 0 of 1 still running after 10 s at /x/t.py:30 in build", 0),
         ({0: BUILD, 1: BUILD}, [], "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build", None),
@@ -110,3 +133,12 @@ def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
         'ranks 0, 1:\n  File "/x/t.py", line 50 in test\n  File "/x/t.py", line 30 in build\n\n'
         "rank 2:\n  gave no stack: it was stopped, or in a system call that cannot be interrupted"
     )
+
+
+def test_the_rank_to_blame_is_listed_first() -> None:
+    assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
+    assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
+
+
+def test_a_rank_that_waits_for_its_turn_says_so() -> None:
+    assert stacks.written(QUEUE) == "  in the queue for its turn"
