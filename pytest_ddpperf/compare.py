@@ -21,6 +21,7 @@ from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
 from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
+NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
 PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
 
@@ -131,11 +132,12 @@ def near_misses(found: Found) -> tuple[str, ...]:
 def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
     """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone.
 
-    Beside another revision, what got better and nowhere worse is improved: the question is what the change did. Beside
-    a baseline it takes all metrics, for the word says that the whole baseline is stale.
+    Beside another revision, what got better and nowhere worse is improved: the question is what the change did, and
+    what remains undecided in other metrics is told with it. Beside a baseline it takes all metrics, for the word says
+    that the whole baseline is stale.
     """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
-    if found.counterpart is not None and set(gated) == {Verdict.IMPROVED, Verdict.UNCHANGED}:
+    if found.counterpart is not None and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
         return Verdict.IMPROVED
     return max(gated, key=lambda verdict: verdict.severity, default=_without_judgement(found))
 

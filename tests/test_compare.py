@@ -475,6 +475,16 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     assert (faster.verdict, faster["step_time"].note) == (Verdict.IMPROVED, "")
 
 
+def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
+    """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
+    wild = (1.0, 3.0, 0.5, 2.0)
+    new = measured(series("step_time", STEADY, factor=0.8), series("step_time_tail", wild[::-1]))
+    then = (series("step_time", STEADY), series("step_time_tail", wild))
+    result = judged(new, beside(*then))
+    assert (result.verdict, result["step_time_tail"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
+    assert judged(new, found(*then)).verdict is Verdict.INCONCLUSIVE
+
+
 def test_what_the_other_revision_alone_measures_is_named() -> None:
     result = judged(
         measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
