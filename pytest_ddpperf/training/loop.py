@@ -153,8 +153,8 @@ def _begin(turns: Waiting | None) -> None:
 
 def _works_in_background() -> bool:
     """Whether this rank has processes or threads of its own, such as those that load data."""
-    main = threading.main_thread()
-    threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, threading._DummyThread)]  # noqa: SLF001 - torch's own, which ran a hook once
+    main, dummy = threading.main_thread(), threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
+    threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, dummy)]
     return bool(threads or multiprocessing.active_children())
 
 
