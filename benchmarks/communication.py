@@ -2,7 +2,7 @@
 
     python benchmarks/communication.py
 
-Two gloo ranks train a small perceptron; about two minutes. Exposed communication is measured as in every benchmark, by
+Two gloo ranks train a small perceptron; about four minutes. Exposed communication is measured as in every benchmark, by
 blocks of steps with and without averaging gradients; the profiler's figure is of launches of its own. Both have a 95 %
 t interval over launches, and so has their difference, as shares of a step: under the profiler a step is longer.
 
@@ -12,7 +12,8 @@ none to spare; and the profiler makes computation longer, which hides more. In t
 the host between two operators for waiting: that part of its figure ("gaps") is allowed on top.
 
 Then each collective is made to last longer without computing anything. What cannot be hidden: of `naive`, the delay of
-each of its all-reduces; of `bucketed` and `ddp`, that of the last one, which begins when backward has ended.
+each of its all-reduces; of `bucketed` and `ddp`, that of the last one, which begins when backward has ended. A thread
+that sleeps is woken late, so how long the delays lasted is measured.
 
 Goals: `single` is near zero: within 2 % of its step, or its interval holds zero; the interval of the difference from
 the profiler lies within the stated error; a delay shows as far as it cannot be hidden, no more and no less: to within a
@@ -61,7 +62,10 @@ AGREED = 0.15
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a strategy, launch by launch; the profiles are of undelayed ones only."""
+    """What was measured of a strategy, launch by launch; the profiles are of undelayed ones only.
+
+    ``delay``: seconds that one of a collective lasted, on the mean.
+    """
 
     name: str
     delay: float
@@ -93,7 +97,7 @@ def main() -> None:
 
         plain = [
             replace(
-                measured(name, 0.0, [run(blocks, resolve(name), seed) for seed in range(launches)]),
+                measured(name, [run(blocks, resolve(name), seed) for seed in range(launches)]),
                 profiles=tuple(merged(run(profile_launch, resolve(name))) for _ in range(launches)),
             )
             for name in ("single", "naive", "bucketed", "ddp")
@@ -101,7 +105,6 @@ def main() -> None:
         slow = [
             measured(
                 name,
-                delay,
                 [run(blocks, Strategy(partial(delayed, name=name, delay=delay)), seed) for seed in range(launches)],
             )
             for name, delay in DELAYS.items()
@@ -124,13 +127,26 @@ def perceptron() -> Workload:
     )
 
 
-def blocks(ctx: RankContext, job: LaunchJob) -> BlockTimes | None:
+@dataclass(frozen=True)
+class Blocks:
+    """Of a rank: the times of its blocks, and how long each delay lasted."""
+
+    times: BlockTimes
+    delays: tuple[float, ...]
+
+
+def blocks(ctx: RankContext, job: LaunchJob) -> Blocks:
     """On a rank: the pass that ends every launch, after a warm-up alone."""
     step = build_step(ctx, job)
     for _ in range(job.plan.warmup):
         step.run()
     assert step.local is not None  # noqa: S101  a workload's step
-    return alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
+    times = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
+    assert times is not None  # noqa: S101  there are steps enough
+    return Blocks(times, tuple(_LASTED))
+
+
+_LASTED: list[float] = []  # of this process, which lives for one launch
 
 
 def delayed(module: nn.Module, ctx: RankContext, *, name: str, delay: float) -> Parallel:
@@ -141,7 +157,9 @@ def delayed(module: nn.Module, ctx: RankContext, *, name: str, delay: float) -> 
     all_reduce = dist.all_reduce
 
     def later(future: Any) -> Any:
+        start = time.perf_counter()
         time.sleep(delay)  # on gloo's thread
+        _LASTED.append(time.perf_counter() - start)
         return future.value()[0]
 
     if name == "ddp":
@@ -168,14 +186,16 @@ def delayed(module: nn.Module, ctx: RankContext, *, name: str, delay: float) -> 
     return parallel
 
 
-def measured(name: str, delay: float, launches: list[tuple[BlockTimes, ...]]) -> Row:
+def measured(name: str, launches: list[tuple[Blocks, ...]]) -> Row:
     """A row of launches, each of which has what its ranks report."""
 
-    def slowest(ranks: tuple[BlockTimes, ...], side: str) -> float:
-        return typical([max(times) for times in zip(*(getattr(rank, side) for rank in ranks), strict=True)])
+    def slowest(ranks: tuple[Blocks, ...], side: str) -> float:
+        return typical([max(times) for times in zip(*(getattr(rank.times, side) for rank in ranks), strict=True)])
 
     steps = tuple(slowest(ranks, "synchronised") for ranks in launches)
     alone = (slowest(ranks, "unsynchronised") for ranks in launches)
+    delays = [delay for ranks in launches for rank in ranks for delay in rank.delays]
+    delay = statistics.fmean(delays) if delays else 0.0
     return Row(name, delay, steps, tuple(step - one for step, one in zip(steps, alone, strict=True)))
 
 
@@ -188,7 +208,7 @@ def report(plain: list[Row], slow: list[Row]) -> bool:
     print(f"  {'strategy':<10}{'delay':>6}{'step':>8}  {heads}")
     for row in (*plain, *slow):
         print(
-            f"  {row.name:<10}{1e3 * row.delay:>6.0f}{1e3 * statistics.median(row.steps):>8.2f}  "
+            f"  {row.name:<10}{1e3 * row.delay:>6.1f}{1e3 * statistics.median(row.steps):>8.2f}  "
             f"{ends(row.exposed, 1e3):<24}{ends(row.shares, 100):<20}{_profiled(row)}"
         )
     print()
@@ -239,7 +259,7 @@ def shows(before: Row, after: Row) -> bool:
     )
     assert found is not None  # noqa: S101  as above
     assert found.interval is not None  # noqa: S101  as above
-    text = f"{before.name}: grew by {_between(found)} of the {1e3 * unhidden:.0f} ms that cannot be hidden"
+    text = f"{before.name}: grew by {_between(found)} of the {1e3 * unhidden:.1f} ms that cannot be hidden"
     return goal(text, found.interval.low >= 1 - SHOWN and found.interval.high <= 1 + SHOWN)
 
 

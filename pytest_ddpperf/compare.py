@@ -11,11 +11,11 @@ from pytest_ddpperf.count_changes import change_of
 from pytest_ddpperf.counts import Counts, quantity_texts
 from pytest_ddpperf.metrics import findings_of
 from pytest_ddpperf.metrics.counted import BY_KERNEL
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, STEP_TIME, trim_of
+from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
-from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
 from pytest_ddpperf.units import format_count, format_percent
@@ -229,8 +229,8 @@ def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance:
 def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
     """The change from the base: by rounds where both sides were measured in the same ones."""
     if found.counterpart is not None and len(series.samples) == len(base.samples):
-        both: Trim | None = None if trim_of(series) is None else "both"  # either side may be disturbed
-        return intervals.paired(series.samples, base.samples, scale=series.scale, trim=both)
+        both: Outliers | None = None if outliers_of(series) is None else "both"  # either side may be disturbed
+        return intervals.paired(series.samples, base.samples, scale=series.scale, outliers=both)
     step = next((one.value for one in measurement.series if one.metric == STEP_TIME), None)
     own = found.counterpart is None
     spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else NO_SPREAD
@@ -240,7 +240,7 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         scale=series.scale,
         between_runs=spread.sd,
         between_df=spread.df,
-        trim=trim_of(series),
+        outliers=outliers_of(series),
     )
 
 

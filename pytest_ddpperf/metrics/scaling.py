@@ -98,7 +98,7 @@ def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) 
 
 
 def _relative(name: str, samples: tuple[float, ...], *, gated: bool) -> Series:
-    value, interval = center(samples, "ratio", trim="both")  # either partner may have been disturbed
+    value, interval = center(samples, "ratio", outliers="both")  # either partner may have been disturbed
     return Series(
         metric=name,
         unit="1",

@@ -18,7 +18,7 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
-from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import quantile, typical
 
@@ -59,7 +59,7 @@ class Metric:
 
     def series(self, samples: Samples) -> Series:
         """The series that these samples make."""
-        value, interval = center(samples, self.scale, trim=_trim(self.name, self.better))
+        value, interval = center(samples, self.scale, outliers=_outliers(self.name, self.better))
         return Series(
             metric=self.name,
             unit=self.unit,
@@ -87,15 +87,15 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     return tuple(metric.series(samples) for metric, samples in found if samples is not None)
 
 
-def trim_of(series: Series) -> Trim | None:
-    """Which launches of a metric count no further than the next ones: of times, those that other load made worse.
+def outliers_of(series: Series) -> Outliers | None:
+    """At which end launches of a metric are out of line: of times, where other load made them worse.
 
-    Of a quotient of two of them, those at either end.
+    Of a quotient of two of them, at both.
     """
-    return _trim(series.metric, series.better)
+    return _outliers(series.metric, series.better)
 
 
-def _trim(metric: str, better: Better) -> Trim | None:
+def _outliers(metric: str, better: Better) -> Outliers | None:
     if metric in {"scaling_efficiency", "speedup"}:
         return "both"
     if metric not in TIMED and metric != TAIL:

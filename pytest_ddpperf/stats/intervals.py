@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pytest_ddpperf.records import Interval, Scale
-from pytest_ddpperf.stats.centers import Center, Trim, center_of
+from pytest_ddpperf.stats.centers import Center, Outliers, center_of
 
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
@@ -70,7 +70,7 @@ class _Errors:
 
 
 def center(
-    samples: Sequence[float], scale: Scale, confidence: float = CONFIDENCE, trim: Trim | None = None
+    samples: Sequence[float], scale: Scale, confidence: float = CONFIDENCE, outliers: Outliers | None = None
 ) -> tuple[float, Interval | None]:
     """The typical value over launches and the t interval around it, in the samples' unit.
 
@@ -80,7 +80,7 @@ def center(
         samples: one number for each launch.
         scale: how the metric is compared.
         confidence: of the interval.
-        trim: where samples count no further than the next ones; see ``center_of``.
+        outliers: at which end samples are expected that something disturbed; see ``center_of``.
 
     Returns:
         The value, and its interval: None for a single sample.
@@ -89,7 +89,7 @@ def center(
         ValueError: there are no samples.
     """
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
-    side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, trim)
+    side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, outliers)
     back = _exp if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
     value = samples[0] if min(samples) == max(samples) else back(side.mean)
@@ -109,7 +109,7 @@ def change(
     confidence: float = CONFIDENCE,
     between_runs: float = 0.0,
     between_df: float = math.inf,
-    trim: Trim | None = None,
+    outliers: Outliers | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
@@ -128,7 +128,7 @@ def change(
         confidence: of the interval.
         between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
         between_df: degrees of freedom of ``between_runs``; infinite where it is assumed, not estimated.
-        trim: as of ``center``, of either side.
+        outliers: as of ``center``, of either side.
 
     Returns:
         The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
@@ -139,8 +139,8 @@ def change(
     if not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
-    new_side = center_of([math.log(sample) for sample in new] if logarithmic else new, trim)
-    base_side = center_of([math.log(sample) for sample in base] if logarithmic else base, trim)
+    new_side = center_of([math.log(sample) for sample in new] if logarithmic else new, outliers)
+    base_side = center_of([math.log(sample) for sample in base] if logarithmic else base, outliers)
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
             return None
@@ -162,7 +162,7 @@ def paired(
     *,
     scale: Scale,
     confidence: float = CONFIDENCE,
-    trim: Trim | None = None,
+    outliers: Outliers | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
 
@@ -175,7 +175,7 @@ def paired(
         base: the other side's, of the same rounds in the same order.
         scale: ``ratio`` or ``difference``.
         confidence: of the interval.
-        trim: as of ``center``, of the differences.
+        outliers: as of ``center``, of the differences.
 
     Returns:
         The change, or None as of ``change``.
@@ -193,7 +193,7 @@ def paired(
             return None
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
-    side = center_of(differences, trim)
+    side = center_of(differences, outliers)
     return _assemble(
         side.mean,
         None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf)),

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.records import Spread
-from pytest_ddpperf.stats.centers import Trim, log_center
+from pytest_ddpperf.stats.centers import Outliers, log_center
 from pytest_ddpperf.stats.intervals import from_log, t_quantile
 
 LEAST = 1e-9  # s: no clock tells less, and 0 has no logarithm
 CONFIDENCE = 0.95
-TRIM: Trim = "high"  # as verdicts on times have it
+OUTLIERS: Outliers = "high"  # as verdicts on times have it
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _centers(runs: Sequence[Sequence[float]]) -> list[tuple[float, float | None]
     """Of each run the center of its launches' logarithms, and its squared standard error."""
     if len(runs) < 2 or not all(runs):  # noqa: PLR2004 - of one run nothing tells how it deviates
         raise ValueError("a spread between runs needs two runs or more, each with a launch")
-    return [log_center([max(value, LEAST) for value in run], TRIM) for run in runs]
+    return [log_center([max(value, LEAST) for value in run], OUTLIERS) for run in runs]
 
 
 def _deviation(values: Sequence[float]) -> Spread:

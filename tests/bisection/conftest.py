@@ -108,7 +108,7 @@ class Simulated:
                 pairs.append((self._launch(probe.measured), self._launch(started.good)))
                 self.rounds += 1
             state = replace(state, launches=len(pairs))
-            change = paired(*zip(*pairs, strict=True), scale="ratio", trim="both")
+            change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
             assert change is not None
             last = self._seconds(before) + self.round_seconds > deadline
             verdict = decide(change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, last=last)

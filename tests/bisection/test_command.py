@@ -94,7 +94,7 @@ def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
     assert "step_time regressed: 40.0 ms -> 44.0 ms, +10.0 %" in out
-    assert out.endswith("  99 % sure: the ends and all probes together may be wrong by 1 %\n")
+    assert out.endswith("  98 % sure: the ends and all probes together may be wrong by 2 %\n")
 
 
 def test_what_does_not_hold_against_the_commit_before_is_not_found(

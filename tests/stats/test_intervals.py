@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from pytest_ddpperf.records import Scale
-from pytest_ddpperf.stats.centers import Trim
 from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
 
 # Student's t, 97.5 %, from printed tables, with 1, 2, 4, 8 and infinite degrees of freedom.
@@ -210,53 +208,11 @@ def test_one_pair_has_no_scatter_and_sides_must_match() -> None:
         paired([1.0, 2.0], [1.0], scale="ratio")
 
 
-def test_the_slowest_quarter_counts_no_further_than_the_next() -> None:
-    """Of 1 2 3 9 the 9 is cut: mean 2; winsorised 1 2 3 3, squares about 2.25: 2.75; 2.75 / (3 * 2), 2 degrees."""
-    value, interval = center([9.0, 1.0, 3.0, 2.0], "difference", trim="high")
-
-    assert value == 2.0
-    assert interval is not None
-    assert interval.high == pytest.approx(2 + T2 * math.sqrt(2.75 / 6), rel=1e-4)
-    assert center([9.0, 1.0, 3.0, 2.0], "difference", trim="high") == center(
-        [4e3, 1.0, 3.0, 2.0], "difference", trim="high"
-    )
-    assert center([-9.0, -1.0, -3.0, -2.0], "difference", trim="low")[0] == -2.0
-
-
-def test_a_sample_is_cut_in_part() -> None:
-    """Of 1 2 9, 0.75 are cut: (1 + 2 + 0.25 * 9) / 2.25; of both ends of ten, one each; of five, half of one each."""
-    assert center([1.0, 2.0, 9.0], "difference", trim="high")[0] == pytest.approx(5.25 / 2.25)
-    assert center([*range(9), 100.0], "difference", trim="both")[0] == pytest.approx(4.5)
-    assert center([0.0, 1.0, 2.0, 3.0, 100.0], "difference", trim="both")[0] == pytest.approx((6.0 + 50.0) / 4)
-
-
-@pytest.mark.parametrize("trim", [None, "high", "low", "both"])
-@pytest.mark.parametrize("n", range(2, 12))
-def test_equal_samples_have_exactly_their_value_however_they_are_cut(trim: Trim | None, n: int) -> None:
-    value, interval = center([0.1] * n, "difference", trim=trim)
-
-    assert interval is not None
-    assert value == interval.low == interval.high == 0.1
-
-
-@pytest.mark.parametrize(("trim", "n"), [("high", 6), ("both", 6), ("high", 16)])
-def test_the_interval_of_trimmed_samples_holds_what_it_promises(trim: Trim, n: int) -> None:
-    """95 % of intervals hold the value that infinitely many samples would have: 0, or that of a normal cut at 75 %.
-
-    Which is minus its density there over 0.75: 0.31778 / 0.75.
-    """
-    rng, runs = np.random.default_rng(1), 1000
-    there = 0.0 if trim == "both" else -0.31778 / 0.75
-    found = [center(list(map(float, rng.normal(size=n))), "difference", trim=trim)[1] for _ in range(runs)]
-
-    assert sum(one is not None and one.low <= there <= one.high for one in found) >= 0.935 * runs
-
-
 def test_a_tenth_of_disturbed_launches_does_not_hide_a_slowdown() -> None:
     """Two of sixteen launches take a third longer on either side: 5 % are told, and not without a cut."""
     quiet = [1.0 + 0.001 * i for i in range(14)]
     base, new = [*quiet, 1.33, 1.36], [1.05 * sample for sample in [*quiet, 1.31, 1.38]]
-    cut = known(change(new, base, scale="ratio", trim="high"))
+    cut = known(change(new, base, scale="ratio", outliers="high"))
     whole = known(change(new, base, scale="ratio"))
 
     assert cut.estimate == pytest.approx(0.05, abs=0.002)

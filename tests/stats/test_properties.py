@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddpperf.stats.centers import Trim
+from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
 from pytest_ddpperf.stats.verdict import decide, mde, suspicious
 from pytest_ddpperf.verdict import Verdict
@@ -20,7 +20,7 @@ TOLERANCE, ALPHA = 0.03, 0.01
 MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
 
 times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=24)
-trims = st.sampled_from([None, "high", "both"])
+ends = st.sampled_from([None, "high", "both"])
 differences = st.builds(
     lambda shift, error, launches, freedom, share, in_rounds: Change(
         estimate=shift,
@@ -50,11 +50,13 @@ def verdict(found: Change | None) -> Verdict:
     return decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
 
 
-@given(new=times, base=times, trim=trims, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
+@given(new=times, base=times, outliers=ends, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
 @steadily
-def test_the_unit_does_not_matter(new: list[float], base: list[float], trim: Trim | None, factor: float) -> None:
-    plain = change(new, base, scale="ratio", trim=trim)
-    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio", trim=trim)
+def test_the_unit_does_not_matter(
+    new: list[float], base: list[float], outliers: Outliers | None, factor: float
+) -> None:
+    plain = change(new, base, scale="ratio", outliers=outliers)
+    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio", outliers=outliers)
 
     assert plain is not None
     assert scaled is not None
@@ -66,20 +68,27 @@ def test_the_unit_does_not_matter(new: list[float], base: list[float], trim: Tri
     assert verdict(scaled) is verdict(plain)
 
 
-@given(new=times, base=times, trim=trims)
+@given(new=times, base=times, outliers=ends)
 @steadily
-def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float], trim: Trim | None) -> None:
-    assert change(new[::-1], sorted(base), scale="ratio", trim=trim) == change(new, base, scale="ratio", trim=trim)
+def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float], outliers: Outliers | None) -> None:
+    assert change(new[::-1], sorted(base), scale="ratio", outliers=outliers) == change(
+        new, base, scale="ratio", outliers=outliers
+    )
 
 
 @given(
     pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24),
-    trim=st.sampled_from([None, "both"]),
+    outliers=st.sampled_from([None, "both"]),
 )
 @steadily
-def test_in_rounds_both_sides_are_each_others_mirror(pairs: list[tuple[float, float]], trim: Trim | None) -> None:
+def test_in_rounds_both_sides_are_each_others_mirror(
+    pairs: list[tuple[float, float]], outliers: Outliers | None
+) -> None:
     new, base = zip(*pairs, strict=True)
-    there, back = paired(new, base, scale="ratio", trim=trim), paired(base, new, scale="ratio", trim=trim)
+    there, back = (
+        paired(new, base, scale="ratio", outliers=outliers),
+        paired(base, new, scale="ratio", outliers=outliers),
+    )
 
     assert there is not None
     assert back is not None
@@ -105,8 +114,8 @@ def test_better_and_worse_are_symmetric(found: Change) -> None:
 @given(samples=times, other=times)
 @steadily
 def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: list[float]) -> None:
-    slower = change(samples, other, scale="ratio", trim="high")
-    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio", trim="low")
+    slower = change(samples, other, scale="ratio", outliers="high")
+    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio", outliers="low")
 
     assert slower is not None
     assert rate is not None
@@ -137,26 +146,26 @@ def test_red_takes_both_keys_and_comes_under_suspicion_first(found: Change) -> N
         assert suspicious(found, better="lower", tolerance=TOLERANCE)
 
 
-@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12), trim=trims)
+@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12), outliers=ends)
 @steadily
-def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int, trim: Trim | None) -> None:
+def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int, outliers: Outliers | None) -> None:
     assume(abs(abs(math.log(factor)) - math.log1p(TOLERANCE)) > 1e-9)
     expected = Verdict.REGRESSED if factor > 1 + TOLERANCE else Verdict.UNCHANGED
     if factor < 1 / (1 + TOLERANCE):
         expected = Verdict.IMPROVED
 
-    assert verdict(change([factor * value] * n, [value] * n, scale="ratio", trim=trim)) is expected
+    assert verdict(change([factor * value] * n, [value] * n, scale="ratio", outliers=outliers)) is expected
 
 
-@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0), trim=trims)
+@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0), outliers=ends)
 @steadily
-def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float, trim: Trim | None) -> None:
-    assert verdict(change([new], [base], scale="ratio", trim=trim)) is Verdict.INCONCLUSIVE
+def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float, outliers: Outliers | None) -> None:
+    assert verdict(change([new], [base], scale="ratio", outliers=outliers)) is Verdict.INCONCLUSIVE
 
 
-@given(samples=times, trim=trims, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
+@given(samples=times, outliers=ends, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
 @steadily
-def test_what_is_no_number_makes_no_change(samples: list[float], trim: Trim | None, strange: float) -> None:
-    assert change([*samples, strange], samples, scale="ratio", trim=trim) is None
-    assert change(samples, [strange, *samples], scale="ratio", trim=trim) is None
-    assert paired([strange], [1.0], scale="ratio", trim=trim) is None
+def test_what_is_no_number_makes_no_change(samples: list[float], outliers: Outliers | None, strange: float) -> None:
+    assert change([*samples, strange], samples, scale="ratio", outliers=outliers) is None
+    assert change(samples, [strange, *samples], scale="ratio", outliers=outliers) is None
+    assert paired([strange], [1.0], scale="ratio", outliers=outliers) is None

@@ -112,7 +112,7 @@ def procedure(
     own = math.expm1(math.log1p(slowdown) + rng.normal(0.0, spread))
     state, samples = BEGIN, launches(rng, own, FIRST)
     while True:
-        found = change(samples, base, scale="ratio", between_runs=spread, trim="high")
+        found = change(samples, base, scale="ratio", between_runs=spread, outliers="high")
         assert found is not None
         last = state.launches == MOST
         verdict = decide(found, better="lower", tolerance=tolerance, alpha=alpha, last=last)

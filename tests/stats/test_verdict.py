@@ -183,7 +183,7 @@ LEVEL = 0.05  # one-sided; a lower one would take more runs to see
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> None:
-    """As ``decide`` looks: trimmed launches, each look at its part of the level; at all of it that would not hold.
+    """As ``decide`` looks, each at its part of the level; at all of it that would not hold.
 
     The last look at most of it, those before at theirs of the rest.
     """
@@ -194,9 +194,9 @@ def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> Non
         new = list(map(float, rng.normal(size=LAST)))
         base = list(map(float, rng.normal(size=LAST if together else 2 * LAST)))
         found = [
-            paired(new[:n], base[:n], scale="difference", trim="both")
+            paired(new[:n], base[:n], scale="difference", outliers="both")
             if together
-            else change(new[:n], base, scale="difference", trim="high")
+            else change(new[:n], base, scale="difference", outliers="high")
             for n in range(FIRST, LAST + 1)
         ]
         early = (1 - LAST_SHARE) * LEVEL / looks
