@@ -146,7 +146,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
     base = _series_named(series.metric, found.record)
     if base is None or found.record is None:
-        note = "" if found.record is None else f"{_base_words(found)} does not have this metric"
+        note = "" if found.record is None else f"not in {_base_words(found)}"
         return _unjudged(series, rules, _without_judgement(found) if found.differs else Verdict.NEW, note)
     obstacle = _obstacle(series, base, measurement, found)
     if obstacle is not None and _kind(series) != _kind(base):
@@ -190,7 +190,7 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
     if then is None or now is None:
         return _new_count(series, now, "" if found.record is None else f"{_base_words(found)} has no counts")
     if series.metric not in then.totals:
-        return _new_count(series, now, f"{_base_words(found)} does not have this metric")
+        return _new_count(series, now, f"not in {_base_words(found)}")
     value = then.totals[series.metric]
     became = change_of(series.metric, then, now)
     verdict, note = became.verdict, became.note

@@ -58,7 +58,8 @@ class Passes:
         try:
             yield
         except RankSkipped as skipped:
-            pytest.skip(str(skipped))
+            # pytest would take the line of contextlib that this was raised through for the one that skips.
+            raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
         finally:
             self._session.line.clear()
 

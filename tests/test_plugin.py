@@ -326,7 +326,7 @@ def test_prints(ddpperf_group):
             "*_ test_prints _*",
             "*rank 1 stdout*",
             "*the end of rank 1",
-            "SKIPPED*not on this rank*",
+            "SKIPPED*test_faults.py:*: not on this rank",
         ]
     )
 

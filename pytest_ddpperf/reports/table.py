@@ -31,6 +31,7 @@ MDE_MEANING = (
     "unchanged: shown to be within the tolerance"
 )
 _OPEN = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
+_METRICS = 3  # with the same remark, that are named
 
 
 @dataclass(frozen=True)
@@ -272,8 +273,16 @@ def _grounds(result: Result) -> list[str]:
 
 def _new_remarks(result: Result) -> list[str]:
     if result.baseline is not None:
-        return list(dict.fromkeys(one.note for one in decisive(result, {Verdict.NEW}) if one.note))
+        metrics: dict[str, list[str]] = {}
+        for one in decisive(result, {Verdict.NEW}):
+            metrics.setdefault(one.note, []).append(one.series.metric)
+        return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
     return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
+
+
+def _named(metrics: Sequence[str]) -> str:
+    more = len(metrics) - _METRICS
+    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
 
 
 def _remark(comparison: Comparison) -> str:

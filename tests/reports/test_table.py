@@ -175,7 +175,13 @@ def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_compar
         for metric in ("flops", "operators")
     )
     table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
-    assert table.notes == ("test_step[bucketed] bucketed: the baseline has no counts",)
+    assert table.notes == ("test_step[bucketed] bucketed: flops, operators: the baseline has no counts",)
+
+
+def test_of_many_metrics_with_one_remark_three_are_named(make_result: Make, make_comparison: Compare) -> None:
+    lacking = tuple(make_comparison(metric, 2.0, Verdict.NEW, note="not in the baseline") for metric in "abcde")
+    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
+    assert table.notes == ("test_step[bucketed] bucketed: a, b, c and 2 more: not in the baseline",)
 
 
 def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
