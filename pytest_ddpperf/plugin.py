@@ -241,12 +241,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print a row per benchmark and what was stored."""
     if SESSION not in config.stash:
         return
+    from pytest_ddpperf.reports.summary import summary_parts
     from pytest_ddpperf.reports.terminal import verdict_painter
 
     writer = config.get_terminal_writer()
     width = writer.fullwidth if terminalreporter.isatty else None
-    parts = config.stash[SESSION].summary(width, verdict_painter(writer.markup), brief=config.get_verbosity() < QUIET)
-    for title, text in parts:
+    brief = config.get_verbosity() < QUIET
+    for title, text in summary_parts(config.stash[SESSION].told(), width, verdict_painter(writer.markup), brief=brief):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 

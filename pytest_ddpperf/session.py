@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.checkout import Checkout, checkout
@@ -32,6 +33,9 @@ from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.reports.summary import Told
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 # Imported once, not on every rank of every launch.
@@ -253,42 +257,19 @@ class Session:
     def _shown(self, path: str) -> str:
         return path.removeprefix(f"{self._root}{os.sep}")
 
-    def summary(
-        self, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
-    ) -> list[tuple[str, str]]:
-        """Title and text of each part of the terminal's summary.
+    def told(self) -> Told:
+        """What the terminal's summary is made of."""
+        from pytest_ddpperf.reports.summary import Told
 
-        Args:
-            width: columns of the terminal; None where nobody watches one.
-            paint: gives a verdict its colour.
-            brief: without what tells only why.
-        """
-        from pytest_ddpperf.reports.batch_sizes import batch_size_lines
-        from pytest_ddpperf.reports.calibration import calibration_table
-        from pytest_ddpperf.reports.communication import communication_table
-        from pytest_ddpperf.reports.phases import phase_table
-        from pytest_ddpperf.reports.table import summary_table
-        from pytest_ddpperf.reports.terminal import render, wrapped
-
-        parts = []
-        if self.results:
-            table = summary_table(self.results, accepting=self.settings.accepting)
-            parts.append(("ddpperf", render(table, width, paint)))
-        if not brief:
-            more = {"phases": phase_table(self.results), "communication": communication_table(self.results)}
-            parts += [(f"ddpperf {name}", render(table, width)) for name, table in more.items() if table is not None]
-        if self.searches:
-            lines = batch_size_lines(self.searches)
-            parts.append(("ddpperf batch sizes", "\n".join(wrapped(lines, width))))
-        if self.calibrated:
-            parts.append(("ddpperf calibration", render(calibration_table(self.calibrated), width)))
-        if self.complaints:
-            parts.append(("ddpperf errors", "\n".join(self.complaints)))
-        if self._stored:
-            parts.append(("ddpperf baselines", "\n".join(wrapped(self._stored, width))))
-        if self._recorded:
-            parts.append(("ddpperf history", self._recorded))
-        return parts
+        return Told(
+            results=self.results,
+            searches=self.searches,
+            calibrated=self.calibrated,
+            complaints=self.complaints,
+            stored=self._stored,
+            recorded=self._recorded,
+            accepting=self.settings.accepting,
+        )
 
     def write_json(self) -> None:
         """Write the results to the file that was asked for, if one was.
