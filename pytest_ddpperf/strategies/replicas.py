@@ -16,6 +16,7 @@ from pytest_ddpperf.errors import WorkloadError
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
 
+_OWNERS = 2  # of a storage that one tensor has: the tensor, and the handle through which it is asked
 _PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy of a whole large model
 
 
@@ -34,7 +35,9 @@ class Trained:
     strides: tuple[int, ...]
 
     def gradient(self) -> Tensor:
-        """This rank's gradient in the common layout, which ``parameter.grad`` now is; zeros where it had none.
+        """This rank's gradient in the common layout and in memory of its own, to be changed in place.
+
+        ``parameter.grad`` now is it; zeros where it had none.
 
         Raises:
             WorkloadError: it is of a kind that cannot be added up like that.
@@ -42,7 +45,7 @@ class Trained:
         found = self.parameter.grad
         if found is not None:
             self.check_plain(found)
-            if self._is_laid_out(found):
+            if self._is_laid_out(found) and _has_own_memory(found):
                 return found
         laid_out = self.parameter.new_empty_strided(self.parameter.shape, self.strides)
         self.parameter.grad = laid_out.zero_() if found is None else laid_out.copy_(found)
@@ -73,6 +76,16 @@ class Trained:
             size == 1 or ours == common
             for size, ours, common in zip(gradient.shape, strides, self.strides, strict=True)
         )
+
+
+def _has_own_memory(gradient: Tensor) -> bool:
+    """Whether no other tensor sees what becomes of this one.
+
+    Autograd takes a gradient as it comes: it may be a view of one that backward has yet to hand to earlier layers (of
+    ``h + p.unsqueeze(0)``, say), or of another parameter's (of ``u.view(n) + v.view(n)``).
+    """
+    storage = gradient.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) <= _OWNERS  # noqa: SLF001  torch offers no other way to ask
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,6 +127,62 @@ def test_gradients_are_those_of_one_process(
             assert (gradients - right).norm() <= wide_placement.tolerance * right.norm()
 
 
+class Sharing(nn.Module):
+    """Gradients that share memory: with what goes on to earlier layers, and with one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.positions = nn.Parameter(torch.rand(5, 6))
+        self.one = nn.Parameter(torch.rand(36))
+        self.other = nn.Parameter(torch.rand(6, 6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.before(inputs[None]) + self.positions.unsqueeze(0))
+        return hidden @ (self.one.view(6, 6) + self.other.view(6, 6))
+
+
+def sharing(seed: int, device: torch.device) -> Sharing:
+    torch.manual_seed(seed)
+    return Sharing().to(device)
+
+
+def shared_gradients(ctx: RankContext, strategy: str) -> list[dict[str, Tensor]]:
+    module = sharing(ctx.rank, ctx.device)
+    parallel = parallelise(strategy, module, ctx)
+    steps = []
+    for step in range(3):
+        module.zero_grad()
+        loss_of(module, share_of(ctx.rank, step)).backward()
+        parallel.synchronise()
+        steps.append(gradients_of(module))
+    return steps
+
+
+def shared_gradients_alone(device: torch.device, ranks: int) -> list[dict[str, Tensor]]:
+    module = sharing(0, device)
+
+    def of(share: Tensor) -> list[Tensor]:
+        module.zero_grad()  # a second backward would add up what shares memory twice
+        loss_of(module, share).backward()
+        return list(gradients_of(module).values())
+
+    names = [name for name, _ in module.named_parameters()]
+    return [
+        dict(zip(names, (sum(parts) / ranks for parts in zip(*map(of, shares), strict=True)), strict=True))
+        for shares in ([share_of(rank, step) for rank in range(ranks)] for step in range(3))
+    ]
+
+
+def test_gradients_that_share_memory_are_not_changed_under_one_another(
+    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
+) -> None:
+    expected = alone(placement, shared_gradients_alone, placement.ranks)
+    for found in on_ranks(shared_gradients, strategy, placement):
+        for step, right in zip(found, expected, strict=True):
+            assert_equal_in_norm(step, right, placement.tolerance)
+
+
 OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
