@@ -210,9 +210,15 @@ class Ddpperf:
 
         Raises:
             UnexpectedCount: something was counted differently, or not the same in every step.
-            SettingError: there is no such count, or nothing was counted.
+            SettingError: there is no such count, what is expected of one is no number, or nothing was counted.
         """
         __tracebackhide__ = True
+        expected = {**(collectives or {}), **totals}
+        if collectives is None and not totals:
+            raise SettingError("ddpperf.expect: nothing is expected; name counts, such as optimizer_steps=1")
+        for name, number in expected.items():
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise SettingError(f"ddpperf.expect: {name} is expected to be {number!r}, which is no number")
         measured = self._benchmarks.last if measurement is None else (measurement,)
         if not measured or any(one.counts is None for one in measured):
             raise SettingError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -217,6 +217,10 @@ class Measurement:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.environment.world_size
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of its metrics."""
+        return iter([series.metric for series in self.series])
 
     def __getitem__(self, metric: str) -> Series:
         """A metric of this measurement, by name.

@@ -30,5 +30,11 @@ def test_what_was_only_counted_shows_counts_and_what_broke_nothing() -> None:
     assert repr(replace(MEASURED, series=(), launches=())) == "<Measurement ddp: 2 ranks, not timed>"
 
 
+def test_a_measurement_is_gone_through_by_the_names_of_its_metrics() -> None:
+    assert list(MEASURED) == ["step_time"]
+    assert "step_time" in MEASURED
+    assert "step" not in MEASURED
+
+
 def test_a_curve_is_short_for_it() -> None:
     assert len(repr(ScalingCurve("weak", (MEASURED, MEASURED)))) < 200
