@@ -195,7 +195,7 @@ def pytest_runtest_call() -> Generator[None, None, None]:
     try:
         yield
     except NotTimed as error:
-        pytest.skip(str(error))
+        raise pytest.skip.Exception(str(error), _use_item_location=True) from None
 
 
 @pytest.hookimpl(wrapper=True)

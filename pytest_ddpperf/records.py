@@ -229,6 +229,7 @@ class Measurement:
             KeyError: it has no such metric; the message names those it has.
             NotTimed: this run only counts.
         """
+        __tracebackhide__ = True  # what a reader needs is the line of the test
         by_name = {series.metric: series for series in self.series}
         if metric not in by_name and not self.launches and self.counts is not None:
             raise NotTimed(f"{metric} was not measured: --ddpperf-counted-only only counts")
@@ -281,6 +282,7 @@ class ScalingCurve:
         Raises:
             KeyError: that was not measured; the message names what was.
         """
+        __tracebackhide__ = True
         for point in self.points:
             if point.world_size == world_size:
                 return point
@@ -321,6 +323,7 @@ class SideBySide:
         Raises:
             KeyError: that was not measured; the message names what was.
         """
+        __tracebackhide__ = True  # what a reader needs is the line of the test
         kept = self.canonical(name)
         if kept not in self.names:
             raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
@@ -328,5 +331,6 @@ class SideBySide:
 
     def speedup(self, name: Any) -> float:
         """How many times the work per second of ``over``."""
+        __tracebackhide__ = True
         one = self[name]
         return 1.0 if self.canonical(name) == self.over else one["speedup"].value

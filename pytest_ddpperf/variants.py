@@ -12,7 +12,7 @@ from pytest_ddpperf.measure import CUSTOM, Variant
 from pytest_ddpperf.records import Environment, Mode, training_text
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies import Strategy, require_world_size, resolve
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.workload import Workload, unfit
 
 FEWEST_WAYS = 2
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
@@ -64,16 +64,19 @@ def several(subject: Subject | Mapping[str, Subject], strategies: GivenWays, ove
         canonical, given = str, f"strategies={list(ways)}"
     else:
         chosen = [resolve(strategy) for strategy in strategies]
-        if len(set(chosen)) == len(chosen):
-            ways = {str(one): Way(subject, one) for one in chosen}
+        ways = {str(one): Way(subject, one) for one in chosen}
         canonical, given = _strategy_words, f"strategies={[str(one) for one in chosen]}"
-    base = canonical(over) if over is not None else next(iter(ways), "")
-    if len(ways) < FEWEST_WAYS or base not in ways:
+        twice = next((one for one in chosen if chosen.count(one) > 1), None)
+        if twice is not None:
+            raise SettingError(
+                f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
+            )
+    if len(ways) < FEWEST_WAYS:
         what = "strategies" if isinstance(subject, Workload) else "subjects"
-        raise SettingError(
-            f"ddpperf.compare({given}, over={base!r}): expected two or more {what}, each once, "
-            "and over to be one of them"
-        )
+        raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
+    base = canonical(over) if over is not None else next(iter(ways))
+    if base not in ways:
+        raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(ways)}")
     return Ways(ways, base, canonical)
 
 
@@ -116,6 +119,8 @@ def variant(
     """
     for word in ("samples_per_step", "tokens_per_step"):
         _require_count(word, getattr(asked, word))
+    if name is not None and not isinstance(name, str):
+        raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
     resolved = _strategy(asked.subject, strategy, environment.world_size, asked.knobs)
     recipe, findings = _recipe(asked.subject, asked.settings, asked.knobs)
     return Variant(
@@ -163,6 +168,8 @@ def _strategy(
     if isinstance(subject, Workload):
         resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"))
         require_world_size(resolved, world_size)
+        if resolved.function is not None:
+            _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
         return resolved
     if strategy is not None:
         raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
@@ -172,4 +179,10 @@ def _strategy(
     if not callable(subject) or hasattr(subject, "parameters"):
         kind = type(subject).__name__
         raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
+    _require_fit(unfit(subject, "ctx"))
     return None
+
+
+def _require_fit(problem: str | None, what: str = "") -> None:
+    if problem is not None:
+        raise SettingError(f"{what}{problem}")

@@ -8,7 +8,9 @@ import pytest
 
 from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.variants import Way, several
+from pytest_ddpperf.records import Environment
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.variants import Asked, Way, several, variant
 
 
 def nothing(*_: object) -> Any:
@@ -41,12 +43,12 @@ def test_subjects_are_compared_by_name_with_the_first() -> None:
 @pytest.mark.parametrize(
     ("subject", "strategies", "over", "said"),
     [
-        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\], over='ddp'\): expected two or more strategies"),
-        (WORKLOAD, ["ddp", "ddp"], None, "two or more strategies, each once"),
-        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat'.* over to be one of them"),
+        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\]\): expected two or more strategies"),
+        (WORKLOAD, ["ddp", "naive", "ddp"], None, "ddp is given twice"),
+        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat': expected one of ddp, naive"),
         (WORKLOAD, [], None, "two or more strategies"),
         (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
-        ({"old": nothing}, None, None, r"compare\(\['old'\], over='old'\): expected two or more subjects"),
+        ({"old": nothing}, None, None, r"compare\(\['old'\]\): expected two or more subjects"),
         ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
         ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
         (WORKLOAD, None, None, "or what is to be compared by name"),
@@ -57,3 +59,37 @@ def test_subjects_are_compared_by_name_with_the_first() -> None:
 def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         several(subject, strategies, over)
+
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
+
+
+def of_the_module_alone(module: object) -> None:
+    """A strategy that takes too little."""
+
+
+def without_a_rank() -> None:
+    """A function that gives a step, and takes too little."""
+
+
+@pytest.mark.parametrize(
+    ("subject", "strategy", "name", "said"),
+    [
+        (
+            WORKLOAD,
+            of_the_module_alone,
+            None,
+            (
+                r"^strategy of_the_module_alone \(.*test_variants.py:\d+\) takes \(module\) and is "
+                r"called as of_the_module_alone\(module, ctx\): too many positional arguments$"
+            ),
+        ),
+        (without_a_rank, None, None, r"^without_a_rank .* is called as without_a_rank\(ctx\): too many"),
+        (WORKLOAD, "ddp", 5, "^name=5: expected a text, such as name='5'$"),
+    ],
+)
+def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
+    subject: Any, strategy: Any, name: Any, said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        variant(Asked(subject, Settings(), {}), CPU, strategy=strategy, name=name)

@@ -141,7 +141,8 @@ def _value(comparison: Comparison, common: Scale) -> str:
 
 
 def _whole(comparison: Comparison, _common: Scale) -> str:
-    return f"{comparison.series.value:,.0f}"
+    value = comparison.series.value
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"  # a mean over several steps
 
 
 def _with_interval(comparison: Comparison, common: Scale) -> str:

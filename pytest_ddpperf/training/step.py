@@ -17,7 +17,7 @@ from pytest_ddpperf.instruments.phases.seams import Seam
 from pytest_ddpperf.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
 from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, a, seed
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
@@ -202,6 +202,9 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> S
         raise WorkloadError(
             f"{located(build)} returned {a(step)}; it must return a callable that runs one training step"
         )
+    problem = unfit(step)
+    if problem is not None:
+        raise WorkloadError(f"the step of {located(build)}: {problem}")
     counts = given.otherwise(_Counts(getattr(step, "samples", None), getattr(step, "tokens", None)))
     return Step(step, counts.samples, counts.tokens, close=getattr(step, "close", _nothing))
 

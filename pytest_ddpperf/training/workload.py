@@ -90,13 +90,41 @@ def _short(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
+def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
+    """Why a function cannot be called with such arguments, in a sentence; None where it can, or that cannot be told.
+
+    Args:
+        function: of the user's.
+        names: of what it is called with, by position.
+        options: what it is called with by name.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # of some that are written in C
+    try:
+        signature.bind(*names, **options)
+    except TypeError as error:
+        call = ", ".join([*names, *(f"{name}={value!r}" for name, value in options.items())])
+        plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+        return f"{located(function)} takes {takes} and is called as {_name(function)}({call}): {error}"
+    return None
+
+
 def located(function: Callable[..., object]) -> str:
     """A function's name and where it is written, for messages: ``build (perf_tests/test_x.py:12)``."""
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__name__", type(function).__name__)
+    name = _name(function)
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return name
     file, here = Path(code.co_filename), Path.cwd()
     return f"{name} ({file.relative_to(here) if file.is_relative_to(here) else file}:{code.co_firstlineno})"
+
+
+def _name(function: Callable[..., object]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)

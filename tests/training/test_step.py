@@ -311,3 +311,13 @@ def test_a_function_that_gives_no_step_is_named(make_ctx: Any) -> None:
     expected = re.escape(f"test_step.py:{line}) returned None; it must return a callable that runs one training step")
     with pytest.raises(WorkloadError, match=r"^build \(.*" + expected):
         step_of(make_ctx(), build, "ddp")
+
+
+def test_a_step_that_takes_arguments_is_named(make_ctx: Any) -> None:
+    def build(ctx: Any) -> Any:
+        return lambda number: number
+
+    with pytest.raises(
+        WorkloadError, match=r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"
+    ):
+        step_of(make_ctx(), build, "ddp")

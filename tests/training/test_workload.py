@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.workload import Workload, located, unfit
 
 
 def workload(**changes: Any) -> Workload:
@@ -60,6 +60,21 @@ def test_functions_are_located_by_file_and_line() -> None:
     assert located(functools.partial(workload, tokens_per_step=1)) == located(workload)
     assert located(torch.optim.SGD) == "SGD"
     assert located(torch.nn.MSELoss()) == "MSELoss"
+
+
+def test_what_a_function_cannot_be_called_with_is_said() -> None:
+    def step(number: int, *, fast: bool = False) -> None:
+        """Takes a number."""
+
+    partial = functools.partial(step, 1)
+    assert unfit(step, "number") is None
+    assert unfit(step, "number", fast=True) is None
+    assert unfit(partial) is None
+    assert unfit(print, "anything") is None
+    text = unfit(step, "number", slow=True)
+    assert text is not None
+    assert text.startswith("step (")
+    assert text.endswith("is called as step(number, slow=True): got an unexpected keyword argument 'slow'")
 
 
 def test_what_the_controller_needs_needs_no_torch() -> None:

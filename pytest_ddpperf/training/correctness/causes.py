@@ -12,6 +12,7 @@ from pytest_ddpperf.training.correctness.deviation import distance, norm
 
 _NAMED = 3  # unused parameters
 _ALIKE = 0.99  # cosine from which two gradients differ by a factor only
+_PERCENT = 0.05  # factors that are nearer to 1 are told in per cent
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
@@ -100,6 +101,8 @@ def _factor(gradient: Tensor, right: Tensor) -> str:
     if not along >= _ALIKE * size * expected > 0:
         return ""
     ratio = size / expected
+    if abs(ratio - 1) < _PERCENT:
+        return f"about {100 * abs(ratio - 1):.2g} % too {'large' if ratio > 1 else 'small'}"
     return f"about {ratio:.3g} times too large" if ratio > 1 else f"about {1 / ratio:.3g} times too small"
 
 

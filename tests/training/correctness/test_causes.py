@@ -55,6 +55,8 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (0, None, "no gradient arrived here"),
         (0, of(10.5, 7.5), "about 3 times too large"),
         (0, of(0.35, 0.25), "about 10 times too small"),
+        (0, of(3.507, 2.505), "about 0.2 % too large"),
+        (0, of(3.465, 2.475), "about 1 % too small"),
         (0, of(-3.5, -2.5), ""),
         (0, of(-9, 40), ""),
     ],
