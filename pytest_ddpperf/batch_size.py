@@ -16,6 +16,7 @@ _PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machin
 _BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
 _POWERS = "KMGT"
 _IDLE_DOUBLINGS = 10
+CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
 
 
 class Trial(NamedTuple):
@@ -73,13 +74,14 @@ class Found:
     tried: tuple[tuple[int, bool], ...]
 
 
-def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = None) -> Found:
+def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0) -> Found:
     """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials.
 
     Args:
         fits: called once for each number that is tried; a number that fits means that smaller ones do.
         start: the smallest number that is tried.
         limit: the largest number that is tried; None for no limit.
+        resolution: how far the smallest number that does not fit may lie above it, as a share of it.
     """
     tried: list[tuple[int, bool]] = []
 
@@ -97,7 +99,7 @@ def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = Non
             fitting = number
         else:
             failing = number
-    while failing is not None and failing - fitting > 1:
+    while failing is not None and failing - fitting > max(1, resolution * fitting):
         number = (fitting + failing) // 2
         if trial(number):
             fitting = number
@@ -112,6 +114,7 @@ def search(
     start: int = 1,
     limit: int | None = None,
     memory_limit: int | None = None,
+    resolution: float = 0.0,
 ) -> BatchSize:
     """The largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes of it.
 
@@ -120,6 +123,7 @@ def search(
         start: the smallest size that is tried.
         limit: the largest size that is tried; None for no limit.
         memory_limit: bytes for each rank; None for what the device has.
+        resolution: as of ``largest``.
 
     Raises:
         SettingError: there is no size from ``start`` to ``limit``.
@@ -146,7 +150,7 @@ def search(
             reasons[size] = str(failed).partition("\n")[0]
         return trials[size].fits
 
-    found = largest(fits, start, limit)
+    found = largest(fits, start, limit, resolution)
     if found.size is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
     return BatchSize(found.size, trials[found.size].peak, tuple(trials.values()))

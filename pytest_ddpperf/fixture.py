@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_ddpperf.batch_size import PLAN, BatchSize, Search, required_limit, search
+from pytest_ddpperf.batch_size import CPU_RESOLUTION, PLAN, BatchSize, Search, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
 from pytest_ddpperf.counts import misnamed, unexpected
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
@@ -285,7 +285,8 @@ class Ddpperf:
 
         tried: list[Variant] = []
         try:
-            found = search(probe, start=start, limit=limit, memory_limit=most)
+            resolution = CPU_RESOLUTION if environment.device == "cpu" else 0.0
+            found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         self._session.searches.append(Search(self._test, tried[0].name, environment, limit, most, found))

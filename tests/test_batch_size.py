@@ -38,6 +38,14 @@ def test_sizes_are_doubled_then_bisected(most: int, start: int, limit: int | Non
     assert found.size == min(most, limit or most)
 
 
+def test_where_memory_is_known_roughly_the_search_ends_before_single_samples() -> None:
+    """Between 960 and 976 lies less than 2 % of 960, and less than one sample between 40 and 41."""
+    found = largest(up_to(970), resolution=0.02)
+    assert [number for number, _ in found.tried] == [*(2**i for i in range(11)), 768, 896, 960, 992, 976]
+    assert found.size == 960
+    assert largest(up_to(40), resolution=0.02).size == 40
+
+
 def test_every_border_is_found_and_no_size_tried_twice() -> None:
     for most in range(1, 200):
         found = largest(up_to(most))
