@@ -92,11 +92,13 @@ class Trainer:
             _require_backend(settings.compile_backend)
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
-        self.optimizer = self._make_optimizer(workload)
+        self.optimizer = self._make_optimizer(workload, settings)
+        self._untrained = _untrained(self.parallel.module, self.optimizer)
         self.skipped_steps: list[int] = []
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
         self._updated = False
         if self._scaler is not None:
+            self._require_whole_optimizer()
             self._watch_updates()
         self._loss = workload.loss
         self._synchronise = self.parallel.synchronise
@@ -112,7 +114,7 @@ class Trainer:
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
         """The synchronised gradients of one optimizer step, unscaled, and its loss: the mean over the micro-batches."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.zero_grad()
         total: torch.Tensor | None = None
         for left in reversed(range(self._micro_steps)):
             with self._quiet() if left and self._quiet is not None else self._loud():
@@ -124,6 +126,12 @@ class Trainer:
             self._scaler.unscale_(self.optimizer)
         assert total is not None  # noqa: S101  there is at least one micro-batch
         return total
+
+    def zero_grad(self) -> None:
+        """Let go of all gradients, also of parameters that the optimizer does not hold: else they would pile up."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._untrained:
+            parameter.grad = None
 
     @contextmanager
     def unsynchronised(self) -> Iterator[None]:
@@ -206,14 +214,46 @@ class Trainer:
         else:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
-    def _make_optimizer(self, workload: Workload) -> torch.optim.Optimizer:
+    def _require_whole_optimizer(self) -> None:
+        """In fp16 only the optimizer's gradients are unscaled and looked through for overflows.
+
+        Raises:
+            SettingError: it does not hold all that is trainable.
+        """
+        if not self._untrained:
+            return
+        names = [name for name, one in self.parallel.module.named_parameters() if one is self._untrained[0]]
+        raise SettingError(
+            f"precision=fp16: the optimizer does not hold {names[0]} ({len(self._untrained)} such trainable "
+            "parameters), whose gradient would stay scaled; freeze what is not to be trained with "
+            "requires_grad_(False), give it to the optimizer, or use precision=bf16"
+        )
+
+    def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
         make = self.parallel.make_optimizer
         optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
         if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
             raise WorkloadError(
                 f"{located(workload.optimizer)} gave {a(optimizer)}: optimizer(parameters) must give a torch optimizer"
             )
+        reads_groups = {
+            "precision=fp16": settings.precision == "fp16",
+            f"lr_warmup_steps={settings.lr_warmup_steps}": bool(settings.lr_warmup_steps),
+        }
+        for setting, given in reads_groups.items():
+            if given and not hasattr(optimizer, "param_groups"):
+                raise WorkloadError(
+                    f"{setting} needs an optimizer with param_groups, as torch's have, and "
+                    f"{located(workload.optimizer)} gave {a(optimizer)} without; give a torch.optim.Optimizer, or leave {setting} out"
+                )
         return optimizer
+
+
+def _untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
+    """The trainable parameters that an optimizer does not hold: all, where it does not tell what it holds."""
+    groups = getattr(optimizer, "param_groups", ())
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    return tuple(one for one in module.parameters() if one.requires_grad and id(one) not in held)
 
 
 def _require_backend(name: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import Strategy
 from pytest_ddpperf.strategies.parallel import Parallel
@@ -81,7 +83,7 @@ def weight(one: Trainer) -> float:
 
 
 def gradient(one: Trainer) -> float:
-    (parameter,) = one.parallel.module.parameters()
+    (parameter,) = (one for one in one.parallel.module.parameters() if one.requires_grad)
     assert parameter.grad is not None
     return float(parameter.grad)
 
@@ -100,6 +102,82 @@ def test_gradients_do_not_pile_up_from_step_to_step(make_ctx: Any) -> None:
     for _ in range(2):
         one.backward(inputs(2))
         assert gradient(one) == 2
+
+
+class Two(Weight):
+    """A second weight, which counts ten times as much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) + 10 * self.other * inputs
+
+
+def only_first(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(list(parameters)[:1], lr=0.5)
+
+
+def test_nor_do_those_that_the_optimizer_does_not_hold(make_ctx: Any) -> None:
+    """Gradients 2 and 20, in every step; a norm of 20.1 for both."""
+    one = Trainer(
+        make_ctx(), replace(LINE, model=Two, optimizer=only_first), Strategy("single"), Settings(clip_grad_norm=20.1)
+    )
+    for _ in range(3):
+        one.backward(inputs(2))
+        assert [float(parameter.grad) for parameter in one.parallel.module.parameters()] == [2, 20]
+        one.update()
+    assert [parameter.item() for parameter in one.parallel.module.parameters()] == [pytest.approx(1 - 3), 1]
+
+
+def test_in_fp16_the_optimizer_has_to_hold_all_that_is_trainable(make_ctx: Any) -> None:
+    """Freezing what it does not hold is a cure."""
+
+    def frozen() -> nn.Module:
+        model = Two()
+        model.other.requires_grad_(requires_grad=False)
+        return model
+
+    part, settings = replace(LINE, model=Two, optimizer=only_first), Settings(precision="fp16")
+    with pytest.raises(SettingError, match=r"^precision=fp16: the optimizer does not hold other \(1 such .*freeze"):
+        Trainer(make_ctx(), part, Strategy("single"), settings)
+    one = Trainer(make_ctx(), replace(part, model=frozen), Strategy("single"), settings)
+    one.backward(inputs(2))
+    assert gradient(one) == 2
+
+
+class Own:
+    """The least that an optimizer can be: it does not tell what it holds."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for parameter in self.parameters:
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.5)
+
+    def zero_grad(self, *, set_to_none: bool) -> None:
+        """Whoever calls it may have to."""
+
+
+def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
+    one = Trainer(make_ctx(), replace(LINE, optimizer=Own), Strategy("single"), Settings())
+    for _ in range(2):
+        one.backward(inputs(1))
+        one.update()
+    assert weight(one) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "asking"),
+    [(Settings(precision="fp16"), "precision=fp16"), (Settings(lr_warmup_steps=3), "lr_warmup_steps=3")],
+)
+def test_what_needs_an_optimizers_groups_says_so(make_ctx: Any, settings: Settings, asking: str) -> None:
+    with pytest.raises(WorkloadError, match=f"^{asking} needs an optimizer with param_groups.*type Own without; give"):
+        Trainer(make_ctx(), replace(LINE, optimizer=Own), Strategy("single"), settings)
 
 
 def test_only_the_last_micro_batch_synchronises(make_ctx: Any) -> None:

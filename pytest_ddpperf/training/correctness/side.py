@@ -94,7 +94,7 @@ class Side:
 
     def skip(self) -> None:
         """Update nothing; the scaler is ready for the next gradients."""
-        self.trainer.optimizer.zero_grad(set_to_none=True)
+        self.trainer.zero_grad()
         self.trainer.update()
 
     def gradients(self) -> Gradients:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -182,6 +182,17 @@ def test_tf32_passes_where_there_is_a_gpu(launcher: Launcher, strategy: str, pla
     (found,) = verify(launcher, job(strategy, Settings(precision="tf32", accumulation_steps=2)), on=placement)
     assert not found.unverified
     assert found.discrepancy is None
+
+
+def part_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return SGD(list(parameters)[::2])
+
+
+def test_the_optimizer_may_leave_parameters_untrained(launcher: Launcher) -> None:
+    """Their gradients are those of one step, and count in the norm, as those of the others."""
+    strategies = ("naive", "bucketed", "ddp[gradient_as_bucket_view=true]", "zero1", "fsdp1", "fsdp2")
+    jobs = [job(name, Settings(clip_grad_norm=0.05), optimizer=part_of, model=Plain) for name in strategies]
+    assert [found.discrepancy for found in verify(launcher, *jobs)] == [None] * len(strategies)
 
 
 def test_a_precision_that_the_device_lacks_skips(launcher: Launcher) -> None:
