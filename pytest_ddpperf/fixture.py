@@ -256,7 +256,8 @@ class Ddpperf:
             start: the smallest size that is tried.
             limit: the largest one; None for no limit.
             memory_limit: what each rank may use, in bytes or as ``"2GiB"``; None for what the GPU has. Needed on CPU.
-            knobs: as of ``check``.
+            knobs: as of ``check``. Those of times alone, such as ``warmup``, change nothing: each size is trained for
+                three steps, in fp16 for as many more as it takes until one does not overflow.
 
         Returns:
             ``found.size``; ``found.peak`` in bytes; ``found.tried``.

@@ -98,7 +98,7 @@ class RankLaunch:
 
     Attributes:
         step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
-            strategy does something every n steps only, the mean of each n.
+            strategy does something every n steps only, the mean of each n that all did.
         skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
         picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
         memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the

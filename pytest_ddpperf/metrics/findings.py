@@ -71,14 +71,13 @@ def effective_batch(measurement: Measurement) -> str | None:
 
 def skipped_steps(measurement: Measurement) -> str | None:
     """A sentence where timed steps updated nothing; else None."""
-    ranks = [launch.ranks[0] for launch in measurement.launches]
-    skipped = sum(len(rank.skipped_steps) for rank in ranks)
+    skipped = sum(len(launch.ranks[0].skipped_steps) for launch in measurement.launches)
     if not skipped:
         return None
-    steps = skipped + sum(len(rank.step_times) for rank in ranks)
+    launches = format_count(len(measurement.launches), "launch")
     return (
-        f"fp16 gradients overflowed in {skipped} of {format_count(steps, 'timed step')}, which updated nothing and are "
-        "left out of the times; a longer warm-up lets the scale settle"
+        f"fp16 gradients overflowed in {format_count(skipped, 'timed step')} of {launches}, which updated nothing and "
+        "are left out of the times; a longer warm-up lets the scale settle"
     )
 
 

@@ -38,14 +38,15 @@ _SIGNS = (
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
     """What ``run_launch`` reports, under a limit of this rank's memory in bytes; None for what the device has.
 
-    No steps follow the timed ones: whether they fit is known by then.
+    No steps follow the timed ones: whether they fit is known by then. Their times are not to be trusted: they may
+    compile, or overflow in fp16.
 
     Raises:
         MemoryError: the limit was reached.
         Exception: whatever else ``run_launch`` raises.
     """
     with limited(ctx.device, memory_limit):
-        return run_launch(ctx, replace(job, growth=False, diagnosed=False))
+        return run_launch(ctx, replace(job, growth=False, diagnosed=False, times_matter=False))
 
 
 @contextmanager

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
+_DIAGNOSES = 3  # at most, where steps overflow in fp16
+_SETTLING_STEPS = 25  # each halves the scale of fp16 gradients, which begins at 2 ** 16
 FEWEST_GROWTH_STEPS, MOST_GROWTH_STEPS = 7, 10  # as many as are timed, within these
 
 
@@ -53,6 +55,7 @@ class LaunchJob:
         seed: of the order of blocks of steps with and without synchronisation; the same on all ranks.
         growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
+        times_matter: whether times are asked for; else the steps only have to be of full size in memory.
         turns: where to ask for turns at timing, beside a launch that runs at the same time; None to be alone.
     """
 
@@ -65,6 +68,7 @@ class LaunchJob:
     seed: int = 0
     growth: bool = True
     diagnosed: bool = True
+    times_matter: bool = True
     turns: Turns | None = None
 
 
@@ -85,8 +89,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     begin = partial(_begin, turns)
     step = build_step(ctx, job)
     try:
-        for number in range(1, job.plan.warmup + 1):
-            loss_value(step.run(), f"at warm-up step {number} on rank {ctx.rank}")
+        warmup = _warm_up(ctx, job, step)
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
         layout = Layout((steps,)) if job.turns is None else alternating(steps, step.period)
@@ -94,10 +97,12 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         graphs = compiled_graphs()
         with collector_paused():
             timed = timed_blocks(step.run, layout, clock, begin)
-        _refuse_compiling(compiled_graphs() - graphs, job.plan)
-        overflowed = {number - job.plan.warmup for number in step.skipped_steps}
+        overflowed = {number - warmup for number in step.skipped_steps}
         skipped = tuple(i for i, number in enumerate(timed.numbers) if number in overflowed)
-        updated = by_period(_without_skipped(timed.seconds, skipped), step.period)
+        step_times = by_period(timed.seconds, step.period)
+        if job.times_matter:
+            _refuse_compiling(compiled_graphs() - graphs, job.plan)
+            step_times = _without_skipped(step_times, skipped, step.period)
         last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         held: tuple[int, ...] = ()
@@ -113,7 +118,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         step.close()
     return RankLaunch(
         rank=ctx.rank,
-        step_times=updated,
+        step_times=step_times,
         skipped_steps=skipped,
         phases=diagnosis.phases,
         communication=diagnosis.communication,
@@ -136,6 +141,41 @@ class _Diagnosis:
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
     no_room: Room | None = None
+
+
+def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
+    """Untimed steps; gives how many there were.
+
+    As many as planned. Where times do not matter, they are so few that in fp16 all may overflow, and as many more
+    follow as it takes for one to update the parameters: before that the optimizer has no state.
+
+    Raises:
+        WorkloadError: a loss is no finite number, or all overflow.
+    """
+    ran = 0
+
+    def all_overflowed() -> bool:
+        return not job.times_matter and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
+
+    while ran < job.plan.warmup or all_overflowed():
+        if ran >= max(job.plan.warmup, _SETTLING_STEPS):
+            raise WorkloadError(
+                f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
+                "scale the loss down, or use precision=bf16"
+            )
+        ran += 1
+        loss_value(step.run(), f"at warm-up step {ran} on rank {ctx.rank}")
+    return ran
+
+
+def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what is asked
+    """Whether something is so on this rank or another; all have to ask together."""
+    import torch
+    import torch.distributed as dist
+
+    found = torch.tensor(int(here), device=ctx.device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found)
 
 
 def _begin(turns: Waiting | None) -> None:
@@ -162,9 +202,13 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], No
     """One pass after the other, each with steps of its own."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 
-    begin()
-    with collector_paused():
-        phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+    for _ in range(_DIAGNOSES):
+        overflowed = len(step.skipped_steps)
+        begin()
+        with collector_paused():
+            phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+        if not _on_any_rank(ctx, len(step.skipped_steps) > overflowed):
+            break  # else the optimizer's work is missing in some
     if step.local is None or job.settings.communication is False:
         return _Diagnosis(phases)
     room = room_for(step.local.snapshot_bytes(), ctx.device)
@@ -191,13 +235,22 @@ def _refuse_compiling(graphs: int, plan: Plan) -> None:
         )
 
 
-def _without_skipped(step_times: tuple[float, ...], skipped: Sequence[int]) -> tuple[float, ...]:
-    """The times of the steps that updated the parameters: a step that overflowed leaves the optimizer's work out."""
-    kept = tuple(time for i, time in enumerate(step_times) if i not in skipped)
+def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
+    """The times of the periods whose steps all updated the parameters: one that overflowed leaves out the optimizer's.
+
+    Args:
+        times: of each period.
+        skipped: numbers of the steps that overflowed.
+        period: steps of each.
+    """
+    without = {number // period for number in skipped}
+    kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:
+        steps = format_count(len(times) * period, "timed step")
+        of_each = "" if period == 1 else f", at least once in every {period} of them"
         raise WorkloadError(
-            f"the gradients of all {len(step_times)} timed steps overflowed in fp16, so that none updated the "
-            "parameters: raise the warm-up until the scale has settled, or use precision=bf16"
+            f"fp16 gradients overflowed in {len(skipped)} of {steps}{of_each}, so that no time of a whole update is "
+            "left: raise the warm-up until the scale has settled, or use precision=bf16"
         )
     return kept
 

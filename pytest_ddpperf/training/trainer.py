@@ -244,7 +244,8 @@ class Trainer:
             if given and not hasattr(optimizer, "param_groups"):
                 raise WorkloadError(
                     f"{setting} needs an optimizer with param_groups, as torch's have, and "
-                    f"{located(workload.optimizer)} gave {a(optimizer)} without; give a torch.optim.Optimizer, or leave {setting} out"
+                    f"{located(workload.optimizer)} gave {a(optimizer)} without; give a torch.optim.Optimizer, or "
+                    f"leave {setting} out"
                 )
         return optimizer
 

@@ -87,14 +87,14 @@ def test_what_an_accumulating_step_trains_on_is_named() -> None:
 
 
 def test_steps_that_updated_nothing_are_counted() -> None:
-    """Two launches of 12 timed steps of which 9 and 12 remain: 3 of 24."""
+    """Two launches of 12 timed steps of which 9 and 12 remain."""
     base = measurement(SETTLED[:9], SETTLED)
     ranks = (replace(base.launches[0].ranks[0], skipped_steps=(0, 4, 5)),)
     launches = (replace(base.launches[0], ranks=ranks), base.launches[1])
 
     (finding,) = findings_of(replace(base, launches=launches))
 
-    assert finding.startswith("fp16 gradients overflowed in 3 of 24 timed steps, which updated nothing")
+    assert finding.startswith("fp16 gradients overflowed in 3 timed steps of 2 launches, which updated nothing")
 
 
 def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pytest_ddpperf.batch_size import search
+from pytest_ddpperf.batch_size import PLAN, search
 from pytest_ddpperf.errors import RankFailed, WorkloadError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -18,6 +18,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.training.limit import limited, probe_launch
 from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 
 MIB = 2**20
@@ -30,6 +31,55 @@ def test_a_probe_runs_the_steps_of_its_plan_alone(make_ctx: Any) -> None:
     job = LaunchJob(lambda _ctx: lambda: done.append(1), None, Settings(), Plan(warmup=1, steps=2))
     report = probe_launch(make_ctx(), job, None)
     assert (len(done), report.phases, report.held) == (3, None, ())
+
+
+class Scalar(nn.Module):
+    """One weight, whose gradient is its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.weight * inputs
+
+
+def in_fp16(batches: list[float], loss: Callable[[torch.Tensor], torch.Tensor] = torch.sum) -> LaunchJob:
+    """One step of warm-up and two timed ones on these numbers, in fp16: 1e35 times the scale overflows."""
+    workload = Workload(
+        model=Scalar,
+        loader=lambda _rank, _size: [(torch.tensor([number]), torch.zeros(1)) for number in batches],
+        loss=lambda outputs, _targets: loss(outputs),
+        optimizer=torch.optim.AdamW,
+        samples_per_step=1,
+    )
+    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), PLAN)
+
+
+def test_a_probe_goes_on_until_the_optimizer_has_its_state(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp16: three overflows, then an update, then the two timed steps, which may overflow or not."""
+    steps: list[int] = []
+    update = Trainer.update
+
+    def noted(trainer: Trainer) -> None:
+        update(trainer)
+        steps.append(len(trainer.optimizer.state))
+
+    monkeypatch.setattr(Trainer, "update", noted)
+    probe_launch(make_ctx(), in_fp16([1e35, 1e35, 1e35, 1, 1e35, 1e35]), None)
+    assert steps == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(WorkloadError, match=r"^the gradients of the first 25 steps all overflowed in fp16.*bf16"):
+        probe_launch(make_ctx(), in_fp16([0], lambda outputs: outputs.sqrt().sum()), None)
+
+
+def test_a_probe_may_compile_in_any_of_its_steps(make_ctx: Any) -> None:
+    def build(_ctx: Any) -> Any:
+        twice = torch.compile(lambda tensor: tensor * 2, backend="eager", dynamic=False)
+        sizes = iter([3, 3, 5])
+        return lambda: twice(torch.ones(next(sizes))).sum()
+
+    torch._dynamo.reset()
+    assert len(probe_launch(make_ctx(), LaunchJob(build, None, Settings(), PLAN), None).step_times) == 2
 
 
 class Wide(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import math
 import threading
@@ -18,7 +19,8 @@ from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies import Strategy, resolve
+from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 
@@ -188,8 +190,41 @@ def test_steps_that_lead_in_to_a_block_are_not_among_the_skipped(launcher: Launc
 
 
 def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:
-    with pytest.raises(WorkloadError, match=r"all 3 timed steps overflowed in fp16.*raise the warm-up"):
+    with pytest.raises(WorkloadError, match=r"^fp16 gradients overflowed in 3 of 3 timed steps, so.*raise the warm-up"):
         run_launch(make_ctx(), overflowing(1, 1, 1e35, 1e35, 1e35))
+
+
+BIG = 1e35
+ROOM = [1.0] * 40
+
+
+def in_periods(*numbers: float, steps: int) -> LaunchJob:
+    """The same by a strategy that does something every second step only."""
+
+    def every_second(module: torch.nn.Module, _ctx: Any) -> Parallel:
+        return Parallel(module, period=2)
+
+    return replace(overflowing(*numbers, *ROOM), strategy=Strategy(every_second), plan=Plan(2, steps))
+
+
+def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> None:
+    """Of three pairs the second: its other step would be in a pair with one of the third."""
+    report = run_launch(make_ctx(), in_periods(1, 1, 1, 1, 1, BIG, 1, 1, steps=6))
+    assert len(report.step_times) == 2
+    assert report.skipped_steps == (3,)
+    with pytest.raises(WorkloadError, match="overflowed in 2 of 4 timed steps, at least once in every 2 of them, so"):
+        run_launch(make_ctx(), in_periods(1, 1, BIG, 1, 1, BIG, steps=4))
+
+
+def test_a_step_that_overflowed_is_not_taken_apart(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of warm-up and three timed ones; of the next four, the first of which is for memory, one overflows."""
+    seen: list[Any] = []
+    diagnosis = importlib.import_module("pytest_ddpperf.instruments.phases.diagnosis")
+    real = diagnosis.diagnose
+    monkeypatch.setattr(diagnosis, "diagnose", lambda *args: seen.append(real(*args)) or seen[-1])
+    given = replace(overflowing(1, 1, 1, 1, 1, 1, 1, BIG, *ROOM), growth=False)
+    assert run_launch(make_ctx(), given).phases is seen[-1]
+    assert len(seen) == 2
 
 
 def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
