@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ class Batches:
 
     Attributes:
         loads: whether there is anything to wait for: not where one batch was made for all steps.
+        size: samples of a batch, by the first dimension of its first tensor; None where it has none.
         burst: how many batches workers hold ready: as many steps may be fast, and the one after them slow.
         picked: what ``loader=auto`` came to and a sentence on it; None where there was nothing to be picked.
         close: ends the workers.
@@ -37,12 +39,14 @@ class Batches:
         next_batch: NextBatch,
         *,
         loads: bool,
+        size: int | None = None,
         burst: int = 1,
         picked: tuple[LoaderSettings, str] | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._next_batch = next_batch
         self.loads = loads
+        self.size = size
         self.burst = burst
         self.picked = picked
         self.close = close
@@ -75,7 +79,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
                 "load; give it a loader(rank, world_size), or leave loader=... out"
             )
         pair = _on_device(ctx, _rank_share(ctx, _pair(workload.batch(), source), source))
-        return Batches(lambda: pair, loads=False)
+        return Batches(lambda: pair, loads=False, size=_size(pair))
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
     loader: Any = workload.loader(0, 1) if ctx.mode == "strong" else workload.loader(ctx.rank, ctx.world_size)
@@ -85,6 +89,8 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
     if not isinstance(loader, Iterable):
         raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
     stream = _endless(loader, source)
+    first = next(stream)
+    whole = itertools.chain([first], stream)
 
     def close() -> None:
         # An iterator ends its workers when it is let go of; a DataLoader with persistent ones holds on to it.
@@ -93,8 +99,9 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
             loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
 
     return Batches(
-        lambda: _on_device(ctx, _rank_share(ctx, next(stream), source)),
+        lambda: _on_device(ctx, _rank_share(ctx, next(whole), source)),
         loads=True,
+        size=_size(first),
         burst=_burst(loader),
         picked=picked,
         close=close,
@@ -166,10 +173,15 @@ def _pair(batch: Any, source: str) -> tuple[Any, Any]:
     return batch[0], batch[1]
 
 
-def _same_size(pair: tuple[Any, Any], size: int | None, source: str) -> int | None:
-    """The batch's first dimension; every step has to train on as many samples as the test says it does."""
+def _size(pair: tuple[Any, Any]) -> int | None:
+    """The first dimension of the batch's first tensor that has one."""
     first = next((leaf for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
-    found = None if first is None else first.shape[0]
+    return None if first is None else first.shape[0]
+
+
+def _same_size(pair: tuple[Any, Any], size: int | None, source: str) -> int | None:
+    """The batch's size; every step has to train on as many samples as the test says it does."""
+    found = _size(pair)
     if size is not None and found != size:
         raise WorkloadError(
             f"loader {source} gave a batch of {found} after batches of {size}: steps must be alike to be "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.loop import LaunchJob
 
 DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbers
+_UNKNOWN = -1  # of a batch's size
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,15 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     counts = given.otherwise(own).scaled(job.settings.accumulation_steps, ranks)
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, job.settings, job.plan.warmup)
+    own_period = math.lcm(trainer.parallel.period, data.burst)
+    periods, sizes = zip(
+        *_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx.device), strict=True
+    )
+    try:
+        _require_equal(sizes, subject)
+    except WorkloadError:
+        data.close()
+        raise
     return Step(
         run=run,
         samples_per_step=counts.samples,
@@ -110,24 +120,37 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         data=data,
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],
-        period=_period_of_all(math.lcm(trainer.parallel.period, data.burst), ctx.device),
+        # Ranks whose loaders differ have periods of their own; one that ran other numbers of steps would be waited for.
+        period=math.lcm(*periods),
         work_period=trainer.parallel.period,
         seams=_seams(trainer, data, job.settings),
         local=_local(trainer, run, job.settings),
     )
 
 
-def _period_of_all(own: int, device: torch.device) -> int:
-    """After how many steps every rank is where it began, from this rank's own number.
-
-    Ranks whose loaders differ have periods of their own, and one that ran other numbers of steps would be waited for.
-    """
+def _of_all_ranks(own: Sequence[int], device: torch.device) -> list[list[int]]:
+    """These numbers of every rank."""
     if not dist.is_initialized():
-        return own
+        return [list(own)]
     mine = torch.tensor(own, device=device)
-    periods = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(periods, mine)
-    return math.lcm(*(int(period) for period in periods))
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, mine)
+    return [numbers.tolist() for numbers in found]
+
+
+def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
+    """Refuse ranks whose batches differ in size, where that is known: not all samples would count the same.
+
+    Raises:
+        WorkloadError: they do.
+    """
+    if len({size for size in sizes if size != _UNKNOWN}) > 1:
+        told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
+        raise WorkloadError(
+            f"{located(workload.batch or workload.loader)} gave the ranks batches of different sizes ({told}): their "
+            "gradients would count the same in the mean, and samples_per_step is that of every rank; give all ranks "
+            "batches of one size"
+        )
 
 
 def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Local | None:
