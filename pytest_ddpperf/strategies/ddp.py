@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.strategies.comm_hooks import CommHook, register
 from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
@@ -91,8 +91,14 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
     the ranks would send them in different orders, and hang or add up what does not belong together.
 
     Raises:
-        SettingError: a cap was given that leaves several buckets.
+        SettingError: a cap was given that leaves several buckets, or types do, which never share one.
     """
+    dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
+    if len(dtypes) > 1:
+        raise SettingError(
+            "comm_hook=powersgd on gloo works with a single bucket only, and the trained parameters are of "
+            f"{' and '.join(dtypes)}, which never share one: train parameters of one type, or use nccl or another hook"
+        )
     needed = max(1.0, 2 * sum(parameter.nbytes for parameter in module.parameters()) / 2**20)
     if given is not None and given < needed:
         raise SettingError(
@@ -105,7 +111,12 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
 def wrap(
     module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None, **options: Any
 ) -> DistributedDataParallel:
-    """The module in DistributedDataParallel, with the options that are not None and torch's defaults for the others."""
+    """The module in DistributedDataParallel, with the options that are not None and torch's defaults for the others.
+
+    Raises:
+        WorkloadError: DistributedDataParallel cannot write rank 0's values into a buffer.
+    """
+    _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
             replicate(module, ctx)  # before torch 2.13 false meant unequal buffers at the start as well
@@ -115,6 +126,20 @@ def wrap(
     device_ids = [ctx.device] if ctx.device.type == "cuda" else None
     given = {name: value for name, value in options.items() if value is not None}
     return DistributedDataParallel(module, device_ids=device_ids, **given)
+
+
+def _require_writable_buffers(module: nn.Module) -> None:
+    """Refuse what torch refuses without a name: an expanded tensor, whose elements share memory."""
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    for name, buffer in module.named_buffers():
+        if name not in ignored and any(
+            size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+        ):
+            raise WorkloadError(
+                f"the model's buffer {name} is an expanded tensor, whose elements share memory, and "
+                "DistributedDataParallel cannot write rank 0's values into it: give register_buffer a copy (.clone()), "
+                "or expand it in forward"
+            )
 
 
 def over(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
