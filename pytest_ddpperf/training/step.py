@@ -144,10 +144,11 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
     Raises:
         WorkloadError: they do.
     """
-    if len({size for size in sizes if size != _UNKNOWN}) > 1:
+    given = workload.batch if workload.loader is None else workload.loader
+    if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
         raise WorkloadError(
-            f"{located(workload.batch or workload.loader)} gave the ranks batches of different sizes ({told}): their "
+            f"{located(given)} gave the ranks batches of different sizes ({told}): their "
             "gradients would count the same in the mean, and samples_per_step is that of every rank; give all ranks "
             "batches of one size"
         )

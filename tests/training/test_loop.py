@@ -221,7 +221,12 @@ def test_a_step_that_overflowed_is_not_taken_apart(make_ctx: Any, monkeypatch: p
     seen: list[Any] = []
     diagnosis = importlib.import_module("pytest_ddpperf.instruments.phases.diagnosis")
     real = diagnosis.diagnose
-    monkeypatch.setattr(diagnosis, "diagnose", lambda *args: seen.append(real(*args)) or seen[-1])
+
+    def seen_too(*args: Any) -> Any:
+        seen.append(real(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(diagnosis, "diagnose", seen_too)
     given = replace(overflowing(1, 1, 1, 1, 1, 1, 1, BIG, *ROOM), growth=False)
     assert run_launch(make_ctx(), given).phases is seen[-1]
     assert len(seen) == 2

@@ -126,7 +126,7 @@ def test_nor_do_those_that_the_optimizer_does_not_hold(make_ctx: Any) -> None:
     )
     for _ in range(3):
         one.backward(inputs(2))
-        assert [float(parameter.grad) for parameter in one.parallel.module.parameters()] == [2, 20]
+        assert [parameter.grad for parameter in one.parallel.module.parameters()] == [2, 20]
         one.update()
     assert [parameter.item() for parameter in one.parallel.module.parameters()] == [pytest.approx(1 - 3), 1]
 
@@ -136,7 +136,7 @@ def test_in_fp16_the_optimizer_has_to_hold_all_that_is_trainable(make_ctx: Any) 
 
     def frozen() -> nn.Module:
         model = Two()
-        model.other.requires_grad_(requires_grad=False)
+        model.other.requires_grad = False
         return model
 
     part, settings = replace(LINE, model=Two, optimizer=only_first), Settings(precision="fp16")
@@ -163,8 +163,11 @@ class Own:
         """Whoever calls it may have to."""
 
 
+OWN = replace(LINE, optimizer=Own)  # type: ignore[arg-type]  # none of torch's
+
+
 def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
-    one = Trainer(make_ctx(), replace(LINE, optimizer=Own), Strategy("single"), Settings())
+    one = Trainer(make_ctx(), OWN, Strategy("single"), Settings())
     for _ in range(2):
         one.backward(inputs(1))
         one.update()
@@ -177,7 +180,7 @@ def test_an_optimizer_may_be_none_of_torchs(make_ctx: Any) -> None:
 )
 def test_what_needs_an_optimizers_groups_says_so(make_ctx: Any, settings: Settings, asking: str) -> None:
     with pytest.raises(WorkloadError, match=f"^{asking} needs an optimizer with param_groups.*type Own without; give"):
-        Trainer(make_ctx(), replace(LINE, optimizer=Own), Strategy("single"), settings)
+        Trainer(make_ctx(), OWN, Strategy("single"), settings)
 
 
 def test_only_the_last_micro_batch_synchronises(make_ctx: Any) -> None:
