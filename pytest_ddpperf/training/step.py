@@ -148,9 +148,8 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
         raise WorkloadError(
-            f"{located(given)} gave the ranks batches of different sizes ({told}): their "
-            "gradients would count the same in the mean, and samples_per_step is that of every rank; give all ranks "
-            "batches of one size"
+            f"{located(given)} gave the ranks batches of different sizes ({told}): their gradients would count the "
+            "same in the mean, and samples_per_step is that of every rank; give all ranks batches of one size"
         )
 
 
