@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, completion_of, tensors_in
+from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, tensors_in
+from pytest_ddpperf.instruments.counting.communicating import communicate, is_on_cpu
 from pytest_ddpperf.instruments.counting.flops import Attribution, flops_of
 from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
@@ -31,8 +31,6 @@ METRICS = (
     "synchronisations",
     "host_to_device_bytes",
 )
-
-_PATIENCE = 2.0  # seconds; who sends and receives in an order that does not bear waiting goes on after that
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -95,11 +93,7 @@ class OperatorCounter(TorchDispatchMode):
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
-        if isinstance(func, OpOverload) and func.namespace == "c10d" and _is_on_cpu(args):
-            out = func(*_mapped(self._tracker.lend, args), **kwargs)
-            _await(func, out)
-        else:
-            out = func(*args, **kwargs)
+        out = communicate(func, args, kwargs, self._tracker) if is_on_cpu(func, args) else func(*args, **kwargs)
         with self._lock:
             self._count(func, args, kwargs, out)
         return out
@@ -156,24 +150,3 @@ def _has_a_say(kind: type) -> bool:
     """Whether tensors of a class take operators apart themselves, as those of DTensor do."""
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
     return own is not torch.Tensor.__torch_dispatch__
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """An operator's arguments with other tensors in place of theirs."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(function, inner) for inner in value)
-    return function(value) if isinstance(value, torch.Tensor) else value
-
-
-def _is_on_cpu(args: tuple[Any, ...]) -> bool:
-    return all(tensor.device.type == "cpu" for tensor in tensors_in(args))
-
-
-def _await(func: OpOverload, out: Any) -> None:
-    """Let a collective come to its end. Sends and receives are not waited for: the other side may not be there yet."""
-    if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
-        return
-    done = completion_of(out)
-    deadline = time.monotonic() + _PATIENCE
-    while not done() and time.monotonic() < deadline:
-        time.sleep(2e-5)

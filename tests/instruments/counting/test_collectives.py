@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch import Tensor, nn
 
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.collectives import Collective
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.strategies import parallelise
 
 
 @pytest.mark.parametrize(
@@ -101,21 +105,174 @@ def test_all_collectives_are_counted_with_their_bytes(launcher: Launcher) -> Non
         assert counts.unstable == {}
 
 
-def count_functional(ctx: RankContext) -> Counts:
-    group = dist.group.WORLD
+Way = Callable[[RankContext], object]
+WORLD: Any = dist.group  # its WORLD are all ranks, once they are there
 
+
+def tensors(*sizes: int) -> list[Tensor]:
+    return [torch.ones(size) for size in sizes]
+
+
+def all_reduce_coalesced(_ctx: RankContext) -> None:
+    read(*functional.all_reduce_coalesced(tensors(10, 20), "sum", WORLD.WORLD))
+
+
+def all_gather_coalesced(_ctx: RankContext) -> None:
+    read(*functional.all_gather_into_tensor_coalesced(tensors(10, 20), WORLD.WORLD))
+
+
+def reduce_scatter_coalesced(_ctx: RankContext) -> None:
+    read(*functional.reduce_scatter_tensor_coalesced(tensors(10, 20), "sum", [0, 0], WORLD.WORLD))
+
+
+def reduce_and_gather(_ctx: RankContext) -> None:
+    reduced = functional.all_reduce(torch.ones(100), "sum", WORLD.WORLD)
+    read(reduced, functional.all_gather_tensor(torch.ones(100), 0, WORLD.WORLD))
+
+
+def gather_in_forward(_ctx: RankContext) -> None:
+    inputs = torch.ones(10, requires_grad=True)
+    functional.all_gather_tensor_autograd(inputs, 0, WORLD.WORLD).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]  # torch
+
+
+def functional_all_to_all(_ctx: RankContext) -> None:
+    read(functional.all_to_all_single(torch.ones(10), None, None, WORLD.WORLD))
+
+
+def uneven_all_to_all(ctx: RankContext) -> None:
+    """The first keeps 3 of its 10 and gives 7, the second gives 4 and keeps 6."""
+    gives, takes = (([3, 7], [3, 4]), ([4, 6], [7, 6]))[ctx.rank]
+    dist.all_to_all_single(torch.empty(sum(takes)), torch.ones(10), takes, gives)
+
+
+def asynchronous(_ctx: RankContext) -> None:
+    for request in [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(3)]:
+        request.wait()
+
+
+def lone_send(ctx: RankContext) -> None:
+    if ctx.rank == 0:
+        dist.send(torch.ones(7), 1)
+    else:
+        dist.recv(torch.empty(7))
+
+
+def read(*results: Tensor) -> None:
+    """Wait for functional collectives, as whoever uses what comes out does."""
+    for result in results:
+        result.sum().item()
+
+
+WAYS: dict[str, Way] = {
+    way.__name__: way
+    for way in (
+        all_reduce_coalesced,
+        all_gather_coalesced,
+        reduce_scatter_coalesced,
+        reduce_and_gather,
+        gather_in_forward,
+        functional_all_to_all,
+        uneven_all_to_all,
+        asynchronous,
+        lone_send,
+    )
+}
+
+
+def count_ways(ctx: RankContext) -> dict[str, Counts]:
+    alone = dist.new_group([0])
+
+    def in_a_group_of_one(ctx: RankContext) -> None:
+        if ctx.rank == 0:
+            dist.all_reduce(torch.ones(100), group=alone)
+
+    ways: dict[str, Way] = {**WAYS, "in_a_group_of_one": in_a_group_of_one}
+    return {name: count_step(partial(way, ctx), Countable(ctx.device), warmup=1) for name, way in ways.items()}
+
+
+@pytest.fixture(scope="module")
+def ways(launcher: Launcher) -> tuple[dict[str, Counts], ...]:
+    """The counts of every way to communicate, by rank."""
+    return launcher.run(count_ways, world_size=2, backend="gloo", device="cpu").values
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [  # calls, bytes, bytes sent
+        ("all_reduce_coalesced", {"all_reduce": (1, 120, 120)}),
+        ("all_gather_coalesced", {"all_gather": (1, 240, 120)}),
+        ("reduce_scatter_coalesced", {"reduce_scatter": (1, 120, 60)}),
+        ("reduce_and_gather", {"all_reduce": (1, 400, 400), "all_gather": (1, 800, 400)}),
+        ("gather_in_forward", {"all_gather": (1, 80, 40), "reduce_scatter": (1, 80, 40)}),
+        ("functional_all_to_all", {"all_to_all": (1, 40, 20)}),
+        ("uneven_all_to_all", {"all_to_all": (1, 40, 20)}),
+        ("asynchronous", {"all_reduce": (3, 1200, 1200)}),
+    ],
+)
+def test_each_way_to_communicate_is_counted_once(
+    ways: tuple[dict[str, Counts], ...], way: str, expected: dict[str, tuple[float, float, float]]
+) -> None:
+    for rank in ways:
+        assert communicated(rank[way]) == expected
+        assert rank[way].unstable == {}
+
+
+def test_who_sends_and_who_receives_are_told_apart(ways: tuple[dict[str, Counts], ...]) -> None:
+    assert [communicated(rank["lone_send"]) for rank in ways] == [{"send": (1, 28, 28)}, {"recv": (1, 28, 0)}]
+
+
+def test_who_is_not_in_a_group_communicates_nothing(ways: tuple[dict[str, Counts], ...]) -> None:
+    assert [communicated(rank["in_a_group_of_one"]) for rank in ways] == [{"all_reduce": (1, 400, 0)}, {}]
+
+
+def communicated(counts: Counts) -> dict[str, tuple[float, float, float]]:
+    """Calls, bytes and bytes sent by collective."""
+    calls, nbytes, sent = (counts.details[f"collective_{what}"] for what in ("calls", "bytes", "send_bytes"))
+    return {name: (times, nbytes[name], sent[name]) for name, times in calls.items()}
+
+
+def count_functional_often(ctx: RankContext) -> list[Counts]:
     def run() -> None:
-        reduced = functional.all_reduce(torch.ones(100), "sum", group)  # type: ignore[arg-type, unused-ignore]  # by version
-        gathered = functional.all_gather_tensor(torch.ones(100), 0, group)  # type: ignore[arg-type, unused-ignore]  # by version
-        (gathered.sum() + reduced.sum()).item()
+        for _ in range(4):
+            reduced = functional.all_reduce(torch.ones(300_000), "sum", WORLD.WORLD)
+            reduced = reduced + 1
+            del reduced
+            functional_all_to_all(ctx)
 
-    return count_step(run, Countable(ctx.device), warmup=1)
+    return [count_step(run, Countable(ctx.device), warmup=1) for _ in range(10)]
 
 
-def test_functional_collectives_are_counted_once(launcher: Launcher) -> None:
-    for counts in launcher.run(count_functional, world_size=2, backend="gloo", device="cpu").values:
-        assert counts.details["collective_calls"] == {"all_reduce": 1, "all_gather": 1}
-        assert counts.details["collective_bytes"] == {"all_reduce": 400, "all_gather": 800}
+def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(launcher: Launcher) -> None:
+    """Gloo's thread does so when it pleases; what it still held would be part of the next tensors' peak."""
+    for often in launcher.run(count_functional_often, world_size=2, backend="gloo", device="cpu").values:
+        assert [one.unstable for one in often] == [{}] * len(often)
+        assert all(one == often[0] for one in often)
+        assert often[0].totals["peak_tensor_bytes"] == 2 * 300_000 * 4
+
+
+def count_clipped_often(ctx: RankContext) -> list[Counts]:
+    def clipped() -> Counts:
+        model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+        parallel = parallelise("fsdp2", model, ctx, list(model))
+        optimizer = torch.optim.SGD(parallel.module.parameters(), lr=1e-3)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            parallel.module(torch.ones(4, 16)).square().mean().backward()
+            nn.utils.clip_grad_norm_(parallel.module.parameters(), 1.0)
+            optimizer.step()
+
+        return count_step(run, Countable(ctx.device))
+
+    return [clipped() for _ in range(20)]
+
+
+@pytest.mark.slow
+def test_the_norm_over_shards_leaves_nothing_behind(launcher: Launcher) -> None:
+    for often in launcher.run(count_clipped_often, world_size=2, backend="gloo", device="cpu", timeout=120).values:
+        assert [one.unstable for one in often] == [{}] * len(often)
+        assert {one.totals["retained_bytes"] for one in often} == {0.0}
+        assert all(one == often[0] for one in often)
 
 
 def count_objects(ctx: RankContext) -> Counts:
