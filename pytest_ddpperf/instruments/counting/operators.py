@@ -86,8 +86,8 @@ def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str
         source, target, blocking = _copy(packet, args, kwargs)
         return "copy to host" if device != "cpu" and source == device and target == "cpu" and blocking else None
     if packet in _INDEXED:
-        masks = [index for index in args[1] if index is not None and index.dtype in {torch.bool, torch.uint8}]
-        return "index by mask" if masks and args[0].device.type == device else None
+        waits = args[0].device.type == device and any(map(_is_mask, args[1])) and not _fills(packet, args, kwargs)
+        return "index by mask" if waits else None
     if packet in _WAITS:
         return _WAITS[packet] if args[0].device.type == device else None
     return None
@@ -101,6 +101,23 @@ def host_to_device_bytes(func: OpOverload, args: tuple[Any, ...], kwargs: Mappin
     source, target, _ = _copy(packet, args, kwargs)
     data = args[1] if packet is aten.copy_ else args[0]
     return int(data.numel() * data.element_size()) if source == "cpu" and target == device else 0
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in {torch.bool, torch.uint8}
+
+
+def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an assignment, as ``tensor[mask] = 0.0``, becomes a ``masked_fill_``, for which nothing waits.
+
+    As ATen decides it (canDispatchToMaskedFill): one index, which is a mask, and a number on the host.
+    """
+    accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
+    if packet is aten.index or accumulates:
+        return False
+    value = kwargs["values"] if "values" in kwargs else args[2]
+    number = value.numel() == 1 and value.device.type == "cpu"
+    return number and [_is_mask(index) for index in args[1] if index is not None] == [True]
 
 
 def _copy(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str, bool]:

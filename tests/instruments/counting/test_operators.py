@@ -20,6 +20,9 @@ def on(device: str, dtype: torch.dtype = torch.float32, numel: int = 10) -> Any:
     )
 
 
+MASK, NUMBER = on("cuda", torch.bool), on("cpu", numel=1)
+
+
 @pytest.mark.parametrize(
     ("func", "name"),
     [
@@ -51,6 +54,13 @@ def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
         (aten.nonzero.default, (on("cpu"),), {}, "cpu", "nonzero"),
         (aten.index.Tensor, (on("cuda"), [None, on("cuda", torch.bool)]), {}, "cuda", "index by mask"),
         (aten.index.Tensor, (on("cuda"), [on("cuda", torch.int64)]), {}, "cuda", None),
+        (aten.index_put_.default, (on("cuda"), [MASK], on("cuda")), {}, "cuda", "index by mask"),
+        (aten.index_put_.default, (on("cuda"), [MASK], NUMBER), {}, "cuda", None),  # tensor[mask] = 0.0
+        (aten.index_put.default, (on("cuda"), [None, MASK], NUMBER, False), {}, "cuda", None),
+        (aten.index_put_.default, (on("cpu"), [on("cpu", torch.bool)], NUMBER), {}, "cpu", None),
+        (aten.index_put_.default, (on("cuda"), [MASK], NUMBER, True), {}, "cuda", "index by mask"),  # accumulates
+        (aten.index_put_.default, (on("cuda"), [MASK, MASK], NUMBER), {}, "cuda", "index by mask"),
+        (aten.index_put_.default, (on("cuda"), [MASK], on("cuda", numel=1)), {}, "cuda", "index by mask"),
         (aten._to_copy.default, (on("cuda"),), {"device": torch.device("cpu")}, "cuda", "copy to host"),
         (aten._to_copy.default, (on("cuda"),), {"device": "cpu", "non_blocking": True}, "cuda", None),
         (aten._to_copy.default, (on("cuda"),), {"dtype": torch.bfloat16}, "cuda", None),
