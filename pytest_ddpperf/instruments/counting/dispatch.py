@@ -14,9 +14,10 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_ddpperf.instruments.counting.attribution import Attribution
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, tensors_in
 from pytest_ddpperf.instruments.counting.communicating import communicate, is_on_cpu
-from pytest_ddpperf.instruments.counting.flops import Attribution, flops_of
+from pytest_ddpperf.instruments.counting.flops import flops_of
 from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
@@ -103,11 +104,12 @@ class OperatorCounter(TorchDispatchMode):
         results = list(tensors_in(out))
         if any(tensor.device.type == "meta" for tensor in (*tensors, *results)):
             return  # only asked for shapes
+        if isinstance(func, OpOverload) and func.namespace in NAMESPACES:
+            self._count_collectives(func, args, kwargs)
+        else:
+            self._count_flops(flops_of(func, args, kwargs, out))
         if isinstance(func, OpOverload):
-            if func.namespace in NAMESPACES:
-                self._count_collectives(func, args, kwargs)
-            else:
-                self._count_work(func, args, kwargs, out)
+            self._count_waits(func, args, kwargs)
         name = operator_name(func)
         if name is not None:
             self._counts["operators"][name] += 1
@@ -119,12 +121,13 @@ class OperatorCounter(TorchDispatchMode):
             self._counts["collective_bytes"][call.name] += call.nbytes
             self._counts["collective_send_bytes"][call.name] += call.sent_bytes
 
-    def _count_work(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
-        flops = flops_of(func, args, kwargs, out)
+    def _count_flops(self, flops: int) -> None:
         if flops:
             module, backward = self._attribution.place(self._running())
             self._counts["flops"][module] += flops
             self._counts["flops_backward" if backward else "flops_forward"][module] += flops
+
+    def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]):
             self._counts["synchronisations"][wait] += 1

@@ -1,69 +1,101 @@
-"""Floating point operations of matrix products, convolutions and attention, and the modules that they belong to."""
+"""Floating point operations of matrix products, convolutions, attention and recurrent layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch._ops import OpOverload
-
-OUTSIDE = "outside of modules"
-RECOMPUTED = "recomputed in backward"  # by a module itself; the modules inside of it are known
 
 aten = torch.ops.aten
 
-# torch's table lacks the operator that attention is on a CPU; its arguments begin as those of the others do.
-_ON_CPU: Mapping[Any, Callable[..., int]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-}
 
-
-def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
     """FLOPs of a call, a multiplication and an addition being two; 0 for what only reads and writes memory.
 
-    By the formulas of torch.utils.flop_counter. Attention counts whole, also where a causal kernel leaves out half.
+    By the formulas of torch.utils.flop_counter, which has some of higher-order operators too, and by those below.
+    Attention counts whole, also where a causal kernel leaves out half.
     """
-    packet = func._overloadpacket  # noqa: SLF001  torch offers no other way to ask
-    formula = flop_registry.get(packet) or _ON_CPU.get(packet)
+    packet = getattr(func, "_overloadpacket", func)
+    formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-class Attribution:
-    """Tells which module an operator belongs to, and whether it is part of forward or backward.
+def _matrix_vector(matrix: Tensor, _vector: Tensor, **_: Any) -> int:
+    return 2 * matrix.numel()
 
-    In forward the innermost module that is running is the one. Each operator there leaves a node in the graph, whose
-    number (they are counted up) is noted here; in backward the running node's number leads back to the module. That
-    needs no hook in the graph, so it cannot change what backward does.
+
+def _added_matrix_vector(_added: Tensor, matrix: Tensor, _vector: Tensor, **_: Any) -> int:
+    return 2 * matrix.numel()
+
+
+def _dot(one: Tensor, _other: Tensor, **_: Any) -> int:
+    return 2 * one.numel()
+
+
+def _rows(inputs: Tensor) -> int:
+    """How many vectors there are: of all steps of all sequences together."""
+    return inputs.numel() // inputs.shape[-1]
+
+
+def _products(rows: int, weights: Iterable[Tensor]) -> int:
+    """Of vectors with each of the weights that is a matrix; the others are biases."""
+    return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
+
+
+def _onednn_layer(inputs: Tensor, *others: Any, **_: Any) -> int:
+    """2 x rows x gates x hidden x (inputs + hidden), as torch.nn.LSTM's equations have it (4 gates).
+
+    Each row is multiplied by the matrices of all gates, which are stacked: the first two of the four weights.
     """
+    return _products(_rows(inputs), others[:2])
 
-    def __init__(self) -> None:
-        self._modules: dict[int, str] = {}
 
-    def place(self, running: str) -> tuple[str, bool]:
-        """The module of an operator that runs now, and whether it is part of backward.
+def _cudnn_layers(inputs: Tensor, weights: list[Tensor], *_others: Any, **_: Any) -> int:
+    """Likewise, with the weights of all layers and directions; a projection has another matrix."""
+    return _products(_rows(inputs), weights)
 
-        What backward computes with gradients recorded is forward once more: activation checkpointing recomputes.
 
-        Args:
-            running: the innermost module that is running now.
-        """
-        in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
-        node = torch._C._current_autograd_node() if in_backward else None  # noqa: SLF001
-        if node is not None and not torch.is_grad_enabled():
-            return self._modules.get(node._sequence_nr(), running), True  # noqa: SLF001
-        if in_backward and running == OUTSIDE:
-            running = RECOMPUTED
-        # The node of this operator, if it has one, was made just before the operator came here.
-        self._modules[torch._C._autograd._get_sequence_nr() - 1] = running  # noqa: SLF001
-        return running, False
+def _twice(forward: Callable[..., int]) -> Callable[..., int]:
+    """Backward of matrix products: one as large for the gradient of the inputs, and one for that of the weights."""
+    return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
-    def forget(self) -> None:
-        """Begin a new step, whose graph is a new one."""
-        self._modules.clear()
+
+def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
+    """The matrices that each row goes through, and 2 x 2 x length x length x width of scores and mixing a sequence."""
+    if inputs.is_nested:
+        lengths = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
+    else:
+        lengths = [inputs.shape[1]] * inputs.shape[0]
+    return _products(sum(lengths), projections) + sum(4 * length * length * width for length in lengths)
+
+
+def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
+    """What torch.nn.TransformerEncoderLayer is in inference; of four pairs of weights each second one is a bias."""
+    stacked, _bias, projection, *_norms = others
+    return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
+
+
+def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
+    """What torch.nn.MultiheadAttention is in inference, of a sequence with itself."""
+    return _self_attention(inputs, width, (others[1], others[3]))
+
+
+# What torch's table lacks. The arguments of attention on a CPU begin as those of the others do.
+_FORMULAS: Mapping[Any, Callable[..., int]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
+    aten.mv: _matrix_vector,
+    aten.addmv: _added_matrix_vector,
+    aten.addmv_: _added_matrix_vector,
+    aten.dot: _dot,
+    aten.vdot: _dot,
+    aten.mkldnn_rnn_layer: _onednn_layer,
+    aten.mkldnn_rnn_layer_backward: _twice(_onednn_layer),
+    aten._cudnn_rnn: _cudnn_layers,  # noqa: SLF001
+    aten._cudnn_rnn_backward: _twice(_cudnn_layers),  # noqa: SLF001
+    aten._transformer_encoder_layer_fwd: _encoder_layer,  # noqa: SLF001
+    aten._native_multi_head_attention: _attention_layer,  # noqa: SLF001
+}

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pytest_ddpperf.instruments.counting.flops import OUTSIDE
+from pytest_ddpperf.instruments.counting.attribution import OUTSIDE
 from pytest_ddpperf.instruments.counting.storages import bytes_of
 
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})

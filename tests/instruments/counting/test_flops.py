@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.flops import flops_of
 
 CPU = torch.device("cpu")
 
@@ -119,3 +121,115 @@ def test_inference_mode_hides_no_flops() -> None:
     found = count_step(run, Countable(CPU), warmup=0)
     assert found.details["flops"] == {"model": 192.0}
     assert found.details["operators"]["aten.addmm"] == 1.0
+
+
+def test_a_recurrent_layer_has_the_flops_of_its_gates() -> None:
+    """4 sequences of 8 steps, 32 rows; 4 gates of 32 from 16 inputs and 32 before: 2 x 32 x 4 x 32 x (16 + 32)."""
+    found = flops_of_training(nn.Sequential(nn.LSTM(16, 32, batch_first=True), First()), torch.ones(4, 8, 16))
+    assert found.details["flops_forward"] == {"0": 393_216.0}
+    assert found.details["flops_backward"] == {"0": 2 * 393_216.0}
+
+
+class First(nn.Module):
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return inputs[0]
+
+
+def test_layers_of_a_gpus_library_have_the_same_formula() -> None:
+    """Two layers with biases, and for backward twice as much: 2 x 32 x 4 x 32 x (16 + 32 + 32 + 32)."""
+    layer = nn.LSTM(16, 32, 2)
+    weights = list(layer.parameters())
+    forward, backward = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
+    inputs = torch.ones(8, 4, 16)
+    assert flops_of(forward, (inputs, weights, 4), {}, None) == 917_504
+    assert flops_of(backward, (inputs, weights, 4), {}, None) == 2 * 917_504
+
+
+def encoder() -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+
+def test_an_encoder_in_one_operator_has_the_flops_of_its_parts() -> None:
+    """32 rows x 2 x (3 x 256 + 256 + 2 x 512) for matrices, 4 sequences x 4 x 8 x 8 x 16 for attention."""
+    inputs, layer = torch.ones(4, 8, 16), encoder().eval()
+
+    def run() -> None:
+        with torch.no_grad():
+            layer(inputs)
+
+    found = count_step(run, Countable(CPU), warmup=0)
+    assert found.details["operators"] == {"aten._transformer_encoder_layer_fwd": 1.0}
+    assert found.totals["flops"] == 131_072 + 16_384
+    assert found.totals["flops"] == flops_of_training(encoder(), inputs).totals["flops_forward"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_leaves_out_what_is_padded() -> None:
+    """Of 2 sequences one has 8 rows, one 3: 11 x 2 x 2048 for matrices, 4 x 16 x (64 + 9) for attention."""
+    stack = nn.TransformerEncoder(encoder(), 1).eval()
+    padded = torch.arange(8) >= torch.tensor([[8], [3]])
+
+    def run() -> None:
+        with torch.no_grad():
+            stack(torch.ones(2, 8, 16), src_key_padding_mask=padded)
+
+    assert count_step(run, Countable(CPU), warmup=0).totals["flops"] == 45_056 + 4_672
+
+
+def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
+    """32 rows x 2 x 4 x 256, and 16,384 as above."""
+    inputs, layer = torch.ones(4, 8, 16), nn.MultiheadAttention(16, 2, batch_first=True).eval()
+
+    def run() -> None:
+        with torch.no_grad():
+            layer(inputs, inputs, inputs)
+
+    found = count_step(run, Countable(CPU), warmup=0)
+    assert "aten._native_multi_head_attention" in found.details["operators"]
+    assert found.totals["flops"] == 65_536 + 16_384
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_attention_of_higher_order_has_the_flops_of_attention() -> None:
+    """2 heads of 8, 16 tokens: 2 x 4 x 16 x 16 x 8."""
+    parts = [torch.ones(1, 2, 16, 8) for _ in range(3)]
+    found = count_step(lambda: flex_attention(*parts), Countable(CPU), warmup=1)
+    assert found.totals["flops"] == 16_384
+
+
+def test_a_matrix_times_a_vector_has_flops() -> None:
+    matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
+    found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(CPU))
+    assert found.totals["flops"] == 3 * 2 * 8 * 4
+
+
+def test_a_gradient_of_a_gradient_is_backward() -> None:
+    """4 rows through 8 x 16 and 16 x 1: 1024 and 128 forward, as many for the gradient of the inputs.
+
+    That is the gradients with respect to its matrix, 16 x 8, and to what this one was multiplied with, and both once
+    more by way of tanh's derivative: 4 x 1024; of the last layer the weight's only: 128.
+    """
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def run() -> None:
+        inputs = torch.ones(4, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
+        slope.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    assert found.details["flops_forward"] == {"0": 1024.0, "2": 128.0}
+    assert found.details["flops_backward"] == {"0": 1024.0 + 4 * 1024, "2": 128.0 + 128}
+
+
+def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
+    """The layer's 256 and the product's 64 are recomputed by each of the two."""
+    inputs = torch.ones(2, 8, requires_grad=True)
+    model = Recomputing()
+
+    def run() -> None:
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        slope.sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
+    assert found.details["flops_backward"].keys() == {"inner", "model"}
