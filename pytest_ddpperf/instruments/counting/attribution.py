@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 import torch
 from torch.autograd import graph
@@ -55,7 +56,7 @@ class Attribution:
 
 def _recomputes() -> bool:
     """Whether a checkpoint or a module's forward called this, after backward (the innermost one) began."""
-    frame = sys._getframe()  # noqa: SLF001  inspect is much slower
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:
             return True

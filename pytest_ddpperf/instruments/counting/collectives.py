@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"})
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,21 @@ class _Row:
 
 
 _WITHOUT_SENDING = frozenset({"recv", "barrier"})
-_NO_COMMUNICATION = frozenset({"wait_tensor", "_wrap_tensor_autograd", "check_for_nan"})
+_NO_COMMUNICATION = frozenset(
+    {
+        "wait_tensor",
+        "_wrap_tensor_autograd",
+        "check_for_nan",
+        # Of symmetric memory's: to get it, to write into one's own, to wait for a signal, a product of what has come.
+        "_async_input_mm",
+        "_rendezvous",
+        "memset32",
+        "stream_write_value32",
+        "nccl_wait_signal",
+        "nccl_wait_for_signal",
+        "nvshmem_wait_for_signal",
+    }
+)
 
 # By the names of operators without trailing underscores: c10d's, then the functional ones, of which
 # `_c10d_functional_autograd` has the same. torch's own table of them (torch.distributed._tools.fake_collectives) counts
@@ -105,7 +119,7 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     """What a call of an operator communicates: mostly one collective, several for a batch of sends, else nothing.
 
     An operator of these namespaces that is not known here counts under its own name with the bytes of all its tensors,
-    so that what a new torch adds is not overlooked.
+    so that what a new torch adds is not overlooked. So do those of symmetric memory, which follow no ring.
     """
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:

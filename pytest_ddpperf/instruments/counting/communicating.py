@@ -24,7 +24,7 @@ def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
     return (
         isinstance(func, OpOverload)
         and func.namespace in NAMESPACES
-        and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
+        and {tensor.device.type for tensor in tensors_in(args)} == {"cpu"}
     )
 
 

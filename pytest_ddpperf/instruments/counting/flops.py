@@ -66,7 +66,7 @@ def _twice(forward: Callable[..., int]) -> Callable[..., int]:
 def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -> int:
     """The matrices that each row goes through, and 2 x 2 x length x length x width of scores and mixing a sequence."""
     if inputs.is_nested:
-        lengths = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
+        lengths: list[int] = [length for length, *_ in inputs._nested_tensor_size().tolist()]  # noqa: SLF001  no other way to ask
     else:
         lengths = [inputs.shape[1]] * inputs.shape[0]
     return _products(sum(lengths), projections) + sum(4 * length * length * width for length in lengths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.counting import collectives
 from pytest_ddpperf.instruments.counting.collectives import Collective
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.operators import operator_name
 from pytest_ddpperf.launch import Launcher, RankContext
 from pytest_ddpperf.strategies import parallelise
 
@@ -34,6 +38,31 @@ from pytest_ddpperf.strategies import parallelise
 )
 def test_bytes_sent_follow_the_ring_algorithms(name: str, ranks: int, sent: float) -> None:
     assert Collective(name, 800, ranks).sent_bytes == sent
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "expected"),
+    [
+        (torch.ops.symm_mem.nvshmem_put.default, (torch.ones(100), 1), [Collective("nvshmem_put", 400, 1)]),
+        (
+            torch.ops.symm_mem.one_shot_all_reduce_out.default,
+            (torch.ones(100), "sum", "all", torch.ones(100)),
+            [Collective("one_shot_all_reduce_out", 800, 4)],
+        ),
+        (
+            torch.ops.symm_mem.multimem_all_reduce_.default,
+            (torch.ones(100), "sum", "all"),
+            [Collective("multimem_all_reduce", 400, 4)],
+        ),
+        (torch.ops.symm_mem.memset32_.default, (torch.ones(100), 0, 1, 100), []),
+    ],
+)
+def test_symmetric_memory_counts_under_its_own_names(
+    monkeypatch: pytest.MonkeyPatch, func: OpOverload, args: tuple[Any, ...], expected: list[Collective]
+) -> None:
+    monkeypatch.setattr(collectives, "_resolve_process_group", lambda _name: SimpleNamespace(size=lambda: 4))
+    assert collectives.collectives_of(func, args, {}) == expected
+    assert operator_name(func) is None
 
 
 def count_all(ctx: RankContext) -> Counts:
