@@ -139,6 +139,21 @@ def test_accumulation_gathers_for_each_micro_batch_and_scatters_once(found: Foun
 
 
 @pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("zero1 accumulating", {"all_reduce": (1, M), "broadcast": (8, M)}),
+        ("fsdp1 accumulating", {"all_gather": (8, 4 * M), "reduce_scatter": (2, M)}),
+        # Without a reduction it keeps what it has gathered, for the next micro-batch.
+        ("fsdp1 SHARD_GRAD_OP accumulating", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
+    ],
+)
+def test_two_micro_batches_are_reduced_once(found: Found, case: str, expected: dict[str, tuple[float, float]]) -> None:
+    for counts in found[1]:
+        assert collectives(counts[case]) == expected
+        assert counts[case].unstable == {}
+
+
+@pytest.mark.parametrize(
     ("case", "times"),
     [
         ("ddp", 2.0),
@@ -157,10 +172,21 @@ def test_bytes_sent_are_those_of_the_formula(found: Found, case: str, times: flo
 
 @pytest.mark.parametrize(
     ("case", "bytes_per_parameter"),
-    [("naive", 16), ("ddp", 16), ("ddp autocast", 16), ("bucketed", 16), ("fsdp1", 16), ("fsdp2", 16)],
+    [
+        ("naive", 16),
+        ("ddp", 16),
+        ("ddp autocast", 16),
+        ("bucketed", 16),
+        ("fsdp1", 16),
+        ("fsdp2", 16),
+        ("fsdp1 SHARD_GRAD_OP", 16),
+    ],
 )
 def test_model_state_is_what_adam_needs(found: Found, case: str, bytes_per_parameter: int) -> None:
-    """4 bytes each for parameter, gradient and two moments; sharded, each rank has its part of all of them."""
+    """4 bytes each for parameter, gradient and two moments; sharded, each rank has its part of all of them.
+
+    With SHARD_GRAD_OP too: unlike the paper's ZeRO-2 it frees the parameters of others at the end of backward.
+    """
     n, ranks = found
     share = n if case.startswith("fsdp") else 1
     whole = bytes_per_parameter * PARAMETERS / share
