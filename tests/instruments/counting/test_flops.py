@@ -66,50 +66,6 @@ def test_a_convolution_has_the_flops_of_its_kernel_at_every_place() -> None:
     assert found.details["flops_backward"] == {"0": 19_440.0}
 
 
-class Recomputing(nn.Module):
-    """A linear layer of 8 x 8, and a product of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.utils.checkpoint.checkpoint(self.work, inputs, use_reentrant=False)  # type: ignore[no-any-return]
-
-    def work(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.inner(inputs)
-        return torch.tanh(hidden @ hidden.T)
-
-
-def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
-    """2 rows: 2 x 2 x 8 x 8 = 256 for the layer, 2 x 2 x 2 x 8 = 64 for the product; each twice."""
-    inputs = torch.ones(2, 8, requires_grad=True)
-    found = flops_of_training(Recomputing(), inputs)
-    assert found.details["flops_forward"] == {"inner": 512.0, "model": 64.0, "recomputed in backward": 64.0}
-    assert found.details["flops_backward"] == {"inner": 512.0, "model": 128.0}
-
-
-def test_functions_of_ones_own_belong_to_the_module_that_calls_them() -> None:
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: torch.autograd.function.FunctionCtx, inputs: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(inputs)
-            return inputs @ inputs
-
-        @staticmethod
-        def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
-            inputs: torch.Tensor = ctx.saved_tensors[0]  # type: ignore[attr-defined]
-            return grad @ inputs.T + inputs.T @ grad
-
-    class Squaring(nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return Square.apply(inputs)  # type: ignore[no-untyped-call, no-any-return]
-
-    found = flops_of_training(nn.Sequential(nn.Linear(4, 4), Squaring()), torch.ones(4, 4))
-    assert found.details["flops_forward"] == {"0": 128.0, "1": 128.0}
-    assert found.details["flops_backward"] == {"0": 128.0, "1": 256.0}
-
-
 def test_inference_mode_hides_no_flops() -> None:
     """There, a linear layer arrives whole, and is taken apart into what it is made of."""
     layer = nn.Linear(4, 8)
@@ -201,35 +157,3 @@ def test_a_matrix_times_a_vector_has_flops() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
     found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(CPU))
     assert found.totals["flops"] == 3 * 2 * 8 * 4
-
-
-def test_a_gradient_of_a_gradient_is_backward() -> None:
-    """4 rows through 8 x 16 and 16 x 1: 1024 and 128 forward, as many for the gradient of the inputs.
-
-    That is the gradients with respect to its matrix, 16 x 8, and to what this one was multiplied with, and both once
-    more by way of tanh's derivative: 4 x 1024; of the last layer the weight's only: 128.
-    """
-    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-
-    def run() -> None:
-        inputs = torch.ones(4, 8, requires_grad=True)
-        (slope,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
-        slope.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
-
-    found = count_step(run, Countable(CPU), warmup=1)
-    assert found.details["flops_forward"] == {"0": 1024.0, "2": 128.0}
-    assert found.details["flops_backward"] == {"0": 1024.0 + 4 * 1024, "2": 128.0 + 128}
-
-
-def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
-    """The layer's 256 and the product's 64 are recomputed by each of the two."""
-    inputs = torch.ones(2, 8, requires_grad=True)
-    model = Recomputing()
-
-    def run() -> None:
-        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
-        slope.sum().backward()  # type: ignore[no-untyped-call]  # torch
-
-    found = count_step(run, Countable(CPU), warmup=1)
-    assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
-    assert found.details["flops_backward"].keys() == {"inner", "model"}

@@ -1,0 +1,94 @@
+"""FLOPs belong to the module that asked for them, and to forward or backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+
+CPU = torch.device("cpu")
+
+
+def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
+    def run() -> None:
+        model(*inputs).sum().backward()
+
+    return count_step(run, Countable(CPU), warmup=1)
+
+
+class Recomputing(nn.Module):
+    """A linear layer of 8 x 8, and a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(self.work, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def work(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(inputs)
+        return torch.tanh(hidden @ hidden.T)
+
+
+def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
+    """2 rows: 2 x 2 x 8 x 8 = 256 for the layer, 2 x 2 x 2 x 8 = 64 for the product; each twice."""
+    inputs = torch.ones(2, 8, requires_grad=True)
+    found = flops_of_training(Recomputing(), inputs)
+    assert found.details["flops_forward"] == {"inner": 512.0, "model": 64.0, "recomputed in backward": 64.0}
+    assert found.details["flops_backward"] == {"inner": 512.0, "model": 128.0}
+
+
+def test_functions_of_ones_own_belong_to_the_module_that_calls_them() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: torch.autograd.function.FunctionCtx, inputs: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(inputs)
+            return inputs @ inputs
+
+        @staticmethod
+        def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
+            inputs: torch.Tensor = ctx.saved_tensors[0]  # type: ignore[attr-defined]
+            return grad @ inputs.T + inputs.T @ grad
+
+    class Squaring(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return Square.apply(inputs)  # type: ignore[no-untyped-call, no-any-return]
+
+    found = flops_of_training(nn.Sequential(nn.Linear(4, 4), Squaring()), torch.ones(4, 4))
+    assert found.details["flops_forward"] == {"0": 128.0, "1": 128.0}
+    assert found.details["flops_backward"] == {"0": 128.0, "1": 256.0}
+
+
+def test_a_gradient_of_a_gradient_is_backward() -> None:
+    """4 rows through 8 x 16 and 16 x 1: 1024 and 128 forward, as many for the gradient of the inputs.
+
+    That is the gradients with respect to its matrix, 16 x 8, and to what this one was multiplied with, and both once
+    more by way of tanh's derivative: 4 x 1024; of the last layer the weight's only: 128.
+    """
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def run() -> None:
+        inputs = torch.ones(4, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
+        slope.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    assert found.details["flops_forward"] == {"0": 1024.0, "2": 128.0}
+    assert found.details["flops_backward"] == {"0": 1024.0 + 4 * 1024, "2": 128.0 + 128}
+
+
+def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
+    """The layer's 256 and the product's 64 are recomputed by each of the two."""
+    inputs = torch.ones(2, 8, requires_grad=True)
+    model = Recomputing()
+
+    def run() -> None:
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        slope.sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
+    assert found.details["flops_backward"].keys() == {"inner", "model"}
