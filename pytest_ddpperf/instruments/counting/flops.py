@@ -35,6 +35,12 @@ def _dot(one: Tensor, _other: Tensor, **_: Any) -> int:
     return 2 * one.numel()
 
 
+def _grouped(one: Tensor, other: Tensor, *_others: Any, **_: Any) -> int:
+    """Products of groups of rows, of a mixture of experts, as if all rows had a group: which have, the device knows."""
+    groups = one.shape[0] if one.dim() > other.dim() else 1  # each with columns of its own, which together are `other`
+    return 2 * one.numel() * other.shape[-1] // groups
+
+
 def _rows(inputs: Tensor) -> int:
     """How many vectors there are: of all steps of all sequences together."""
     return inputs.numel() // inputs.shape[-1]
@@ -92,6 +98,8 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten.addmv_: _added_matrix_vector,
     aten.dot: _dot,
     aten.vdot: _dot,
+    aten._grouped_mm: _grouped,  # noqa: SLF001
+    aten._scaled_grouped_mm: _grouped,  # noqa: SLF001
     aten.mkldnn_rnn_layer: _onednn_layer,
     aten.mkldnn_rnn_layer_backward: _twice(_onednn_layer),
     aten._cudnn_rnn: _cudnn_layers,  # noqa: SLF001

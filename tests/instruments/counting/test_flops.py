@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
 from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
@@ -13,6 +14,7 @@ from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.instruments.counting.flops import flops_of
 
 CPU = torch.device("cpu")
+aten = torch.ops.aten
 
 
 def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
@@ -95,7 +97,7 @@ def test_layers_of_a_gpus_library_have_the_same_formula() -> None:
     """Two layers with biases, and for backward twice as much: 2 x 32 x 4 x 32 x (16 + 32 + 32 + 32)."""
     layer = nn.LSTM(16, 32, 2)
     weights = list(layer.parameters())
-    forward, backward = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
+    forward, backward = aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default
     inputs = torch.ones(8, 4, 16)
     assert flops_of(forward, (inputs, weights, 4), {}, None) == 917_504
     assert flops_of(backward, (inputs, weights, 4), {}, None) == 2 * 917_504
@@ -157,3 +159,20 @@ def test_a_matrix_times_a_vector_has_flops() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
     found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(CPU))
     assert found.totals["flops"] == 3 * 2 * 8 * 4
+
+
+def test_experts_have_the_flops_of_their_rows() -> None:
+    """8 rows, 3 for one and 5 for the other of two 16 x 32: 2 x 8 x 16 x 32, and as many for the gradient of each."""
+    rows, experts = (torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((8, 16), (2, 16, 32)))
+    ends = torch.tensor([3, 8], dtype=torch.int32)
+
+    def run() -> None:
+        functional.grouped_mm(rows, experts, offs=ends).square().sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    found = count_step(run, Countable(CPU), warmup=1)
+    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (8192, 2 * 8192)
+
+
+def test_groups_of_columns_are_shared_out() -> None:
+    """Two of 4 x 16, each times its part of 16 x 32."""
+    assert flops_of(aten._grouped_mm.default, (torch.ones(2, 4, 16), torch.ones(16, 32)), {}, None) == 2 * 4 * 16 * 32
