@@ -62,6 +62,11 @@ def parallelise(
         SettingError: the hook does not work on this machine.
     """
     if comm_hook == "powersgd" and ctx.backend == "gloo":
+        if find_unused_parameters:
+            raise SettingError(
+                "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo what PowerSGD sends "
+                "and what DDP sends of the parameters used would meet in different orders; leave out one of them"
+            )
         bucket_cap_mb = _one_bucket(module, bucket_cap_mb)
     wrapped = wrap(
         module,

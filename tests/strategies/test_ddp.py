@@ -35,6 +35,11 @@ def test_powersgd_on_gloo_takes_parameters_of_one_type() -> None:
         parallelise("ddp[comm_hook=powersgd]", two_types(), RANK)
 
 
+def test_powersgd_on_gloo_does_not_go_with_looking_for_unused_parameters() -> None:
+    with pytest.raises(SettingError, match=r"^comm_hook=powersgd with find_unused_parameters=true works with nccl"):
+        parallelise("ddp[comm_hook=powersgd,find_unused_parameters=true]", nn.Linear(2, 2), RANK)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "ddp[broadcast_buffers=false]", "zero1"])
 def test_an_expanded_buffer_is_named(strategy: str) -> None:
     module = nn.Sequential(nn.Linear(2, 2))
