@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
-from pytest_ddpperf.count_changes import change_of
-from pytest_ddpperf.counts import Counts, quantity_texts
+from pytest_ddpperf.compare_counts import compare_counted, count_findings
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.counted import BY_KERNEL
 from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
@@ -71,7 +69,7 @@ def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> 
             *measurement.findings,
             *findings_of(measurement),
             *lost,
-            *fewer_counts(comparisons, found),
+            *count_findings(comparisons, measurement, found),
             *near_misses(found),
             *raised_tolerance(comparisons, found, rules.tolerance),
         ),
@@ -96,28 +94,10 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
     accepted = "" if found.counterpart else "; --ddpperf-save accepts that"
     return tuple(
-        f"{_base_words(found)} has {series.metric}, this run does not: it is gated no more{accepted}"
+        f"{found.base_words} has {series.metric}, this run does not: it is gated no more{accepted}"
         for series in found.record.series
         if series.gated and series.metric not in there and (series.scale == "exact") in looked_at
     )
-
-
-def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:
-    """A sentence on the counts that fell: no noise explains it, so the baseline no longer guards what was won."""
-    fell = [
-        _fewer_text(one.series, one.baseline, one.note, _base_words(found))
-        for one in comparisons
-        if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
-    ]
-    stale = "" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it"
-    return (f"{'; '.join(fell)}{stale}",) if fell else ()
-
-
-def _fewer_text(series: Series, baseline: float, note: str, base: str) -> str:
-    if series.value == baseline:  # it fell in what it is made of
-        return f"{series.metric}: {note}"
-    then, now = quantity_texts(series.metric, [baseline, series.value])
-    return f"{series.metric} is {now} per step, {then} in {base}"
 
 
 def near_misses(found: Found) -> tuple[str, ...]:
@@ -146,7 +126,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
     base = _series_named(series.metric, found.record)
     if base is None or found.record is None:
-        note = "" if found.record is None else f"not in {_base_words(found)}"
+        note = "" if found.record is None else f"not in {found.base_words}"
         return _unjudged(series, rules, _without_judgement(found) if found.differs else Verdict.NEW, note)
     obstacle = _obstacle(series, base, measurement, found)
     if obstacle is not None and _kind(series) != _kind(base):
@@ -183,40 +163,6 @@ def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
     return mde(best, alpha=rules.alpha, tolerance=tolerance)
 
 
-def compare_counted(series: Series, measurement: Measurement, found: Found) -> Comparison:
-    """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
-    base, now = found.counted, measurement.counts
-    then = None if base is None else base.counts
-    if then is None or now is None:
-        return _new_count(series, now, "" if found.record is None else f"{_base_words(found)} has no counts")
-    if series.metric not in then.totals:
-        return _new_count(series, now, f"not in {_base_words(found)}")
-    value = then.totals[series.metric]
-    became = change_of(series.metric, then, now)
-    verdict, note = became.verdict, became.note
-    differs = (*found.counted_differs, *(found.kernels_differ if series.metric in BY_KERNEL else ()))
-    if differs:
-        verdict = Verdict.INCOMPATIBLE
-        note = f"the baseline is not comparable: {', '.join(differs)}" if became.gated else note
-    return Comparison(
-        series=series,
-        baseline=value,
-        change=series.value - value,
-        change_interval=None,
-        tolerance=0.0,
-        mde=0.0,
-        verdict=verdict,
-        gated=series.gated and became.gated,
-        note=note,
-    )
-
-
-def _new_count(series: Series, now: Counts | None, note: str) -> Comparison:
-    """A count without anything to compare with; one that is not the same in every step asks for nothing."""
-    steady = now is None or series.metric not in now.unstable
-    return replace(_unjudged(series, Rules(0.0, 0.0), Verdict.NEW, note), gated=series.gated and steady)
-
-
 def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance: float) -> tuple[str, ...]:
     """A sentence where the noise floor took the place of the test's tolerance."""
     judged = [one for one in comparisons if one.gated and one.baseline is not None and one.series.scale != "exact"]
@@ -242,10 +188,6 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         between_df=spread.df,
         outliers=outliers_of(series),
     )
-
-
-def _base_words(found: Found) -> str:
-    return "the baseline" if found.counterpart is None else "the other revision"
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

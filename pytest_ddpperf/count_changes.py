@@ -11,6 +11,9 @@ from pytest_ddpperf.verdict import Verdict
 MADE_UP = frozenset({"collective_calls", "collective_bytes", "ddp_buckets", "optimizer_steps"})
 """Counts of which it matters what they are made of. Others have the names of modules in it, which may be renamed."""
 
+FOLLOWS = {"collective_send_bytes": "collective_bytes"}
+"""Counts that move with another, but not with it alone: on the size of a group it depends what its ranks send."""
+
 
 @dataclass(frozen=True)
 class CountChange:
@@ -18,7 +21,8 @@ class CountChange:
 
     Attributes:
         verdict: as of ``verdict_of``.
-        gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse.
+        gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse,
+            nor where it follows another count that changed in the same direction.
         note: what the change is made of, or why it is not gated; empty where nothing changed.
     """
 
@@ -30,18 +34,30 @@ class CountChange:
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     """What became of a count that both have.
 
-    Of steps that differ the largest is compared. One that became unstable and does more is a regression like any other:
-    else a gate could be opened by doing more in every second step.
+    Of steps that differ the largest is compared. What is steady on one side, now or then, and more now is a regression
+    like any other: else a gate could be opened by doing more in every second step, and by saving such a run once. Where
+    steps differ on both sides, so may two runs of one code.
     """
     verdict = verdict_of(metric, then, now)
-    unstable = now.unstable.get(metric)
-    if metric in then.unstable or (unstable and verdict is not Verdict.REGRESSED):
-        reason = unstable or then.unstable[metric]
+    unstable, unstable_then = now.unstable.get(metric), then.unstable.get(metric)
+    worse = verdict is Verdict.REGRESSED
+    if (unstable and unstable_then) or ((unstable or unstable_then) and not worse):
+        reason = unstable or unstable_then
         return CountChange(verdict, gated=False, note=f"not the same in every step, so not compared exactly: {reason}")
     lines = [] if verdict is Verdict.UNCHANGED else difference_text(metric, then, now)
     if unstable:
         lines.append(f"no longer the same in every step: {unstable}")
-    return CountChange(verdict, gated=True, note="; ".join(lines))
+    if unstable_then:
+        lines.append(f"it was not the same in every step: {unstable_then}")
+    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note="; ".join(lines))
+
+
+def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
+    """Whether the change of another count says already what this one's does."""
+    leader = FOLLOWS.get(metric)
+    if leader is None or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
+        return False
+    return verdict_of(leader, then, now) in {Verdict.REGRESSED, verdict}
 
 
 def verdict_of(metric: str, then: Counts, now: Counts) -> Verdict:

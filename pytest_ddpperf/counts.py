@@ -34,7 +34,11 @@ _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_ten
 _SHOWN = 5  # changes that are named; the others are only told to be there
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
-_SIBLINGS = {"collective_calls": ("collective_bytes", "bytes"), "collective_bytes": ("collective_calls", "calls")}
+_SIBLINGS = {
+    "collective_calls": ("collective_bytes", "bytes"),
+    "collective_bytes": ("collective_calls", "calls"),
+    "collective_send_bytes": ("collective_bytes", "bytes"),
+}
 
 
 COLLECTIVES = (

@@ -164,6 +164,11 @@ class Found:
     alike: tuple[str, ...] = ()  # where there is none: records of the same test that differ in options alone
     noise: Noise | None = None  # learned for this benchmark on this kind of machine; None where nothing was
 
+    @property
+    def base_words(self) -> str:
+        """What the record is called in a sentence."""
+        return "the baseline" if self.counterpart is None else "the other revision"
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -404,15 +404,37 @@ RESTLESS = {"operators": "part 9 in one step, 10 in the next"}
 
 
 @pytest.mark.parametrize(
-    ("most", "unstable_then"), [(10.0, {}), (9.0, {}), (11.0, RESTLESS)], ids=["as before", "less", "as restless"]
+    ("most", "unstable_then", "more"),
+    [(10.0, {}, ""), (9.0, {}, ""), (11.0, RESTLESS, "; at most 11, 10 in the baseline")],
+    ids=["as before", "less", "as restless"],
 )
-def test_a_count_that_is_not_the_same_in_every_step_is_not_gated(most: float, unstable_then: dict[str, str]) -> None:
+def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_told(
+    most: float, unstable_then: dict[str, str], more: str
+) -> None:
     now = replace(counts(operators=most, flops=10.0), unstable=RESTLESS)
     result = counted(now, replace(counts(operators=10.0, flops=10.0), unstable=unstable_then))
     assert result.verdict is Verdict.UNCHANGED
     assert not result["operators"].gated
-    assert result["operators"].note == (
-        "not the same in every step, so not compared exactly: part 9 in one step, 10 in the next"
+    reason = "part 9 in one step, 10 in the next"
+    assert result["operators"].note == f"not the same in every step, so not compared exactly: {reason}"
+    assert result.findings == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
+
+
+def test_a_count_that_is_steady_again_asks_for_a_new_baseline_and_is_a_regression_where_it_is_more() -> None:
+    then = replace(counts(operators=10.0, flops=10.0), unstable=RESTLESS)
+    result = counted(counts(operators=10.0, flops=10.0), then)
+    assert (result.verdict, result["operators"].gated) == (Verdict.UNCHANGED, False)
+    assert result.findings == (
+        (
+            "not gated, for not all steps do the same: operators (in the baseline part 9 in one step, 10 in the next); "
+            "--ddpperf-save renews the baseline"
+        ),
+    )
+
+    worse = counted(counts(operators=50.0, flops=10.0), then)
+    assert (worse.verdict, worse.findings) == (Verdict.REGRESSED, ())
+    assert worse["operators"].note == (
+        "part 10 -> 50 per step (+40); it was not the same in every step: part 9 in one step, 10 in the next"
     )
 
 
@@ -429,6 +451,9 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
     now = replace(counts(operators=11.0, flops=10.0), unstable=RESTLESS)
     assert not counted(now, None)["operators"].gated
     assert counted(now, None)["flops"].gated
+    assert counted(now, None).findings == (
+        "not gated, for not all steps do the same: operators (part 9 in one step, 10 in the next)",
+    )
     assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
 
 
@@ -442,6 +467,26 @@ def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None
 def test_derived_counts_are_not_judged_twice() -> None:
     now = replace(counts(flops_forward=11.0), unstable={"flops_forward": "part 10 in one step, 11 in the next"})
     assert not counted(now, counts(flops_forward=10.0))["flops_forward"].gated
+
+
+def sent(calls_bytes: float, sent_bytes: float) -> Counts:
+    parts = {"collective_bytes": {"all_reduce": calls_bytes}, "collective_send_bytes": {"all_reduce": sent_bytes}}
+    return Counts({"collective_bytes": calls_bytes, "collective_send_bytes": sent_bytes}, parts, {})
+
+
+def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_bytes() -> None:
+    """Of 2 ranks a rank sends 2 x 1/2 of an all-reduce, of 4 ranks 2 x 3/4 of it."""
+    result = counted(sent(800.0, 1200.0), sent(800.0, 800.0))
+    assert (result.verdict, result["collective_send_bytes"].verdict) == (Verdict.REGRESSED, Verdict.REGRESSED)
+    assert result["collective_send_bytes"].note == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
+    assert counted(sent(600.0, 900.0), sent(800.0, 800.0)).verdict is Verdict.REGRESSED  # though the bytes are fewer
+
+
+@pytest.mark.parametrize("bytes_now", [1600.0, 400.0])
+def test_what_is_sent_is_not_judged_a_second_time_where_the_bytes_changed_as_it_did(bytes_now: float) -> None:
+    result = counted(sent(bytes_now, bytes_now), sent(800.0, 800.0))
+    assert [one.gated for one in result.comparisons] == [True, False]
+    assert "collective_send_bytes" not in "".join(result.findings)
 
 
 def beside(*metrics: Series, then: Counts | None = None) -> Found:

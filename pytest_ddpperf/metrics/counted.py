@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_ddpperf.counts import UNITS, Counts
 from pytest_ddpperf.records import Series
 
-DERIVED = frozenset({"collective_send_bytes", "flops_forward", "flops_backward"})
-"""Counts that move with others: shown, and not judged twice."""
+DERIVED = frozenset({"flops_forward", "flops_backward"})
+"""Counts that add up to another: shown, and not judged twice."""
 
 BY_KERNEL = frozenset({"kernel_launches", "device_copies", "operators"})
 """Counts that depend on which kernels torch picks, on GPUs by their model and the version of CUDA."""
