@@ -145,7 +145,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, a line each. What is not the same in every step is never as expected.
+    """What is not as expected, on every rank, a line each. What is not the same in every step is never as expected.
 
     Args:
         counts: of the group.
@@ -175,7 +175,20 @@ def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: 
                 )
             )
             lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made})' if made else ''}")
-    return lines
+    # By rank the total of the calls is known, and not of which collectives.
+    everywhere = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
+    return lines + [line for metric, wanted in everywhere.items() for line in _unexpected_on_ranks(counts, metric, wanted)]
+
+
+def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:
+    """A line on the ranks that do otherwise, where not all do the same; else none."""
+    others = {rank: value for rank, value in enumerate(counts.by_rank.get(metric, ())) if value != wanted}
+    if not others or metric in counts.unstable:
+        return []
+    want, *got = quantity_texts(metric, [wanted, *others.values()])
+    told = [f"rank {rank}: {text}" for rank, text in zip(others, got, strict=True)]
+    more = [f"{len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
+    return [f"expected {metric} {want} per step on every rank, counted {', '.join([*told[:_SHOWN], *more])}"]
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

@@ -191,6 +191,21 @@ def test_what_is_as_expected_gives_no_line() -> None:
     ]
 
 
+def test_what_is_expected_is_expected_of_every_rank() -> None:
+    first = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
+    second = counts({"collective_calls": {"all_reduce": 2.0}, "optimizer_steps": {}}, optimizer_steps=0.0)
+    assert unexpected(merged([first, first]), {"all_reduce": 3}, {"optimizer_steps": 1}) == []
+    assert unexpected(merged([first, second]), {"all_reduce": 3}, {"optimizer_steps": 1}) == [
+        "expected collective_calls 3 per step on every rank, counted rank 1: 2",
+        "expected optimizer_steps 1 per step on every rank, counted rank 1: 0",
+    ]
+    assert unexpected(merged([first, second]), None, {}) == []
+    assert unexpected(merged([first, *[second] * 7]), None, {"optimizer_steps": 1}) == [
+        "expected optimizer_steps 1 per step on every rank, "
+        "counted rank 1: 0, rank 2: 0, rank 3: 0, rank 4: 0, rank 5: 0, 2 more",
+    ]
+
+
 def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
     """Though the step with the most does what is expected; what nobody asked for may differ."""
     reason = "all_reduce 2 in one step, 3 in the next"
