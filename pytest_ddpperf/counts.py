@@ -58,7 +58,8 @@ class Counts:
         details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
             to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
         unstable: metrics that cannot be compared exactly because two steps differed in them, and in what; ``totals``
-            and ``details`` have the step with the most.
+            and ``details`` have the step with the most, but for collectives and optimizer steps: of these each detail
+            is the most of any step.
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
     """
 

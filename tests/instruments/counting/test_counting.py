@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
+from pytest_ddpperf.count_changes import change_of
 from pytest_ddpperf.counts import UNITS, Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.verdict import Verdict
 
 CPU = torch.device("cpu")
 
@@ -116,6 +118,29 @@ def test_what_differs_between_steps_is_told_and_the_largest_counts(turn: int, to
     assert found.unstable == {"operators": f"aten.exp {told}"}
     assert found.details["operators"]["aten.exp"] == 1
     assert found.totals["operators"] == sum(found.details["operators"].values())
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last(turn: int) -> None:
+    """As many steps of another optimizer: the baseline may know but one of them."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizers = torch.optim.SGD([parameter], lr=0.1), torch.optim.Adam([parameter])
+    calls = turn
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        parameter.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
+        optimizers[calls % 2].step()
+        parameter.grad = None
+
+    found = count(step)
+    assert found.totals["optimizer_steps"] == 1
+    assert found.details["optimizer_steps"] == {"SGD": 1.0, "Adam": 1.0}
+    steady = Counts({"optimizer_steps": 1.0}, {"optimizer_steps": {"SGD": 1.0}}, {})
+    told = change_of("optimizer_steps", steady, found)
+    assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
+    assert told.note.startswith("Adam 0 -> 1 per step (+1); no longer the same in every step: ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:
