@@ -42,9 +42,17 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
 def count_findings(comparisons: Sequence[Comparison], measurement: Measurement, found: Found) -> tuple[str, ...]:
     """What is to be said of the counts as a whole, beside the verdict on each."""
     return (
+        *lost_counts(measurement, found),
         *fewer_counts(comparisons, found),
         *ungated_counts(comparisons, measurement, found),
     )
+
+
+def lost_counts(measurement: Measurement, found: Found) -> tuple[str, ...]:
+    """A sentence where there are counts to hold others against, and this run has none."""
+    if _counts_of(found) is None or found.counted_differs or measurement.counts is not None:
+        return ()
+    return (f"{found.base_words} has counts, this run has none: no count is gated",)
 
 
 def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:

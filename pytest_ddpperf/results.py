@@ -13,6 +13,21 @@ from pytest_ddpperf.verdict import Verdict
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """When and of what a measurement was made.
+
+    Attributes:
+        date: ISO 8601.
+        commit: full hash; None where unknown.
+        dirty: whether tracked files differed from the commit.
+    """
+
+    date: str
+    commit: str | None
+    dirty: bool = False
+
+
+@dataclass(frozen=True)
 class BaselineRecord:
     """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
 
@@ -28,21 +43,12 @@ class BaselineRecord:
     recipe: Mapping[str, str] = field(default_factory=dict)
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
+    counted: Provenance | None = None  # of the counts, where these are of another run than the rest
 
-
-@dataclass(frozen=True)
-class Provenance:
-    """When and of what a measurement was made.
-
-    Attributes:
-        date: ISO 8601.
-        commit: full hash; None where unknown.
-        dirty: whether tracked files differed from the commit.
-    """
-
-    date: str
-    commit: str | None
-    dirty: bool = False
+    @property
+    def counts_from(self) -> Provenance:
+        """When and of what the counts were made."""
+        return self.counted or Provenance(self.date, self.commit, self.dirty)
 
 
 def record_of(

@@ -315,10 +315,15 @@ def _warned(result: Result) -> Result:
 
 
 def _record(result: Result, now: Provenance) -> BaselineRecord:
+    """What is stored of a result; what it did not look at, times or counts, stays as it was stored before."""
     measured, old = result.measurement, result.baseline
+    new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
-    if not measured.launches and old is not None and same and not result.differs:
-        # Only counted: what was timed before stays as it is.
-        timed = tuple(series for series in old.series if series.scale != "exact")
-        return replace(old, series=(*timed, *measured.series), counts=measured.counts)
-    return record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
+    if old is None or not same or result.differs:
+        return new
+    timed, counted = (tuple(one for one in old.series if (one.scale == "exact") is exact) for exact in (False, True))
+    if not measured.launches:
+        return replace(old, series=(*timed, *measured.series), counts=measured.counts, counted=now)
+    if measured.counts is None and old.counts is not None:
+        return replace(new, series=(*measured.series, *counted), counts=old.counts, counted=old.counts_from)
+    return new

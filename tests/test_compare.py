@@ -314,6 +314,15 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
         assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1)"
 
 
+def test_counts_that_a_run_lacks_are_missed() -> None:
+    step = series("step_time", STEADY)
+    base = found(step)
+    then = replace(base, counted=replace(stored(step), counts=counts(collective_calls=2.0)))
+    assert judged(measured(step), base).findings == ()
+    assert judged(measured(step), then).findings == ("the baseline has counts, this run has none: no count is gated",)
+    assert judged(measured(step), replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
+
+
 def test_counts_that_fell_are_told_in_one_sentence() -> None:
     result = counted(counts(collective_calls=1.0, flops=8.0), counts(collective_calls=2.0, flops=10.0))
     assert result.findings == (

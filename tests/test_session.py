@@ -9,11 +9,13 @@ import pytest
 
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history import Run, record
+from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
+from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.probe import Probe
-from pytest_ddpperf.records import Environment, Measurement, Plan, Spread
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Spread
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.results import Calibration, Comparison, Noise, Result
+from pytest_ddpperf.results import Calibration, Comparison, Found, Noise, Provenance, Result
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
@@ -65,3 +67,47 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
     assert noise_known(session) == found.noise
     noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])
     assert noise_known(session) == found.noise
+
+
+def counted(calls: float) -> Counts:
+    return Counts({"collective_calls": calls}, {"collective_calls": {"all_reduce": calls}}, {})
+
+
+def saved(root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0) -> Found:
+    """What is found after a run was saved that timed, counted or did both."""
+    session = Session(Settings(save="default"), root, LiveLine(None, None))
+    monkeypatch.setattr(session, "provenance", lambda: Provenance(day, "3f2a1c0"))
+    before = session.find(TEST, "ddp", CPU, "ddp", {})
+    counts = counted(calls) if calls else None
+    timed = (STEP_TIME.series((seconds,)),) if seconds else ()
+    rank = RankLaunch(0, (seconds,), {}, None, None, None)
+    measured = replace(
+        result(seconds).measurement,
+        launches=(Launch(0, (rank,), 1.0),) if seconds else (),
+        series=(*timed, *(counted_series(counts) if counts else ())),
+        counts=counts,
+    )
+    session.results.append(Result(TEST, measured, (), Verdict.UNCHANGED, before.record, "", ()))
+    session.end_test(TEST, passed=True)
+    return session.find(TEST, "ddp", CPU, "ddp", {})
+
+
+def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times or counts, each with the day that it is from."""
+
+    def kept(found: Found) -> tuple[list[float], Counts | None, str, str]:
+        assert found.record is not None
+        values = [series.value for series in found.record.series]
+        return values, found.record.counts, found.record.date, found.record.counts_from.date
+
+    both = saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
+    assert kept(both) == ([0.25, 2.0], counted(2.0), "2026-01-12", "2026-01-12")
+    times = saved(tmp_path, "2026-01-13", monkeypatch, seconds=0.5)
+    assert kept(times) == ([0.5, 2.0], counted(2.0), "2026-01-13", "2026-01-12")
+    assert times.counted == times.record
+    again = saved(tmp_path, "2026-01-14", monkeypatch, seconds=0.75)
+    assert kept(again) == ([0.75, 2.0], counted(2.0), "2026-01-14", "2026-01-12")
+    counts = saved(tmp_path, "2026-01-15", monkeypatch, calls=3.0)
+    assert kept(counts) == ([0.75, 3.0], counted(3.0), "2026-01-14", "2026-01-15")
+    anew = saved(tmp_path, "2026-01-16", monkeypatch, seconds=0.5, calls=1.0)
+    assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")

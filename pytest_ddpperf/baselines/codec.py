@@ -16,12 +16,12 @@ from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records import Better, Environment, Family, Interval, Mode, Plan, Scale, Series
-from pytest_ddpperf.results import BaselineRecord
+from pytest_ddpperf.results import BaselineRecord, Provenance
 
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
-_OPTIONAL = ("recipe", "counts", "dirty")
+_OPTIONAL = ("recipe", "counts", "dirty", "counted")
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
         **recipe,
         **counts,
         **({"dirty": True} if record.dirty else {}),
+        **({"counted": _shallow(record.counted)} if record.counted is not None else {}),
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
         "series": [_series_data(series) for series in record.series],
@@ -162,7 +163,14 @@ def _record(field: Field) -> BaselineRecord:
         recipe={name: word.text() for name, word in fields["recipe"].mapping().items()} if "recipe" in fields else {},
         counts=_counts(fields["counts"]) if "counts" in fields else None,
         dirty="dirty" in fields and fields["dirty"].switch(),
+        counted=_provenance(fields["counted"]) if "counted" in fields else None,
     )
+
+
+def _provenance(field: Field) -> Provenance:
+    fields = field.fields("date", "commit", "dirty")
+    commit = None if fields["commit"].value is None else fields["commit"].text()
+    return Provenance(fields["date"].day(), commit, fields["dirty"].switch())
 
 
 def _counts(field: Field) -> Counts:

@@ -13,6 +13,7 @@ from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
     commit_text,
     comparison_text,
+    counts_origin,
     decisive,
     findings,
     note_text,
@@ -90,6 +91,8 @@ def _measured(result: Result) -> str:
     origin = [environment_key(baseline.environment), baseline.date]
     if baseline.commit:
         origin.append(commit_text(baseline.commit, dirty=baseline.dirty))
+    if baseline.counted is not None:
+        origin.append(counts_origin(baseline))
     return f"{text}; baseline {', '.join(origin)}"
 
 

@@ -117,6 +117,7 @@ def _result_data(result: Result) -> dict[str, Any]:
             "date": baseline.date,
             "commit": baseline.commit,
             "dirty": baseline.dirty,
+            "counted": None if baseline.counted is None else dataclasses.asdict(baseline.counted),
         },
         "origin": result.origin,
         "counts": counts_data(measured.counts),

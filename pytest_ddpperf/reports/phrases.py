@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.records import Environment
-from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -132,6 +132,15 @@ def _count_text(comparison: Comparison) -> str:
 def commit_text(commit: str, *, dirty: bool) -> str:
     """A commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
     return commit[:_SHORT_COMMIT] + "+changes" * dirty
+
+
+def counts_origin(record: BaselineRecord) -> str:
+    """Where a baseline's counts are from, if not from the run that the rest is: ``counts of 2026-01-12, 3f2a1c0``."""
+    if record.counted is None:
+        return ""
+    commit = record.counted.commit
+    told = [record.counted.date, *([commit_text(commit, dirty=record.counted.dirty)] if commit else [])]
+    return f"counts of {', '.join(told)}"
 
 
 def environment_text(environment: Environment) -> str:

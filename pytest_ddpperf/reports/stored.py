@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.records import Series
-from pytest_ddpperf.reports.phrases import commit_text, confidence_text, environment_text
+from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.results import BaselineRecord
 from pytest_ddpperf.units import format_count, format_value, scale
@@ -42,6 +42,7 @@ def record_table(test: str, record: BaselineRecord) -> Table:
         f"{test}: {record.name}",
         f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",
         f"saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
+        counts_origin(record),
         environment_text(record.environment),
         ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
     )

@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.results import BaselineRecord
+from pytest_ddpperf.results import BaselineRecord, Provenance
 
 FILE = Path("baselines/k/m/t.json")
 Make = Callable[..., BaselineRecord]
@@ -57,6 +57,15 @@ def test_changed_code_is_marked_and_files_from_before_there_was_a_mark_are_read(
     assert decode(encode(content, FILE), FILE) == content
     with pytest.raises(BaselineError, match=r"field records\[0\].dirty: expected true or false, found the number 1"):
         decode(changed(encode(content, FILE), "records/0/dirty", 1), FILE)
+
+
+def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: Make) -> None:
+    assert '"counted"' not in text
+    for commit in ("9c1e2aa", None):
+        content = BaselineFile("m.py::t", (make_record(counted=Provenance("2026-02-01", commit, dirty=True)),))
+        assert decode(encode(content, FILE), FILE) == content
+    with pytest.raises(BaselineError, match=r"field records\[0\].counted.date: expected a day such as 2026-01-31"):
+        decode(changed(encode(content, FILE), "records/0/counted/date", "soon"), FILE)
 
 
 def test_numbers_keep_nine_digits(make_record: Make) -> None:

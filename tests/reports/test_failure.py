@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.failure import failure_text
-from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Result
+from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
 from pytest_ddpperf.verdict import Verdict
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
@@ -140,6 +140,13 @@ def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> No
 def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
     changed = replace(stored(make_result()), dirty=True)
     assert f"{ORIGIN}+changes" in failure_text(make_result(baseline=changed), accept=ACCEPT)
+
+
+def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:
+    renewed = replace(stored(make_result()), counted=Provenance("2026-02-01", "9c1e2aa" + "0" * 33, dirty=True))
+    assert f"{ORIGIN}, counts of 2026-02-01, 9c1e2aa+changes" in failure_text(
+        make_result(baseline=renewed), accept=ACCEPT
+    )
 
 
 def counted(make_comparison: Compare, metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:

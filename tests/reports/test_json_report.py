@@ -101,6 +101,7 @@ def test_the_code_is_told_with_whether_it_was_changed(make_result: Make) -> None
     document = results_document([make_result(baseline=replace(stored, dirty=True))], CODE)
     assert (document["commit"], document["dirty"]) == ("3f2a1c0", True)
     assert document["results"][0]["baseline"]["dirty"] is True
+    assert document["results"][0]["baseline"]["counted"] is None
     unknown = results_document([], None)
     assert (unknown["commit"], unknown["dirty"]) == (None, False)
 
