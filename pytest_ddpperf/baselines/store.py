@@ -52,7 +52,8 @@ class Store:
         Returns:
             The record of the same environment; else the nearest one of another environment (fewest differing facts,
             then the first key), with the facts that differ; else no record and the reason. And the record to hold
-            counts against: that of the same environment if it has any, else of the machine that is nearest.
+            counts against: that of the same environment if it has any, else the newest of those that are equally
+            comparable, of the nearest machine.
 
         Raises:
             BaselineError: a file that might hold the record is broken.
@@ -194,7 +195,11 @@ class Store:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> Found:
-    """Which of the records of other environments counts are held against, and what stands against it."""
+    """Which of the records of other environments counts are held against, and what stands against it.
+
+    The machine does not matter to counts, so of equally comparable ones the newest: others may have been left behind.
+    """
+    by_likeness = sorted(records, key=lambda one: len(differences(one.environment, environment)))
     ranked = [
         Found(
             None,
@@ -203,7 +208,7 @@ def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment
             counted_differs=counted_differences(record.environment, environment),
             kernels_differ=kernel_differences(record.environment, environment),
         )
-        for record in sorted(records, key=lambda one: len(differences(one.environment, environment)))
+        for record in sorted(by_likeness, key=lambda one: one.counts_from.date, reverse=True)
     ]
     return min(ranked, key=lambda one: (len(one.counted_differs), len(one.kernels_differ)), default=Found(None, ""))
 

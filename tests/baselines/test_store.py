@@ -19,7 +19,7 @@ from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment
-from pytest_ddpperf.results import BaselineRecord
+from pytest_ddpperf.results import BaselineRecord, Provenance
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -125,6 +125,32 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     assert both.counted is not None
     assert both.counted.environment.cores == 64
     assert (both.counted_differs, both.kernels_differ) == ((), ())
+
+
+def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:
+    """A record that only counted is as new as its counts; of one day, that of the machine that is more alike."""
+    here = make_record().environment
+    counts = Counts({"operators": 3.0}, {}, {})
+    alike, other, third = (
+        make_record(environment=environment, series=counted_series(counts), counts=counts)
+        for environment in (
+            replace(here, cores=4),
+            replace(here, cores=8, threads=2),
+            replace(here, cores=64, threads=4, cpu_model="Intel Xeon"),
+        )
+    )
+
+    def judging(*records: BaselineRecord) -> int:
+        for record in records:
+            store.save(TEST, [record])
+        found = store.find(TEST, alike.name, here)
+        assert found.counted is not None
+        return found.counted.environment.cores
+
+    assert judging(alike, other, third) == 4
+    assert judging(replace(other, date="2026-02-01")) == 8
+    assert judging(replace(third, counted=Provenance("2026-02-02", None))) == 64
+    assert judging(replace(alike, environment=replace(alike.environment, torch="2.12"), date="2026-03-01")) == 64
 
 
 def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Make) -> None:
