@@ -21,11 +21,12 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
         return _new_count(series, now, f"not in {found.base_words}")
     value = then.totals[series.metric]
     became = change_of(series.metric, then, now)
-    verdict, note = became.verdict, became.note
+    verdict, note, difference = became.verdict, became.note, ""
     differs = (*found.counted_differs, *(found.kernels_differ if series.metric in BY_KERNEL else ()))
     if differs:
         verdict = Verdict.INCOMPATIBLE
-        note = f"the baseline is not comparable: {', '.join(differs)}" if became.gated else note
+        if became.gated:
+            note, difference = f"the baseline is not comparable: {', '.join(differs)}", became.note
     return Comparison(
         series=series,
         baseline=value,
@@ -36,6 +37,7 @@ def compare_counted(series: Series, measurement: Measurement, found: Found) -> C
         verdict=verdict,
         gated=series.gated and became.gated,
         note=note,
+        difference=difference,
     )
 
 

@@ -178,7 +178,9 @@ def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: 
             lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made})' if made else ''}")
     # By rank the total of the calls is known, and not of which collectives.
     everywhere = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
-    return lines + [line for metric, wanted in everywhere.items() for line in _unexpected_on_ranks(counts, metric, wanted)]
+    return lines + [
+        line for metric, wanted in everywhere.items() for line in _unexpected_on_ranks(counts, metric, wanted)
+    ]
 
 
 def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:

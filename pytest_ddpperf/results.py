@@ -188,6 +188,7 @@ class Comparison:
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
         note: why the verdict is what it is, where that is not plain from the numbers.
+        difference: what changed in a count, where the note tells why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to tell.
         df: degrees of freedom of the change's interval.
     """
@@ -201,6 +202,7 @@ class Comparison:
     verdict: Verdict
     gated: bool
     note: str = ""
+    difference: str = ""
     suspicious: bool = False
     df: float = math.inf
 

@@ -384,6 +384,8 @@ def test_counts_of_another_torch_are_not_comparable() -> None:
     result = counted(counts(flops=11.0), counts(flops=10.0), "torch 2.11 -> 2.13")
     assert result.verdict is Verdict.INCOMPATIBLE
     assert result["flops"].note == "the baseline is not comparable: torch 2.11 -> 2.13"
+    assert result["flops"].difference == "part 10 FLOP -> 11 FLOP per step (+1 FLOP, +10 %)"
+    assert counted(counts(flops=10.0), counts(flops=10.0), "torch 2.11 -> 2.13")["flops"].difference == ""
 
 
 def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
@@ -487,7 +489,9 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
     """Of 2 ranks a rank sends 2 x 1/2 of an all-reduce, of 4 ranks 2 x 3/4 of it."""
     result = counted(sent(800.0, 1200.0), sent(800.0, 800.0))
     assert (result.verdict, result["collective_send_bytes"].verdict) == (Verdict.REGRESSED, Verdict.REGRESSED)
-    assert result["collective_send_bytes"].note == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
+    assert (
+        result["collective_send_bytes"].note == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
+    )
     assert counted(sent(600.0, 900.0), sent(800.0, 800.0)).verdict is Verdict.REGRESSED  # though the bytes are fewer
 
 

@@ -16,6 +16,7 @@ from pytest_ddpperf.reports.phrases import (
     counts_origin,
     decisive,
     findings,
+    incomparable_changes,
     note_text,
     without_derived,
 )
@@ -49,7 +50,9 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
     verdicts = {result.verdict, *failing}
     heads = decisive(result, verdicts)
     general = _general(result)
-    lines = [general] if general else [comparison_text(comparison) for comparison in heads]
+    lines = [comparison_text(comparison) for comparison in heads]
+    if general:
+        lines = [general, *incomparable_changes(result)]
     details = [
         _measured(result),
         *([] if general else [*_notes(heads), *_moved(result, heads)]),

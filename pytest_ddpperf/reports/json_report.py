@@ -264,7 +264,7 @@ def _metric_data(comparison: Comparison) -> dict[str, Any]:
         "tolerance": _number(comparison.tolerance),
         "mde": _number(comparison.mde),
         "verdict": comparison.verdict.value,
-        "note": comparison.note,
+        "note": "; ".join(filter(None, (comparison.note, comparison.difference))),
     }
 
 

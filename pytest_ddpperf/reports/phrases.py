@@ -121,12 +121,27 @@ def note_text(comparison: Comparison) -> str:
 
 
 def _count_text(comparison: Comparison) -> str:
-    """A count with what its change is made of: said once where that is one thing with the same numbers."""
-    head, values = f"{comparison.series.metric} {comparison.verdict.value}, counted", values_text(comparison)
+    """A count with what its change is made of."""
+    changed = "; ".join(filter(None, (comparison.note, comparison.difference)))
+    return f"{comparison.series.metric} {comparison.verdict.value}, counted: {_values_and(changed, comparison)}"
+
+
+def _values_and(changed: str, comparison: Comparison) -> str:
+    """A count's values and what is said of their change: once where that is one thing with the same numbers."""
+    values = values_text(comparison)
     as_many = comparison.series.value == comparison.baseline  # of something else, or on another rank
-    if comparison.note and (as_many or f" {values} " in comparison.note):
-        return f"{head}: {comparison.note}"
-    return f"{head}: {values} per step" + (f"; {comparison.note}" if comparison.note else "")
+    if changed and (as_many or f" {values} " in changed):
+        return changed
+    return f"{values} per step" + (f"; {changed}" if changed else "")
+
+
+def incomparable_changes(result: Result) -> tuple[str, ...]:
+    """The counts that differ from those of a baseline that cannot judge them, and in what."""
+    return tuple(
+        f"{one.series.metric}, counted: {_values_and(one.difference, one)}"
+        for one in decisive(result, {Verdict.INCOMPATIBLE})
+        if one.difference
+    )
 
 
 def commit_text(commit: str, *, dirty: bool) -> str:

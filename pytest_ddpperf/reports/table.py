@@ -16,6 +16,7 @@ from pytest_ddpperf.reports.phrases import (
     environment_text,
     find,
     findings,
+    incomparable_changes,
     note_text,
     short_text,
     tolerance_text,
@@ -262,7 +263,7 @@ def _grounds(result: Result) -> list[str]:
     if result.verdict is Verdict.IMPROVED:
         return [stale] if result.counterpart is None else []
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
-        return [f"the baseline is not comparable: {', '.join(result.differs)}"]
+        return [f"the baseline is not comparable: {', '.join(result.differs)}", *incomparable_changes(result)]
     telling = decisive(result, {result.verdict})
     if result.verdict is Verdict.REGRESSED:  # told in full where the test failed
         others = [short_text(comparison) for comparison in telling if comparison.series.metric != "step_time"]

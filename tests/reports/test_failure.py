@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records import Interval, Plan
 from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.reports.table import summary_table
 from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
 from pytest_ddpperf.verdict import Verdict
 
@@ -135,6 +136,37 @@ def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> No
         f"{MEASURED}; baseline cpu-amd-epyc-64c-t1-gloo-w2-torch2.11, 2026-01-12",
         f"  save one for this environment: {ACCEPT}",
     ]
+
+
+def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    obstacle = "the baseline is not comparable: torch 2.11 -> 2.13"
+
+    def foreign(metric: str, base: float, value: float, difference: str) -> Comparison:
+        made = counted(make_comparison, metric, base, value, obstacle)
+        return replace(made, verdict=Verdict.INCOMPATIBLE, difference=difference)
+
+    calls = foreign("collective_calls", 2, 9, "all_reduce 2 -> 9 calls per step (+7)")
+    operators = foreign("operators", 5, 9, "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)")
+    same = foreign("optimizer_steps", 1, 1, "")
+    differs = ("torch 2.11 -> 2.13",)
+    result = make_result(verdict=Verdict.INCOMPATIBLE, comparisons=(calls, operators, same), differs=differs)
+    changes = [
+        "collective_calls, counted: all_reduce 2 -> 9 calls per step (+7)",
+        "operators, counted: 5 -> 9 per step; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
+    ]
+    assert failure_text(result, accept=ACCEPT).splitlines()[:3] == [f"incompatible: {obstacle}", *changes]
+    assert summary_table([result]).notes == (
+        "test_step[bucketed] bucketed:",
+        f"  {obstacle}",
+        *(f"  {change}" for change in changes),
+    )
+    # Where only kernels differ, it is told metric by metric.
+    assert failure_text(replace(result, differs=()), accept=ACCEPT).splitlines()[1] == (
+        f"operators incompatible, counted: 5 -> 9 per step; {obstacle}; "
+        "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)"
+    )
 
 
 def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
