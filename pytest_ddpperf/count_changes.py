@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_ddpperf.counts import Counts, difference_text, on_ranks
+from pytest_ddpperf.counts import Counts, difference_text, on_ranks, parts_on_ranks
 from pytest_ddpperf.verdict import Verdict
 
 MADE_UP = frozenset({"collective_calls", "collective_bytes", "ddp_buckets", "optimizer_steps"})
@@ -72,7 +72,9 @@ def verdict_of(metric: str, then: Counts, now: Counts) -> Verdict:
     if totals is not Verdict.UNCHANGED or metric not in MADE_UP:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    return _direction((before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after})
+    parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
+    on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
+    return _direction([*parts, *on_others])
 
 
 def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:

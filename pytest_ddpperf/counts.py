@@ -34,6 +34,7 @@ _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_ten
 _SHOWN = 5  # changes that are named; the others are only told to be there
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
+_TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
@@ -61,12 +62,14 @@ class Counts:
             and ``details`` have the step with the most, but for collectives and optimizer steps: of these each detail
             is the most of any step.
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
+        details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
     """
 
     totals: Mapping[str, float]
     details: Mapping[str, Mapping[str, float]]
     unstable: Mapping[str, str]
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The totals that tell most: all of them, with their details, fill pages."""
@@ -100,13 +103,38 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             rank, reason = next(iter(reasons.items()))
             everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
             unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
-    return Counts(totals, details, unstable, by_rank)
+    parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
+    return Counts(totals, details, unstable, by_rank, {metric: unequal for metric, unequal in parts.items() if unequal})
+
+
+def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[float, ...]]:
+    names = dict.fromkeys(name for counts in ranks for name in counts.details.get(metric, {}))
+    parts = {name: tuple(counts.details.get(metric, {}).get(name, 0.0) for counts in ranks) for name in names}
+    return {name: values for name, values in parts.items() if len(set(values)) > 1}
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
     """A metric's totals then and now, by rank; empty where all ranks do the same, now and then."""
-    number = max(len(counts.by_rank.get(metric, ())) for counts in (then, now))
-    before, after = (counts.by_rank.get(metric) or (counts.totals[metric],) * number for counts in (then, now))
+    return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
+
+
+def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tuple[float, float]]]:
+    """Those of a metric's details that are not the same on all ranks, now or then: each then and now, by rank."""
+    sides = (then, now)
+    if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
+        return {}  # of a baseline from before they were told
+    names = dict.fromkeys(name for counts in sides for name in counts.details_by_rank.get(metric, {}))
+
+    def side(counts: Counts, name: str) -> tuple[Sequence[float], float]:
+        return counts.details_by_rank.get(metric, {}).get(name, ()), counts.details.get(metric, {}).get(name, 0.0)
+
+    return {name: _by_rank(side(then, name), side(now, name)) for name in names}
+
+
+def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], float]) -> list[tuple[float, float]]:
+    """Values then and now, by rank; on either side they may be one for all ranks."""
+    number = max(len(ranks) for ranks, _ in (then, now))
+    before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # of other world sizes, those that both have
 
 
@@ -130,7 +158,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         lines.append(f"and {format_count(len(changed) - _SHOWN, 'smaller change')}")
     if not lines and then.totals[metric] != now.totals[metric]:
         lines.append(f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}")
-    return lines + _rank_text(metric, then, now)
+    return lines + _rank_text(metric, then, now) or _rank_parts_text(metric, then, now)
 
 
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
@@ -258,6 +286,21 @@ def _rank_text(metric: str, then: Counts, now: Counts) -> list[str]:
         for rank, (before, after) in enumerate(on_ranks(metric, then, now))
         if before != after
     ]
+    return _first(changed)
+
+
+def _rank_parts_text(metric: str, then: Counts, now: Counts) -> list[str]:
+    """What changed on some rank that does as much as before."""
+    changed = [
+        f"rank {rank} {name} {_change(metric, before, after)}"
+        for name, pairs in parts_on_ranks(metric, then, now).items()
+        for rank, (before, after) in enumerate(pairs)
+        if before != after
+    ]
+    return _first(changed)
+
+
+def _first(changed: Sequence[str]) -> list[str]:
     more = [f"and {format_count(len(changed) - _SHOWN, 'more rank')}"] if len(changed) > _SHOWN else []
     return [*changed[:_SHOWN], *more]
 

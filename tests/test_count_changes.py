@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -62,3 +63,25 @@ def test_a_rank_that_does_more_is_worse_though_another_does_most(
 ) -> None:
     before, after = (merged([counts("operators", {"aten.mm": times}) for times in ranks]) for ranks in (then, now))
     assert verdict_of("operators", before, after) is verdict
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "verdict"),
+    [
+        (("all_reduce", "all_reduce"), ("all_reduce", "send"), Verdict.REGRESSED),
+        (("all_reduce", "send"), ("all_reduce", "recv"), Verdict.REGRESSED),
+        (("all_reduce", "send"), ("all_reduce", "all_reduce"), Verdict.REGRESSED),
+        (("all_reduce", "send"), ("all_reduce", "send"), Verdict.UNCHANGED),
+    ],
+)
+def test_another_collective_on_a_rank_that_is_not_the_first_is_worse(
+    then: tuple[str, ...], now: tuple[str, ...], verdict: Verdict
+) -> None:
+    before, after = (merged([counts("collective_calls", {name: 1.0}) for name in names]) for names in (then, now))
+    assert verdict_of("collective_calls", before, after) is verdict
+
+
+def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was() -> None:
+    now = merged([counts("collective_bytes", {"broadcast": size}) for size in (100.0, 80.0)])
+    before = replace(now, details_by_rank={})
+    assert verdict_of("collective_bytes", before, now) is Verdict.UNCHANGED

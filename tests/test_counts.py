@@ -239,6 +239,26 @@ def test_ranks_that_changed_are_told_where_they_are_not_alike(
     assert difference_text("operators", on_two(*then), on_two(*now)) == expected
 
 
+def test_what_ranks_do_as_often_as_each_other_but_otherwise_is_told_by_rank() -> None:
+    """In subgroups, as between the stages of a pipeline."""
+    mine, sends, receives = (
+        counts({"collective_calls": {name: 1.0}, "operators": {name: 1.0}}) for name in ("all_reduce", "send", "recv")
+    )
+    alike, apart = merged([mine, mine]), merged([mine, sends])
+    assert alike.details_by_rank == {}
+    assert apart.details_by_rank == {"collective_calls": {"all_reduce": (1.0, 0.0), "send": (0.0, 1.0)}}
+    assert difference_text("collective_calls", alike, apart) == [
+        "rank 1 all_reduce 1 -> 0 calls per step (-1)",
+        "rank 1 send 0 -> 1 calls per step (+1)",
+    ]
+    assert difference_text("collective_calls", apart, merged([mine, receives])) == [
+        "rank 1 send 1 -> 0 calls per step (-1)",
+        "rank 1 recv 0 -> 1 calls per step (+1)",
+    ]
+    assert difference_text("collective_calls", apart, apart) == []
+    assert difference_text("operators", alike, apart) == []
+
+
 def test_of_many_ranks_some_are_told() -> None:
     def ranks(times: float) -> Counts:
         return merged([counts({"operators": {"aten.mm": times * rank}}) for rank in range(1, 9)])

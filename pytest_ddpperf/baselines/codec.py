@@ -79,11 +79,17 @@ def counts_data(counts: Counts | None) -> dict[str, Any] | None:
     """Counts as JSON data; null for none. Numbers keep all their digits: they are compared exactly."""
     if counts is None:
         return None
+    by_rank = {
+        metric: {part: list(ranks) for part, ranks in sorted(parts.items())}
+        for metric, parts in counts.details_by_rank.items()
+    }
     return {
         "totals": dict(counts.totals),
         "details": {metric: dict(sorted(parts.items())) for metric, parts in counts.details.items() if parts},
         "unstable": dict(counts.unstable),
         "by_rank": {metric: list(ranks) for metric, ranks in counts.by_rank.items()},
+        # Left out where there are none, as in files written before they were told.
+        **({"details_by_rank": by_rank} if by_rank else {}),
     }
 
 
@@ -174,7 +180,8 @@ def _provenance(field: Field) -> Provenance:
 
 
 def _counts(field: Field) -> Counts:
-    fields = field.fields("totals", "details", "unstable", "by_rank")
+    fields = field.fields("totals", "details", "unstable", "by_rank", "details_by_rank", optional=("details_by_rank",))
+    unequal = fields["details_by_rank"].mapping() if "details_by_rank" in fields else {}
     return Counts(
         totals={name: item.number() for name, item in fields["totals"].mapping().items()},
         details={
@@ -182,10 +189,13 @@ def _counts(field: Field) -> Counts:
             for name, parts in fields["details"].mapping().items()
         },
         unstable={name: item.text() for name, item in fields["unstable"].mapping().items()},
-        by_rank={
-            name: tuple(item.number() for item in ranks.items()) for name, ranks in fields["by_rank"].mapping().items()
-        },
+        by_rank=_by_rank(fields["by_rank"]),
+        details_by_rank={name: _by_rank(parts) for name, parts in unequal.items()},
     )
+
+
+def _by_rank(field: Field) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(item.number() for item in ranks.items()) for name, ranks in field.mapping().items()}
 
 
 def _plan(field: Field) -> Plan:

@@ -44,9 +44,11 @@ def test_what_is_written_is_read(make_record: Make) -> None:
 
 def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
     counts = Counts({"flops": 2281701377.0}, {"flops": {"head": 2281701377.0}}, {"operators": "add"}, {"flops": (1.0,)})
-    record = make_record(recipe={"precision": "bf16"}, counts=counts)
-    content = BaselineFile("m.py::t", (record,))
-    assert decode(encode(content, FILE), FILE) == content
+    apart = replace(counts, details_by_rank={"collective_calls": {"send": (0.0, 1.0)}})
+    for kept in (counts, apart):
+        content = BaselineFile("m.py::t", (make_record(recipe={"precision": "bf16"}, counts=kept),))
+        assert decode(encode(content, FILE), FILE) == content
+        assert ("details_by_rank" in encode(content, FILE)) is (kept is apart)
     assert "recipe" not in encode(BaselineFile("m.py::t", (make_record(),)), FILE)
 
 

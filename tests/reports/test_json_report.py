@@ -30,7 +30,12 @@ Compare = Callable[..., Comparison]
 PROFILE = CommunicationProfile(
     0.05, 0.02, 0.015, 0.001, 0.012, 0.008, (1, 0.75), (Bandwidth("all_reduce", 2.5e9, 3.75e9),), Window(0.03, 0.02)
 )
-COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2.0}}, {"operators": "add"}, {})
+COUNTS = Counts(
+    {"collective_calls": 2.0},
+    {"collective_calls": {"all_reduce": 2.0}},
+    {"operators": "add"},
+    details_by_rank={"collective_calls": {"all_reduce": (2.0, 1.0), "send": (0.0, 1.0)}},
+)
 CALLS = Comparison(
     counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
 )
