@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +30,8 @@ UNITS: Mapping[str, str] = {
 }
 
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
-_SHOWN = 5  # changes that are named; the others are only told to be there
+SHOWN = 5
+"""Changes that are named; the others are only told to be there."""
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
@@ -152,74 +152,13 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
         f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
-        for name in changed[:_SHOWN]
+        for name in changed[:SHOWN]
     ]
-    if len(changed) > _SHOWN:
-        lines.append(f"and {format_count(len(changed) - _SHOWN, 'smaller change')}")
+    if len(changed) > SHOWN:
+        lines.append(f"and {format_count(len(changed) - SHOWN, 'smaller change')}")
     if not lines and then.totals[metric] != now.totals[metric]:
         lines.append(f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}")
     return lines + _rank_text(metric, then, now) or _rank_parts_text(metric, then, now)
-
-
-def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
-    """What is wrong with the names of expected counts, in a sentence; None where they are those of counts."""
-    for words, known, kind in ((collectives, COLLECTIVES, "collective"), (totals, counts.totals, "count")):
-        for word in words:
-            if word not in known:
-                names = [*known, *(["collectives"] if kind == "count" else [])]
-                close = difflib.get_close_matches(word, names, n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
-                return f"there is no {kind} {word}; {hint}There are {', '.join(known)}"
-    return None
-
-
-def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, on every rank, a line each. What is not the same in every step is never as expected.
-
-    Args:
-        counts: of the group.
-        collectives: calls by collective, all that there may be; None for whatever there is.
-        totals: by metric.
-    """
-    asked = [*(["collective_calls"] if collectives is not None else []), *totals]
-    lines = [
-        f"expected {metric} to be the same in every step: {counts.unstable[metric]}"
-        for metric in asked
-        if metric in counts.unstable
-    ]
-    calls = counts.details.get("collective_calls", {})
-    for name in sorted({*collectives, *calls} if collectives is not None else ()):
-        wanted, found = (collectives or {}).get(name, 0), calls.get(name, 0)
-        if wanted != found and "collective_calls" not in counts.unstable:
-            calls_text = f"{format_number(wanted)} {name} call{'' if wanted == 1 else 's'}"
-            lines.append(f"expected {calls_text} per step, counted {format_number(found)}")
-    for metric, wanted in totals.items():
-        found = counts.totals[metric]
-        if wanted != found and metric not in counts.unstable:
-            want, got = quantity_texts(metric, [wanted, found])
-            made = ", ".join(
-                f"{name} {text}"
-                for name, text in zip(
-                    counts.details[metric], quantity_texts(metric, counts.details[metric].values()), strict=True
-                )
-            )
-            lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made})' if made else ''}")
-    # By rank the total of the calls is known, and not of which collectives.
-    everywhere = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
-    return lines + [
-        line for metric, wanted in everywhere.items() for line in _unexpected_on_ranks(counts, metric, wanted)
-    ]
-
-
-def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:
-    """A line on the ranks that do otherwise, where not all do the same; else none."""
-    others = {rank: value for rank, value in enumerate(counts.by_rank.get(metric, ())) if value != wanted}
-    if not others or metric in counts.unstable:
-        return []
-    want, *got = quantity_texts(metric, [wanted, *others.values()])
-    told = [f"rank {rank}: {text}" for rank, text in zip(others, got, strict=True)]
-    more = [f"{len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
-    return [f"expected {metric} {want} per step on every rank, counted {', '.join([*told[:_SHOWN], *more])}"]
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
@@ -262,18 +201,18 @@ def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> lis
         return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {_layout(before)} -> {_layout(after)}"]
     count = f"{format_count(len(after), 'bucket')} as before"
     layouts = _layout(before), _layout(after)
-    if layouts[0] != layouts[1] and len(after) <= _SHOWN:
+    if layouts[0] != layouts[1] and len(after) <= SHOWN:
         return [f"{count}, {layouts[0]} -> {layouts[1]}"]
     changed = [name for name in after if before.get(name) != after[name]]
-    told = [f"{name} {' -> '.join(_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:_SHOWN]]
-    more = [f"{len(changed) - _SHOWN} more"] if len(changed) > _SHOWN else []
+    told = [f"{name} {' -> '.join(_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
+    more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
     return [f"{count}, {', '.join([*told, *more])}"]
 
 
 def _layout(buckets: Mapping[str, float]) -> str:
     """``1.0 MiB + 25.0 MiB``; what is too long is summed up."""
     texts = _texts("B", buckets.values())
-    if len(texts) <= _SHOWN:
+    if len(texts) <= SHOWN:
         return " + ".join(texts) or "none"
     smallest, largest = _texts("B", [min(buckets.values()), max(buckets.values())])
     return f"{smallest} to {largest} each"
@@ -301,8 +240,8 @@ def _rank_parts_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 
 def _first(changed: Sequence[str]) -> list[str]:
-    more = [f"and {format_count(len(changed) - _SHOWN, 'more rank')}"] if len(changed) > _SHOWN else []
-    return [*changed[:_SHOWN], *more]
+    more = [f"and {format_count(len(changed) - SHOWN, 'more rank')}"] if len(changed) > SHOWN else []
+    return [*changed[:SHOWN], *more]
 
 
 def _difference(unit: str, difference: float) -> str:

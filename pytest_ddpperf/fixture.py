@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ddpperf.batch_size import CPU_RESOLUTION, PLAN, BatchSize, Search, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
-from pytest_ddpperf.counts import misnamed, unexpected
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
+from pytest_ddpperf.expectations import misnamed, unexpected
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next, Variant
 from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_ddpperf.counts import COLLECTIVES, Counts, difference_text, merged, misnamed, unexpected
+from pytest_ddpperf.counts import Counts, difference_text, merged
 
 MIB = 2.0**20
 
@@ -171,52 +171,6 @@ def test_a_total_without_details_changes_by_its_own_name() -> None:
     assert difference_text("operators", counts({}, operators=3.0), counts({}, operators=4.0)) == [
         "operators 3 -> 4 per step (+1)"
     ]
-
-
-def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
-    known = counts({"collective_calls": {"all_reduce": 3}}, flops=1e6)
-    assert misnamed(known, ["all_reduce", "send"], ["flops"]) is None
-    listed = f"There are {', '.join(COLLECTIVES)}"
-    assert misnamed(known, ["allreduce"], []) == f"there is no collective allreduce; did you mean all_reduce? {listed}"
-    found = misnamed(known, [], ["collective"])
-    assert found == "there is no count collective; did you mean collectives? There are collective_calls, flops"
-
-
-def test_what_is_as_expected_gives_no_line() -> None:
-    found = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
-    assert unexpected(found, {"all_reduce": 3}, {"optimizer_steps": 1}) == []
-    assert unexpected(found, {"all_reduce": 2}, {"optimizer_steps": 2}) == [
-        "expected 2 all_reduce calls per step, counted 3",
-        "expected optimizer_steps 2 per step, counted 1 (SGD 1)",
-    ]
-
-
-def test_what_is_expected_is_expected_of_every_rank() -> None:
-    first = counts({"collective_calls": {"all_reduce": 3.0}, "optimizer_steps": {"SGD": 1.0}})
-    second = counts({"collective_calls": {"all_reduce": 2.0}, "optimizer_steps": {}}, optimizer_steps=0.0)
-    assert unexpected(merged([first, first]), {"all_reduce": 3}, {"optimizer_steps": 1}) == []
-    assert unexpected(merged([first, second]), {"all_reduce": 3}, {"optimizer_steps": 1}) == [
-        "expected collective_calls 3 per step on every rank, counted rank 1: 2",
-        "expected optimizer_steps 1 per step on every rank, counted rank 1: 0",
-    ]
-    assert unexpected(merged([first, second]), None, {}) == []
-    assert unexpected(merged([first, *[second] * 7]), None, {"optimizer_steps": 1}) == [
-        (
-            "expected optimizer_steps 1 per step on every rank, "
-            "counted rank 1: 0, rank 2: 0, rank 3: 0, rank 4: 0, rank 5: 0, 2 more"
-        ),
-    ]
-
-
-def test_what_is_not_the_same_in_every_step_is_not_as_expected() -> None:
-    """Though the step with the most does what is expected; what nobody asked for may differ."""
-    reason = "all_reduce 2 in one step, 3 in the next"
-    restless = {"collective_calls": reason, "operators": "aten.mm 1 in one step, 2 in the next"}
-    found = counts({"collective_calls": {"all_reduce": 3.0}, "operators": {"aten.mm": 2.0}}, restless)
-    told = [f"expected collective_calls to be the same in every step: {reason}"]
-    assert unexpected(found, {"all_reduce": 3}, {}) == told
-    assert unexpected(found, None, {"collective_calls": 2}) == told
-    assert unexpected(found, None, {}) == []
 
 
 def on_two(first: float, second: float) -> Counts:
