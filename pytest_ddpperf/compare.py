@@ -113,11 +113,13 @@ def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
     """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone.
 
     Beside another revision, what got better and nowhere worse is improved: the question is what the change did, and
-    what remains undecided in other metrics is told with it. Beside a baseline it takes all metrics, for the word says
-    that the whole baseline is stale.
+    what remains undecided in other metrics is told with it. So it is where there are counts alone, each of which is
+    known exactly. Of times beside a baseline it takes all, for the word says that the whole baseline is stale.
     """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
-    if found.counterpart is not None and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
+    only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
+    better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
+    if better_alone and (only_counts or found.counterpart is not None):
         return Verdict.IMPROVED
     return max(gated, key=lambda verdict: verdict.severity, default=_without_judgement(found))
 

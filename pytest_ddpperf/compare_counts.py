@@ -58,14 +58,20 @@ def lost_counts(measurement: Measurement, found: Found) -> tuple[str, ...]:
 
 
 def fewer_counts(comparisons: Sequence[Comparison], found: Found) -> tuple[str, ...]:
-    """A sentence on the counts that fell: no noise explains it, so the baseline no longer guards what was won."""
-    fell = [
+    """A sentence on each count that fell, and what to do: no noise explains it, so the baseline guards it no longer.
+
+    Where something else became more, less may be part of the same fault (a forgotten autocast leaves out its casts), so
+    nobody is told to renew the baseline.
+    """
+    fell = tuple(
         _fewer_text(one.series, one.baseline, one.note, found.base_words)
         for one in comparisons
         if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
-    ]
-    stale = "" if found.counterpart else ": the baseline is stale, --ddpperf-save renews it"
-    return (f"{'; '.join(fell)}{stale}",) if fell else ()
+    )
+    worse = any(one.gated and one.verdict is Verdict.REGRESSED for one in comparisons)
+    if not fell or worse or found.counterpart is not None:
+        return fell
+    return (*fell, "less is counted than in the baseline: if that is meant, --ddpperf-save renews it")
 
 
 def ungated_counts(comparisons: Sequence[Comparison], measurement: Measurement, found: Found) -> tuple[str, ...]:
@@ -108,7 +114,8 @@ def _fewer_text(series: Series, baseline: float, note: str, base: str) -> str:
     if series.value == baseline:  # it fell in what it is made of
         return f"{series.metric}: {note}"
     then, now = quantity_texts(series.metric, [baseline, series.value])
-    return f"{series.metric} is {now} per step, {then} in {base}"
+    made_of = f": {note}" if note else ""
+    return f"{series.metric} is {now} per step, {then} in {base}{made_of}"
 
 
 def _counts_of(found: Found) -> Counts | None:

@@ -201,7 +201,7 @@ class Ddpperf:
         collectives: Mapping[str, float] | None = None,
         **totals: float,
     ) -> None:
-        """Fails the test unless every step does exactly this often what is named; all counts are per optimizer step.
+        """Fails the test unless every step of every rank does exactly this often what is named, per optimizer step.
 
         Args:
             measurement: whose counts (default: those of all that the last call of this test measured).

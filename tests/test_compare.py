@@ -324,7 +324,9 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
     assert result.verdict is Verdict.IMPROVED
-    assert result.findings == ("collective_calls is 1 per step, 2 in the other revision",)
+    assert result.findings == (
+        "collective_calls is 1 per step, 2 in the other revision: collective_calls 2 -> 1 calls per step (-1)",
+    )
     faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))
     assert (faster.verdict, faster["step_time"].note) == (Verdict.IMPROVED, "")
 

@@ -21,6 +21,7 @@ from pytest_ddpperf.verdict import Verdict
 _SHORT_COMMIT = 7  # characters
 # Computed from step_time alone: where that is told, these say the same thing again.
 _DERIVED = frozenset({"throughput", "token_throughput", "throughput_per_rank"})
+_SYMPTOMS = frozenset({"operators", "kernel_launches", "peak_tensor_bytes"})  # of what other counts name
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -35,8 +36,9 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The gated comparisons with one of these verdicts, each fact once."""
-    return without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
+    """The gated comparisons with one of these verdicts, each fact once, and what only follows from others last."""
+    told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
+    return tuple(sorted(told, key=lambda one: one.series.metric in _SYMPTOMS))
 
 
 def findings(result: Result) -> tuple[str, ...]:
@@ -88,6 +90,8 @@ def _change(comparison: Comparison) -> str:
 def short_text(comparison: Comparison) -> str:
     """What became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
     text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
+    if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
+        return f"{comparison.series.metric} {comparison.note}"  # as many of something else, or on another rank
     return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
 
 

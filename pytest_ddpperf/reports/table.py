@@ -261,7 +261,8 @@ def _grounds(result: Result) -> list[str]:
     if result.verdict is Verdict.NEW:
         return _new_remarks(result)
     if result.verdict is Verdict.IMPROVED:
-        return [stale] if result.counterpart is None else []
+        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
+        return [stale] if timed and result.counterpart is None else []
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         return [f"the baseline is not comparable: {', '.join(result.differs)}", *incomparable_changes(result)]
     telling = decisive(result, {result.verdict})
