@@ -48,9 +48,9 @@ def thin_baseline(measurement: Measurement) -> str | None:
 
 
 def oversubscription(measurement: Measurement) -> str | None:
-    """A sentence where ranks have to share cores or GPUs; else None."""
+    """A sentence where ranks that were timed had to share cores or GPUs; else None."""
     environment = measurement.environment
-    if not environment.oversubscribed:
+    if not environment.oversubscribed or not measurement.launches:
         return None
     each, noun = (environment.cores, "core") if environment.device == "cpu" else (environment.device_count, "GPU")
     return (

@@ -30,6 +30,7 @@ def test_ranks_that_share_cores_are_named_with_their_numbers() -> None:
     (finding,) = findings_of(measurement(SETTLED, ranks=6, cores=2, nodes=2))
 
     assert finding == "oversubscribed: 6 ranks share 4 cores; step times say little about real hardware"
+    assert findings_of(measurement(ranks=6, cores=2, nodes=2)) == ()  # only counted
 
 
 def test_as_many_ranks_as_cores_share_nothing() -> None:
