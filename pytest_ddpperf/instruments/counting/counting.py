@@ -19,6 +19,7 @@ from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
+from pytest_ddpperf.instruments.counting.loading import loading_left_out
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.counting.touched import Touched, gradients_of
 from pytest_ddpperf.units import format_number
@@ -94,7 +95,8 @@ class _Pass:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Within, steps are seen."""
-        with self.touched.watching(), self._tracker.resizes_seen(), self._operators:
+        left_out = loading_left_out(self._operators.paused)
+        with self.touched.watching(), self._tracker.resizes_seen(), left_out, self._operators:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:

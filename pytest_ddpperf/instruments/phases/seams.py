@@ -121,7 +121,7 @@ def followed(recorder: Recorder, seams: Sequence[Seam]) -> Iterator[None]:
     with ExitStack() as stack:
         for seam in seams:
             within = _within(recorder, seam.phase, getattr(seam.owner, seam.name))
-            stack.enter_context(_replaced(seam.owner, seam.name, within))
+            stack.enter_context(replaced(seam.owner, seam.name, within))
 
         @uncompiled
         def enter(section: Section) -> None:
@@ -132,8 +132,8 @@ def followed(recorder: Recorder, seams: Sequence[Seam]) -> Iterator[None]:
             if section.before is not None:
                 recorder.go(section.before)
 
-        stack.enter_context(_replaced(Section, "__enter__", enter))
-        stack.enter_context(_replaced(Section, "__exit__", leave))
+        stack.enter_context(replaced(Section, "__enter__", enter))
+        stack.enter_context(replaced(Section, "__exit__", leave))
         yield
 
 
@@ -156,7 +156,7 @@ def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Cal
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
     """Within, an attribute is another one; afterwards the owner has again what it had, or has inherited."""
     own = vars(owner)
     inherited = name not in own
