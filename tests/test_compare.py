@@ -10,7 +10,7 @@ from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Environment, Measurement, Plan, Series, Spread
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series, Spread
 from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Found, Noise, Result
 from pytest_ddpperf.verdict import Verdict
 
@@ -251,7 +251,9 @@ def test_no_tolerance_is_below_the_noise_floor() -> None:
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
-    result = judged(measured(environment=crowded, findings=("said before",)), Found(None, "no baseline"))
+    launch = Launch(0, (RankLaunch(0, (0.04,) * 60, {}, None, None, None),), 1.0)
+    new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
+    result = judged(new, Found(None, "no baseline"))
 
     assert result.findings[0] == "said before"
     assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
