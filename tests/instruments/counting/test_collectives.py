@@ -160,7 +160,8 @@ def reduce_and_gather(_ctx: RankContext) -> None:
 
 def gather_in_forward(_ctx: RankContext) -> None:
     inputs = torch.ones(10, requires_grad=True)
-    functional.all_gather_tensor_autograd(inputs, 0, WORLD.WORLD).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]  # torch
+    gathered = functional.all_gather_tensor_autograd(inputs, 0, WORLD.WORLD)  # type: ignore[no-untyped-call, unused-ignore]  # torch
+    gathered.square().sum().backward()  # torch 2.11 cannot scatter the expanded gradient of a mere sum
 
 
 def functional_all_to_all(_ctx: RankContext) -> None:
