@@ -86,7 +86,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=6, help="fresh groups of each (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=12, help="fresh groups of each (default: %(default)s)")
     launches = parser.parse_args().launches
     with Launcher() as launcher:
 
