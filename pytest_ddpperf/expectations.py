@@ -9,6 +9,16 @@ from pytest_ddpperf.counts import COLLECTIVES, SHOWN, Counts, quantity_texts
 from pytest_ddpperf.units import format_number
 
 
+def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
+    """Why nothing can be held against what is expected, in a sentence: there is none, or no number; else None."""
+    if collectives is None and not totals:
+        return "nothing is expected; name counts, such as optimizer_steps=1"
+    for name, number in {**(collectives or {}), **totals}.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            return f"{name} is expected to be {number!r}, which is no number"
+    return None
+
+
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
     """What is wrong with the names of expected counts, in a sentence; None where they are those of counts."""
     for words, known, kind in ((collectives, COLLECTIVES, "collective"), (totals, counts.totals, "count")):

@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.batch_size import CPU_RESOLUTION, PLAN, BatchSize, Search, required_limit, search
 from pytest_ddpperf.benchmark import Benchmarks
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
-from pytest_ddpperf.expectations import misnamed, unexpected
+from pytest_ddpperf.expectations import misnamed, unexpected, unsaid
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next, Variant
 from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide
@@ -213,12 +213,9 @@ class Ddpperf:
             SettingError: there is no such count, what is expected of one is no number, or nothing was counted.
         """
         __tracebackhide__ = True
-        expected = {**(collectives or {}), **totals}
-        if collectives is None and not totals:
-            raise SettingError("ddpperf.expect: nothing is expected; name counts, such as optimizer_steps=1")
-        for name, number in expected.items():
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
-                raise SettingError(f"ddpperf.expect: {name} is expected to be {number!r}, which is no number")
+        empty = unsaid(collectives, totals)
+        if empty is not None:
+            raise SettingError(f"ddpperf.expect: {empty}")
         measured = self._benchmarks.last if measurement is None else (measurement,)
         if not measured or any(one.counts is None for one in measured):
             raise SettingError(

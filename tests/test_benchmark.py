@@ -248,13 +248,9 @@ def test_both(ddpperf):
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 4", "  benchmark naive, 2 ranks"])
 
-    for asked, problem in (
-        ("", "nothing is expected; name counts, such as optimizer_steps=1"),
-        ("collectives={'all_reduce': '1'}", "all_reduce is expected to be '1', which is no number"),
-    ):
-        run, _ = run_suite(inner, f"def test_asks(ddpperf):\n    ddpperf.expect({asked})\n", *counted)
-        run.assert_outcomes(failed=1)
-        run.stdout.fnmatch_lines([f"ddpperf.expect: {problem}"])
+    run, _ = run_suite(inner, "def test_asks(ddpperf):\n    ddpperf.expect()\n", *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["ddpperf.expect: nothing is expected; *"])
 
     run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
     run.assert_outcomes(passed=1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from pytest_ddpperf.counts import COLLECTIVES, Counts, merged
-from pytest_ddpperf.expectations import misnamed, unexpected
+from pytest_ddpperf.expectations import misnamed, unexpected, unsaid
 
 
 def counts(
@@ -14,6 +16,23 @@ def counts(
     """Totals are the sums of their details, unless given."""
     sums = {metric: sum(parts.values()) for metric, parts in details.items()}
     return Counts({**sums, **totals}, details, unstable or {})
+
+
+@pytest.mark.parametrize(
+    ("collectives", "totals", "reason"),
+    [
+        (None, {}, "nothing is expected; name counts, such as optimizer_steps=1"),
+        ({}, {}, None),  # no collectives at all is something to expect
+        ({"all_reduce": 1}, {"flops": 2.5}, None),
+        ({"all_reduce": "1"}, {}, "all_reduce is expected to be '1', which is no number"),
+        (None, {"flops": None}, "flops is expected to be None, which is no number"),
+        (None, {"flops": True}, "flops is expected to be True, which is no number"),
+    ],
+)
+def test_what_cannot_be_held_against_counts_is_told(
+    collectives: Mapping[str, object] | None, totals: Mapping[str, object], reason: str | None
+) -> None:
+    assert unsaid(collectives, totals) == reason
 
 
 def test_misnamed_expectations_are_told_with_what_was_meant() -> None:
