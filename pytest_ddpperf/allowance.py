@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, TAIL
+from pytest_ddpperf.metrics.table import CPU_TIME, FINAL_LOSS, RESIDENT, TAIL
 from pytest_ddpperf.records import Environment, Series, Spread
 from pytest_ddpperf.results import Noise
 from pytest_ddpperf.stats.spreads import wider
@@ -26,15 +26,19 @@ RESIDENT_FLOOR = 4 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is."""
 
 
-def tolerance_of(series: Series, baseline: float, tolerance: float) -> float:
+def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
     """The tolerance of one metric: the test's, but at least the metric's slack.
 
     Where values are subtracted it is an amount, and grows with a baseline above 1 as numpy.allclose lets it: 3 % of a
-    loss of 10, but 0.03 for one of 0.001. Bytes are far above 1: there the slack stays the amount that it is.
+    loss of 10, but 0.03 for one of 0.001. Bytes are far above 1: there the slack stays the amount that it is. The time
+    that a step has a core for may differ by as many seconds as the ``step`` itself: where ranks mostly wait, some per
+    cent of their work are nothing.
     """
     if series.scale == "difference" and series.unit == "B":
         return max(series.slack, tolerance * abs(baseline))
     accepted = max(tolerance, series.slack)
+    if series.metric == CPU_TIME and step is not None and baseline > 0:
+        return accepted * max(1.0, step / baseline)
     if series.metric == RESIDENT and baseline > 0:
         return max(accepted, RESIDENT_FLOOR / baseline)
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted

@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.calibrate import calibrated, repeated
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge import Judge, Partners, Relate, budget
+from pytest_ddpperf.judge import Judge, Partners, Relate, budget, gated_beside
 from pytest_ddpperf.measure import Next, Observer, Progress, Variant, counted_only, measure
 from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.passes import Passes
@@ -71,6 +71,8 @@ class Benchmarks:
         """
         __tracebackhide__ = True
         self._require_names(variants)
+        if self._session.other is not None:
+            relate = gated_beside(relate)
         if self._session.probe is not None:
             relate = partial(_focused, relate, self._session.probe)
         try:

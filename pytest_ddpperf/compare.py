@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.compare_counts import compare_counted, count_findings
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.table import FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
+from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
@@ -50,11 +50,14 @@ def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> 
         found: what the store knows for it. A foreign record is compared for display, never judged.
         rules: of the test.
     """
-    comparisons = tuple(
-        compare_counted(series, measurement, found)
-        if series.scale == "exact"
-        else compare_metric(series, measurement, found, rules)
-        for series in measurement.series
+    comparisons = stand_in(
+        [
+            compare_counted(series, measurement, found)
+            if series.scale == "exact"
+            else compare_metric(series, measurement, found, rules)
+            for series in measurement.series
+        ],
+        last=rules.last,
     )
     lost = lost_metrics(measurement, found)
     least = Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED
@@ -78,6 +81,31 @@ def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> 
     )
 
 
+def stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
+    """The comparisons, of which the CPU time may only be worse in place of a step time that remains undecided.
+
+    More work that makes no step longer is no regression: so it takes a step time that is at least not shorter, and
+    counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
+
+    Args:
+        comparisons: of one measurement. Where the step time is not gated, they stay as they are.
+        last: whether there is no time for another look.
+    """
+    step = next((one for one in comparisons if one.series.metric == STEP_TIME and one.gated), None)
+
+    def standing_in(cpu: Comparison) -> Comparison:
+        if step is None or not cpu.gated:
+            return cpu
+        longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
+        if not longer or cpu.verdict is Verdict.IMPROVED:
+            return replace(cpu, gated=False)
+        if cpu.verdict is Verdict.REGRESSED and not last:
+            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
+        return replace(cpu, note=cpu.note or "in place of the step time, which remains undecided")
+
+    return tuple(standing_in(one) if one.series.metric == CPU_TIME else one for one in comparisons)
+
+
 def _shown(measurement: Measurement, found: Found) -> BaselineRecord | None:
     """The record that a result is told beside: where nothing was timed, one of another machine is as good."""
     if found.counterpart is not None:
@@ -87,7 +115,10 @@ def _shown(measurement: Measurement, found: Found) -> BaselineRecord | None:
 
 
 def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
-    """A sentence for each gated metric that the comparable baseline has and this measurement does not."""
+    """A sentence for each gated metric that the comparable baseline has and this measurement does not.
+
+    What only stands in for another metric is not missed.
+    """
     if found.record is None or found.differs:
         return ()
     there = {series.metric for series in measurement.series}
@@ -96,7 +127,10 @@ def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
     return tuple(
         f"{found.base_words} has {series.metric}, this run does not: it is gated no more{accepted}"
         for series in found.record.series
-        if series.gated and series.metric not in there and (series.scale == "exact") in looked_at
+        if series.gated
+        and series.metric not in BESIDE
+        and series.metric not in there
+        and (series.scale == "exact") in looked_at
     )
 
 
@@ -134,7 +168,11 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     if obstacle is not None and _kind(series) != _kind(base):
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
     change = _change(series, base, measurement, found)
-    tolerance = max(tolerance_of(series, base.value, rules.tolerance), floor_of(series, found.noise))
+    step = _series_named(STEP_TIME, found.record)
+    accepted = tolerance_of(
+        series, base.value, rules.tolerance, step.value if step is not None and step.gated else None
+    )
+    tolerance = max(accepted, floor_of(series, found.noise))
     if series.metric == RESIDENT and base.value == 0 and series.value <= RESIDENT_FLOOR:
         verdict, note = Verdict.UNCHANGED, ""
     elif change is None:

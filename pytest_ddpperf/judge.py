@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import Budget, Next
-from pytest_ddpperf.metrics import REPEATED, TIMED
+from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Found, Result
@@ -145,6 +145,23 @@ def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measuremen
         one if one is base else replace(one, over=over, series=(*one.series, *speedup_series(base, one)))
         for one in measured
     )
+
+
+def gated_beside(relate: Relate) -> Relate:
+    """The same for a run that is held against another revision: what is only gated there, is gated.
+
+    It is so before ``relate``, which may find a reason against it.
+    """
+
+    def related(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        return relate(
+            tuple(
+                replace(one, series=tuple(replace(s, gated=s.gated or s.metric in BESIDE) for s in one.series))
+                for one in measured
+            )
+        )
+
+    return related
 
 
 def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:

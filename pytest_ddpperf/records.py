@@ -112,6 +112,8 @@ class RankLaunch:
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
+        cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
+            child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
     """
 
     rank: int
@@ -128,6 +130,7 @@ class RankLaunch:
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
     background: bool = False
+    cpu_time: float | None = None
 
 
 @dataclass(frozen=True)

@@ -348,3 +348,42 @@ def test_what_the_other_revision_alone_measures_is_named() -> None:
         measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
     )
     assert result.findings == ("the other revision has step_time, this run does not: it is gated no more",)
+
+
+UNSTEADY = (1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 1.0, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("step", "work", "gated"),
+    [
+        ((1.1, 1.2, 1.0, 1.3, 0.9, 1.1, 1.2, 0.8), 1.1, True),  # longer, but who knows
+        ((1.1, 1.2, 1.0, 1.3, 0.9, 1.1, 1.2, 0.8), 0.9, False),  # less work is no shorter step
+        ((0.9, 1.2, 0.9, 1.0, 0.9, 1.1, 1.0, 0.7), 1.1, False),  # more work may make steps shorter
+        (UNSTEADY, 1.1, False),  # shown to be as long as before
+    ],
+)
+def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
+    cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
+    base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
+    rules = Rules(0.05, alpha=0.0025, last=True)
+    result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
+    assert result["cpu_time"].gated is gated
+    assert (result["cpu_time"].note == "in place of the step time, which remains undecided") is gated
+
+
+def test_work_that_a_run_does_not_tell_of_is_not_missed() -> None:
+    base = found(series("step_time", STEADY), replace(series("cpu_time", STEADY), gated=True))
+    assert judged(measured(series("step_time", STEADY)), base).findings == ()
+
+
+def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
+    """And the tolerance is as given: 5 %, though a step lasts ten times as long as it has a core."""
+    step, cpu_time = (replace(series(name, STEADY), gated=name == "cpu_time") for name in ("step_time", "cpu_time"))
+    ten_times = replace(series("step_time", STEADY, factor=10), gated=False)
+    result = judged(
+        measured(step, replace(series("cpu_time", STEADY, factor=1.1), gated=True)), found(ten_times, cpu_time)
+    )
+    assert result.verdict is Verdict.REGRESSED
+    assert result["cpu_time"].tolerance == 0.05
+    wide = judged(measured(step, cpu_time), found(series("step_time", STEADY, factor=10), cpu_time))
+    assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)

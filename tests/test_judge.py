@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.judge import Judge, alone, with_efficiency, with_speedup
+from pytest_ddpperf.judge import Judge, alone, gated_beside, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next, Variant
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.other_side import partners
@@ -144,6 +144,55 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)
     assert one.results[0].seconds == 4.0
+
+
+WORK = [0.0900, 0.0901, 0.0899, 0.0900, 0.0902, 0.0899]
+MORE_WORK = [0.1001, 0.0999, 0.1000, 0.1000, 0.0999, 0.1002]
+NOISY = [0.10, 0.20, 0.15, 0.12, 0.11, 0.19]
+NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
+
+
+def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> None:
+    """Until then the step time may be decided, which is what counts."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    related = gated_beside(alone)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
+    assert one(sides, 4.0, 1.0) == Next("confirm", 4, ("cpu_time",))
+    assert one(sides, 8.0, 1.0) == Next("more", 1)
+    assert (one.results[0].verdict, one.results[0]["cpu_time"].verdict) == (Verdict.INCONCLUSIVE,) * 2
+    assert one(sides, 60.0, 1.0) == Next("stop")
+    (result,) = one.results
+    assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
+    assert result.verdict is Verdict.REGRESSED
+
+
+def test_beside_a_baseline_more_work_is_shown_only() -> None:
+    base = working(NOISY, WORK)
+    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
+    one = judge(Found(record, "the key"))
+    one((working(NOISY_AND_LONGER, MORE_WORK),), 60.0, 1.0)
+    assert one.results[0]["cpu_time"].verdict is Verdict.REGRESSED
+    assert not one.results[0]["cpu_time"].gated
+    assert one.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_shares_cores_is_not_gated_for_its_work_either() -> None:
+    """In a curve, whose points with more ranks than cores tell nothing about scaling."""
+    curve = working(STEADY, WORK[:4], 1), working(STEADY, WORK[:4], 2, cores=1)
+    gates = [one["cpu_time"].gated for one in gated_beside(partial(with_efficiency, mode="weak"))(curve)]
+    assert gates == [True, False]
+
+
+def working(times: Sequence[float], cpus: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
+    """As ``measured``; in the launches each rank has a core for so many seconds of a step."""
+    one = measured(times, world_size, cores)
+    launches = tuple(
+        replace(launch, ranks=tuple(replace(rank, cpu_time=cpu) for rank in launch.ranks))
+        for launch, cpu in zip(one.launches, cpus, strict=True)
+    )
+    one = replace(one, launches=launches)
+    return replace(one, series=series_of(one))
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:

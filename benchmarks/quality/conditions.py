@@ -16,7 +16,7 @@ class Length:
 
     Attributes:
         name: about how long it lasts with two ranks on the machine that the sizes were chosen on.
-        steps: timed ones of a launch.
+        steps: timed ones of a launch: about a second's worth, as the plugin has it.
     """
 
     name: str
@@ -76,9 +76,9 @@ class Calibration:
 LENGTHS = {
     length.name: length
     for length in (
-        Length("4ms", width=192, depth=4, batch=160, steps=100),
-        Length("12ms", width=256, depth=4, batch=400, steps=60),
-        Length("78ms", width=512, depth=6, batch=560, steps=20),
+        Length("4ms", width=192, depth=4, batch=160, steps=180),
+        Length("12ms", width=256, depth=4, batch=400, steps=90),
+        Length("78ms", width=512, depth=6, batch=560, steps=15),
     )
 }
 CONDITIONS = {

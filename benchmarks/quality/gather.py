@@ -138,6 +138,7 @@ def measured(
             typical=tuple(typical(rank.step_times) for rank in found[i]),
             resident=tuple(rank.memory.get("peak_resident", 0.0) for rank in found[i]),
             loss=tuple(rank.loss for rank in found[i]),
+            cpu=tuple(rank.cpu_time for rank in found[i]),
             pair=pair,
         )
         for i, one in enumerate(both)

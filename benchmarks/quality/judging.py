@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from benchmarks.quality.candidates import Scatter, ratios, scatters
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.launches import Campaign, Cell, Recorded
 from benchmarks.quality.peers import RULES
@@ -22,11 +23,10 @@ from benchmarks.quality.resampling import (
     side_by_side,
     with_first,
 )
-from pytest_ddpperf.records import Interval, Spread
+from pytest_ddpperf.records import Interval
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.stats.spreads import pooled
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.verdict import Verdict
 
@@ -73,8 +73,7 @@ class CellFindings:
     Attributes:
         step: seconds of a typical unchanged one.
         rounds: recorded.
-        scatter: of launches in one condition that ran alone, and of the differences of two that took turns; standard
-            deviations of the typical step on the scale of logarithms.
+        scatter: of launches, by what their steps could be reduced to.
         effects: by condition; without the unchanged one.
         tallies: by rule, then by condition.
     """
@@ -82,7 +81,7 @@ class CellFindings:
     cell: Cell
     step: float
     rounds: int
-    scatter: tuple[Spread, Spread]
+    scatter: Mapping[str, Scatter]
     effects: Mapping[str, Effect]
     tallies: Mapping[str, Mapping[str, Tally]]
 
@@ -139,10 +138,7 @@ def _cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings:
         cell=cell,
         step=statistics.median(typical(one.step_times) for one in unchanged) if unchanged else float("nan"),
         rounds=len({one.round for one in launches if one.cell == cell}),
-        scatter=(
-            pooled([[typical(one.step_times) for one in of_cell(launches, cell, name)] for name in CONDITIONS]),
-            pooled([_ratios(partners(launches, cell, name)) for name in CONDITIONS if name != FIRST]),
-        ),
+        scatter=scatters(launches, cell),
         effects={name: effect for name in CONDITIONS if (effect := effect_of(launches, cell, name)) is not None},
         tallies=tallies,
     )
@@ -204,10 +200,6 @@ def tally(outcomes: Sequence[Outcome], independent: int) -> Tally:
     )
 
 
-def _ratios(pairs: Sequence[tuple[Recorded, Recorded]]) -> list[float]:
-    return [typical(new.step_times) / typical(base.step_times) for base, new in pairs]
-
-
 def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
     """By how much a condition was really slower, beside the unchanged launches that it took turns with.
 
@@ -217,7 +209,7 @@ def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effec
     if not pairs:
         return None
 
-    low, interval = center(_ratios(pairs), "ratio")
+    low, interval = center(ratios(pairs), "ratio")
     mean, _ = center([new.mean / base.mean for base, new in pairs], "ratio")
     ends = None if interval is None else Interval(interval.low - 1, interval.high - 1, interval.confidence)
     return Effect(low - 1, mean - 1, ends)

@@ -16,7 +16,7 @@ from benchmarks.quality.conditions import Calibration
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.records import Environment
 
-SCHEMA = "pytest-ddpperf/launches/1"
+SCHEMA = "pytest-ddpperf/launches/2"
 WARMUP = 5
 
 
@@ -43,6 +43,7 @@ class Recorded:
         typical: each rank's own typical step, in seconds.
         resident: each rank's peak resident memory, in bytes.
         loss: each rank's last one.
+        cpu: seconds for which each rank had a core in an average step; None where nobody knows.
         pair: of one that took turns with another: the condition that both are about, the unchanged one first.
     """
 
@@ -55,6 +56,7 @@ class Recorded:
     typical: tuple[float, ...]
     resident: tuple[float, ...]
     loss: tuple[float | None, ...]
+    cpu: tuple[float | None, ...]
     pair: str | None = None
 
     @cached_property
@@ -109,6 +111,7 @@ def launch_line(one: Recorded) -> str:
             "typical": [round(1e7 * seconds) for seconds in one.typical],
             "resident": one.resident,
             "loss": one.loss,
+            "cpu": [None if seconds is None else round(1e7 * seconds) for seconds in one.cpu],
             **({} if one.pair is None else {"pair": one.pair}),
         },
         separators=(",", ":"),
@@ -184,5 +187,6 @@ def _recorded(data: Mapping[str, Any]) -> Recorded:
         typical=tuple(1e-7 * ticks for ticks in data["typical"]),
         resident=tuple(data["resident"]),
         loss=tuple(data["loss"]),
+        cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data["cpu"]),
         pair=data.get("pair"),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.quality.launches import Recorded
 from benchmarks.quality.resampling import Sides
-from pytest_ddpperf.judge import Judge, alone
+from pytest_ddpperf.judge import Judge, alone, gated_beside
 from pytest_ddpperf.measure import Variant, fitting_steps
 from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.other_side import side_by_side
@@ -55,10 +55,13 @@ def dealer(sides: Sides, env: Environment) -> Dealer:
 
 def launch_of(one: Recorded) -> Launch:
     """A recorded launch as the plugin keeps one."""
-    ranks = enumerate(zip(one.resident, one.loss, strict=True))
+    ranks = enumerate(zip(one.resident, one.loss, one.cpu, strict=True))
     return Launch(
         one.round,
-        tuple(RankLaunch(i, one.step_times, {"peak_resident": b}, loss, None, None) for i, (b, loss) in ranks),
+        tuple(
+            RankLaunch(i, one.step_times, {"peak_resident": resident}, loss, None, None, cpu_time=cpu)
+            for i, (resident, loss, cpu) in ranks
+        ),
         one.seconds,
     )
 
@@ -113,11 +116,12 @@ def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outco
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings))
     variant, dealt = _variant(env, steps_of(sides.new[0])), dealer(sides, env)
+    related = gated_beside(alone)
     results = side_by_side(
         Revision("before", None, Path()),
         [variant],
-        alone,
-        lambda both, partners: replayed(Judge("replay", settings, partners, alone), settings, both, dealt),
+        related,
+        lambda both, partners: replayed(Judge("replay", settings, partners, related), settings, both, dealt),
     )
     return _outcome(results, variant, dealt)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.quality.candidates import SHOWN, Scatter
 from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE, CellFindings, Effect, Findings, Tally
 from benchmarks.quality.peers import RULES
@@ -16,7 +17,7 @@ from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.stats.rates import Rate, suite_rate
 
-SCHEMA = "pytest-ddpperf/verdict-quality/1"
+SCHEMA = "pytest-ddpperf/verdict-quality/2"
 UNSURE = ", though not for certain"
 NOTHING = "-"
 TELLING = 200  # independent comparisons, whose interval deserves a decimal
@@ -28,7 +29,8 @@ launches lay further apart than in a run of their own: what drifts over minutes 
 runs a day apart, so false alarms beside a stored baseline come out too few. "first launch" means the first one of a
 run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
 medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside unchanged
-launches that took turns with its own. Side by side rests on launches that took turns, all else on ones that ran alone.
+launches that took turns with its own. Step times are cut to the steps that the plugin would have timed, CPU times are
+those of all that were recorded. Side by side rests on launches that took turns, all else on ones that ran alone.
 An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step. What the plugin
 runs after the timed steps of the first launches, to tell where time goes, was left out: a real run has fewer launches
 in its time. So has one that is drawn from few rounds: it ends with them."""
@@ -82,14 +84,28 @@ def cell_text(found: CellFindings) -> str:
     for rule in (*OURS, *RULES):
         labels = tuple(COLUMNS) if rule in OURS else ("alarms",)
         rows += rule_rows(rule, found.tallies[rule], tuple(CONDITIONS), labels)
-    alone, turns = (spread.sd for spread in found.scatter)
     title = f"{found.cell}: {1e3 * found.step:.1f} ms a step, {found.rounds} rounds"
-    scatter = (
-        f"typical steps of two launches that took turns differ by {turns:.1%} (standard deviation), of two that ran "
-        f"alone by {math.sqrt(2) * alone:.1%}"
-    )
     table = Table(headers=("rule", *CONDITIONS), rows=tuple(rows), title=title)
-    return "\n".join((render(table), scatter, *goal_lines(found.tallies), *peer_lines(found)))
+    lines = (*goal_lines(found.tallies), *peer_lines(found))
+    return "\n".join((render(table), *lines, "", render(scatter_table(found.scatter))))
+
+
+def scatter_table(scatter: Mapping[str, Scatter]) -> Table:
+    """How far two launches differ by each statistic that they could be reduced to."""
+    return Table(
+        headers=("statistic of a launch", "alone\n(sd)", "in turns\n(sd)", f"{SHOWN}\nshows as"),
+        rows=tuple(
+            (
+                name,
+                f"{math.sqrt(2) * one.alone.sd:.1%}",
+                f"{one.turns.sd:.1%}",
+                NOTHING if one.shown is None else _percent(one.shown),
+            )
+            for name, one in scatter.items()
+        ),
+        title="how far two launches of the same differ, by what their steps are reduced to",
+        right=0,
+    )
 
 
 def rule_rows(
@@ -157,7 +173,10 @@ def document(findings: Findings) -> dict[str, Any]:
                 "ranks": found.cell.ranks,
                 "step_time": found.step,
                 "rounds": found.rounds,
-                "scatter": {"alone": found.scatter[0].sd, "difference_in_turns": found.scatter[1].sd},
+                "scatter": {
+                    name: {"alone": one.alone.sd, "difference_in_turns": one.turns.sd, "shown": one.shown}
+                    for name, one in found.scatter.items()
+                },
                 "effects": {
                     name: {"typical": effect.typical, "mean": effect.mean} for name, effect in found.effects.items()
                 },

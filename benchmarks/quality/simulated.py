@@ -100,6 +100,8 @@ def recorded(
 ) -> Recorded:
     """A launch with these steps, alike on both ranks, which use a steady amount of memory and end at one loss.
 
+    What they use of the processor is not known, as on GPUs.
+
     Args:
         number: of its round.
         condition: by name.
@@ -109,8 +111,10 @@ def recorded(
         pair: as of ``Recorded``.
     """
     times = tuple(step_times)
-    seconds = start_up + math.fsum(times)
-    return Recorded(CELL, number, condition, started, seconds, times, (times[0],) * 2, (1e8, 1e8), (1.0, 1.0), pair)
+    seconds, cpu = start_up + math.fsum(times), (None, None)
+    return Recorded(
+        CELL, number, condition, started, seconds, times, (times[0],) * 2, (1e8, 1e8), (1.0, 1.0), cpu, pair
+    )
 
 
 def _levels(machine: Machine, launches: int, draw: np.random.Generator) -> Array:

@@ -10,6 +10,7 @@ from statistics import fmean
 from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.stats.summaries import usual_steps
 
 Samples = tuple[float, ...]
 
@@ -47,8 +48,8 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
     its own slowest rank would not do. A rank that is slow in one phase makes the others wait in another one, so there
     is no rank either whose phases would stand for all.
 
-    The average over the faster half of the steps, for the same sum; the typical step that ``step_time`` gives is the
-    middle of that half.
+    The average over the usual ones of the steps that were taken apart; by the same rule ``step_time`` has those of the
+    timed steps.
     """
 
     def samples(measurement: Measurement) -> Samples | None:
@@ -82,7 +83,7 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:
-        kept = _faster_half(phases)
+        kept = _usual(phases)
         none = SectionTimes(path, 0.0, (0.0,) * len(phases[0].step_times), (0.0,) * len(phases[0].step_times))
         found = [next((one for one in rank.sections if one.path == path), none) for rank in phases]
         counts.append(fmean(one.count for one in found))
@@ -107,7 +108,7 @@ def _means(launch: Launch) -> dict[str, float] | None:
     ranks = _ranks(launch)
     if ranks is None:
         return None
-    kept = _faster_half(ranks)
+    kept = _usual(ranks)
     return {phase: _mean([rank.seconds[phase] for rank in ranks], kept) for phase in PHASES}
 
 
@@ -117,10 +118,9 @@ def _ranks(launch: Launch) -> list[PhaseTimes] | None:
     return known if len(known) == len(launch.ranks) else None
 
 
-def _faster_half(ranks: Sequence[PhaseTimes]) -> list[int]:
-    """The numbers of the faster steps, at least one: other load on the machine only ever makes steps longer."""
-    times = [math.fsum(step) for step in zip(*(rank.step_times for rank in ranks), strict=True)]
-    return sorted(range(len(times)), key=times.__getitem__)[: (len(times) + 1) // 2]
+def _usual(ranks: Sequence[PhaseTimes]) -> list[int]:
+    """The numbers of the steps that were usual for the ranks together."""
+    return usual_steps([math.fsum(step) for step in zip(*(rank.step_times for rank in ranks), strict=True)])
 
 
 def _mean(ranks: Sequence[Sequence[float]], steps: Sequence[int]) -> float:

@@ -28,7 +28,9 @@ STEP_TIME = "step_time"
 FINAL_LOSS = "final_loss"
 RESIDENT = "peak_resident"
 TAIL = "step_time_tail"
-TIMED = frozenset({STEP_TIME, "throughput", "token_throughput", "throughput_per_rank"})
+CPU_TIME = "cpu_time"
+BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
+TIMED = frozenset({STEP_TIME, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 LONGEST = 2.0  # times the typical step
 
@@ -122,6 +124,15 @@ def _tail(launch: Launch) -> float:
     return math.fsum(min(step / usual, LONGEST) for step in steps) / len(steps) if usual > 0 else 1.0
 
 
+def cpu_time(measurement: Measurement) -> Samples | None:
+    """Core-seconds of an average step, of the busiest rank's process.
+
+    Other load that makes ranks wait for a core lengthens steps and, unless they wait by spinning, not this. So it tells
+    of more work where step times tell nothing; of more waiting it tells nothing itself.
+    """
+    return of_all(_cpu_time, measurement)
+
+
 def throughput(measurement: Measurement) -> Samples | None:
     """Samples per second of the whole group: those of all ranks in one step over the typical step time."""
     return _rate(measurement, _samples)
@@ -149,6 +160,12 @@ def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
     totals = of_all(_loss, measurement)
     return None if totals is None else tuple(total / measurement.world_size for total in totals)
+
+
+@once
+def _cpu_time(launch: Launch) -> float | None:
+    times = [rank.cpu_time for rank in launch.ranks if rank.cpu_time is not None]
+    return max(times) if len(times) == len(launch.ranks) else None
 
 
 @once
@@ -190,6 +207,7 @@ def _total(values: Iterable[float | None]) -> float | None:
 METRICS: tuple[Metric, ...] = (
     Metric(STEP_TIME, "s", "lower", "absolute", "ratio", step_time),
     Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail),
+    Metric(CPU_TIME, "s", "lower", "absolute", "ratio", cpu_time, gated=False),  # see BESIDE
     Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput),
     Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput),
     # The same number as throughput for a given world size: its verdict would only repeat that one's.

@@ -131,6 +131,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
         background=background,
+        cpu_time=None if skipped or ctx.device.type != "cpu" else timed.cpu or None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +37,13 @@ class Timed:
         seconds: of each.
         numbers: of each, counted from 0 over all steps that ran, untimed ones between blocks too.
         loss: what the last one gave back.
+        cpu: seconds that all threads of the process were at work on a core for a step, on average.
     """
 
     seconds: tuple[float, ...]
     numbers: tuple[int, ...]
     loss: Any
+    cpu: float
 
 
 @dataclass(frozen=True)
@@ -77,20 +80,22 @@ def timed_blocks(run: Callable[[], Any], layout: Layout, clock: Clock, begin: Ca
     """
     seconds: list[float] = []
     numbers: list[int] = []
-    ran, loss = 0, None
+    ran, loss, cpu = 0, None, 0.0
     for size in layout.sizes:
         begin()
         for _ in range(layout.untimed):
             run()
+        at_work = time.process_time()
         times, loss = timed_block(run, size, clock)
+        cpu += time.process_time() - at_work
         seconds += times
         numbers += range(ran + layout.untimed, ran + layout.untimed + size)
         ran += layout.untimed + size
-    return Timed(tuple(seconds), tuple(numbers), loss)
+    return Timed(tuple(seconds), tuple(numbers), loss, cpu / len(seconds))
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
-    """Each period's mean: what happens in one step of several belongs to all of them, and no quantile may hide it."""
+    """Each period's mean: what happens in one step of several belongs to all of them, and nothing may hide it."""
     whole = max(1, len(step_times) // period) * period
     periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
     return tuple(math.fsum(times) / len(times) for times in periods)

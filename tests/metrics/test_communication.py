@@ -22,11 +22,11 @@ def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
-    """Synchronised: 5, 5, 9, whose lower quartile is 5; alone: 4, 3 and 4, lower quartile 3.5. Share: 1.5 / 5."""
+    """Synchronised: 5, 5, 9, typically 5; alone: 4, 3 and 4, typically 3.5. Share: 1.5 / 5."""
     first = BlockTimes((5.0, 4.0, 9.0), (4.0, 1.0, 3.0), "parameters")
     second = BlockTimes((4.0, 5.0, 7.0), (2.0, 3.0, 4.0), "parameters")
     measured = measurement((first, second), (first, first))
-    # Of the second launch: 4, 5, 9 and 1, 3, 4, with quartiles 4.5 and 2.
+    # Of the second launch: 4, 5, 9 and 1, 3, 4, typically 4.5 and 2.
     assert exposed_communication(measured) == (1.5, 2.5)
     assert communication_overhead(measured) == pytest.approx((0.3, 2.5 / 4.5))
     assert still_sent(measured) == "parameters"

@@ -25,7 +25,7 @@ def test_a_figure_is_computed_once_for_each_launch() -> None:
 
 def test_what_is_kept_changes_no_launch_and_follows_no_copy() -> None:
     one = launch(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert typical_step(one) == 2.0
+    assert typical_step(one) == 2.5
     assert one == launch(1.0, 2.0, 3.0, 4.0, 5.0)
     assert "typical" not in repr(one)
     assert typical_step(replace(one, ranks=launch(7.0).ranks)) == 7.0

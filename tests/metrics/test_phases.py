@@ -26,18 +26,18 @@ def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
     return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
 
 
-def test_phases_are_averages_over_ranks_and_the_faster_half_of_the_steps() -> None:
-    """Steps of both ranks together: 7 + 5, 50 + 50, 9 + 7, 40 + 40. The first and the third are the faster half.
+def test_phases_are_averages_over_ranks_and_usual_steps() -> None:
+    """Steps of both ranks together: 7 + 5, 50 + 50, 9 + 7, 5 + 9. All but the second are the faster three quarters.
 
-    Forward: (1 + 3 + 3 + 3) / 4 = 2.5; backward: (6 + 6 + 2 + 4) / 4 = 4.5. Their sum is the mean step, 28 / 4.
+    Forward: (1 + 3 + 5 + 3 + 3 + 9) / 6 = 4; backward: (6 + 6 + 2 + 4) / 6 = 3. Their sum is the mean step, 42 / 6.
     """
-    one = phases(forward=(1, 50, 3, 40), backward=(6, 0, 6, 0))
-    other = phases(forward=(3, 50, 3, 40), backward=(2, 0, 4, 0))
+    one = phases(forward=(1, 50, 3, 5), backward=(6, 0, 6, 0))
+    other = phases(forward=(3, 50, 3, 9), backward=(2, 0, 4, 0))
     found = {phase: phase_seconds(phase)(measurement([one, other], [one, one])) for phase in PHASES}
     assert found == {
         "data_wait": (0, 0),
-        "forward": (2.5, 2),
-        "backward": (4.5, 6),
+        "forward": (4, 3),
+        "backward": (3, 4),
         "gradient_sync": (0, 0),
         "optimizer": (0, 0),
         "other": (0, 0),
@@ -45,7 +45,7 @@ def test_phases_are_averages_over_ranks_and_the_faster_half_of_the_steps() -> No
     assert sum(parts[0] for parts in found.values() if parts is not None) == 7
 
 
-def test_of_an_odd_number_the_middle_step_counts() -> None:
+def test_of_three_steps_two_are_usual_and_of_one_step_that_one() -> None:
     """Of 1, 2 and 9: 1 and 2."""
     assert phase_seconds("other")(measurement([phases(other=(9, 1, 2))])) == (1.5,)
     assert phase_seconds("other")(measurement([phases(other=(9,))])) == (9,)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddpperf.metrics import METRICS, Metric, series_of
+from pytest_ddpperf.metrics import BESIDE, METRICS, Metric, series_of
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series
 
 
@@ -17,8 +17,9 @@ def rank(
     loss: float | None = None,
     samples: float | None = None,
     tokens: float | None = None,
+    cpu: float | None = None,
 ) -> RankLaunch:
-    return RankLaunch(number, tuple(times), memory or {}, loss, samples, tokens)
+    return RankLaunch(number, tuple(times), memory or {}, loss, samples, tokens, cpu_time=cpu)
 
 
 def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
@@ -33,10 +34,10 @@ def named(series: Sequence[Series]) -> dict[str, Series]:
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
-    """Slowest: 3, 4, 5, 6, 7; their lower quartile is 4. Ranks alone have 3 and 3."""
+    """Slowest: 3, 4, 5, 6, 7; the mean of the fastest four is 4.5. Ranks alone have 3.5 and 3.25."""
     both = [rank(0, [3, 2, 5, 4, 7]), rank(1, [1, 4, 3, 6, 5])]
 
-    assert named(series_of(measurement(both)))["step_time"].samples == (4,)
+    assert named(series_of(measurement(both)))["step_time"].samples == (4.5,)
 
 
 def test_rates_count_the_whole_group() -> None:
@@ -66,6 +67,14 @@ def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
 
     assert skew.samples == pytest.approx((0.25,))
     assert not skew.gated
+
+
+def test_the_busiest_rank_tells_how_long_a_step_has_a_core() -> None:
+    """Where every rank tells it; it is gated beside another revision alone."""
+    known, unknown = [rank(0, [1.0], cpu=0.5), rank(1, [1.0], cpu=0.75)], [rank(0, [1.0], cpu=0.5), rank(1, [1.0])]
+    series = named(series_of(measurement(known, known[:1])))["cpu_time"]
+    assert (series.samples, series.gated, "cpu_time" in BESIDE) == ((0.75, 0.5), False, True)
+    assert "cpu_time" not in named(series_of(measurement(known, unknown)))
 
 
 def test_a_single_rank_has_no_straggler() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.stats.summaries import quantile, step_summary, typical
+from pytest_ddpperf.stats.summaries import quantile, step_summary, typical, usual_steps
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,21 @@ def test_a_quantile_of_nothing_or_beyond_the_ends_is_refused(values: list[float]
 
 
 def test_the_typical_step_does_not_see_disturbed_steps() -> None:
-    calm = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 10.7, 10.8]
-    disturbed = [*calm[:5], 15.0, 20.0, 40.0, 90.0]
+    """Of eight steps the six fastest count, whose mean is 10.25."""
+    calm = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 10.7]
 
-    assert typical(calm) == typical(disturbed) == 10.2
+    assert typical(calm) == typical([40.0, *calm[:6], 90.0]) == pytest.approx(10.25)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1, [0]), (2, [1]), (3, [2, 1]), (5, [4, 3, 2, 1]), (6, [5, 4, 3, 2])])
+def test_three_quarters_of_the_steps_are_usual(steps: int, expected: list[int]) -> None:
+    """Rounded, a half down: of the two steps only one, of six 4.5. Each step is faster than the one before it."""
+    assert usual_steps([float(-number) for number in range(steps)]) == expected
+
+
+def test_no_steps_have_no_typical_one() -> None:
+    with pytest.raises(ValueError, match="at least one step"):
+        typical([])
 
 
 def test_the_summary_of_steps_holds_quantiles_and_mean() -> None:

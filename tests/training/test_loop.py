@@ -36,6 +36,8 @@ def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     assert len(report.step_times) == 3
     assert all(0 < seconds < 1 for seconds in report.step_times)
     assert report.loss == 5.0  # 2 warm-up steps, then the third timed one
+    assert report.cpu_time is not None
+    assert 0 < report.cpu_time < 1
     assert report.memory.keys() == ({"peak_resident"} if read_resident() else set())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count, pairwise
 
 import pytest
@@ -51,7 +52,7 @@ def test_steps_that_take_turns_are_timed_in_a_few_blocks(steps: int, period: int
     assert alternating(steps, period) == Layout(sizes, period)
 
 
-def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed() -> None:
+def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still but for the steps, of which the n-th takes n seconds: 0 leads in to 1, 2, and 3 to 4."""
     events: list[str] = []
     steps, now = count(), [0.0]
@@ -63,6 +64,9 @@ def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed() -> 
         return number
 
     clock = Clock(lambda: None, lambda: now[0], lambda marks: tuple(b - a for a, b in pairwise(marks)))
+    at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
+    monkeypatch.setattr(time, "process_time", lambda: next(at_work))
     timed = timed_blocks(run, Layout((2, 1), untimed=1), clock, lambda: events.append("begin"))
     assert (timed.seconds, timed.numbers, timed.loss) == ((1.0, 2.0, 4.0), (1, 2, 4), 4)
+    assert timed.cpu == (0.5 + 0.25) / 3
     assert events == ["begin", "0", "1", "2", "begin", "3", "4"]

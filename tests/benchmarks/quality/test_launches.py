@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ CAMPAIGN = campaign(2)
 
 
 def test_a_campaign_is_read_as_it_was_written(tmp_path: Path) -> None:
-    write(CAMPAIGN, tmp_path / "file.gz")
+    first, *others = CAMPAIGN.launches
+    write(replace(CAMPAIGN, launches=(replace(first, cpu=(0.05, None)), *others)), tmp_path / "file.gz")
     again = read(tmp_path / "file.gz")
+    assert again.launches[0].cpu[0] == pytest.approx(0.05)
+    assert again.launches[0].cpu[1] is None
     assert (again.began, again.environments, again.calibrations) == (
         CAMPAIGN.began,
         CAMPAIGN.environments,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
+from benchmarks.quality.launches import Recorded
 from benchmarks.quality.replay import (
     NAME,
     against_baseline,
@@ -54,6 +55,19 @@ def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
     assert outcome.verdict is Verdict.UNCHANGED
     assert outcome.launches == 7
     assert outcome.seconds == pytest.approx(0.7 + 6 * 1.2, rel=0.02)
+
+
+def test_more_work_is_found_side_by_side_though_steps_scatter() -> None:
+    """Launches by 15 %, what they have a core for by 1 %."""
+    draw = drawing()
+
+    def with_work(one: Recorded, seconds: float) -> Recorded:
+        return replace(one, cpu=(seconds * draw.lognormvariate(0, 0.01),) * 2)
+
+    pairs = partners(campaign(60, launch_spread=0.15).launches, CELL, "+10%")
+    known = [(with_work(base, 0.09), with_work(new, 0.10)) for base, new in pairs]
+    verdicts = [against_partner(side_by_side(p, 30, drawing()), ENVIRONMENT, SETTINGS).verdict for p in (pairs, known)]
+    assert verdicts == [Verdict.INCONCLUSIVE, Verdict.REGRESSED]
 
 
 def test_a_tenth_slower_is_found_and_confirmed() -> None:
