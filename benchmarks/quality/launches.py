@@ -16,7 +16,7 @@ from benchmarks.quality.conditions import Calibration
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.records import Environment
 
-SCHEMA = "pytest-ddpperf/launches/2"
+SCHEMA = "pytest-ddpperf/launches/1"
 WARMUP = 5
 
 
@@ -187,6 +187,7 @@ def _recorded(data: Mapping[str, Any]) -> Recorded:
         typical=tuple(1e-7 * ticks for ticks in data["typical"]),
         resident=tuple(data["resident"]),
         loss=tuple(data["loss"]),
-        cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data["cpu"]),
+        # Of launches before CPU time was measured it is not known.
+        cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data.get("cpu", [None] * len(data["loss"]))),
         pair=data.get("pair"),
     )

@@ -103,7 +103,7 @@ def scatter_table(scatter: Mapping[str, Scatter]) -> Table:
             )
             for name, one in scatter.items()
         ),
-        title="how far two launches of the same differ, by what their steps are reduced to",
+        title="how far two launches of the same differ, by what they are reduced to",
         right=0,
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.quality.candidates import CANDIDATES, SHOWN, TYPICAL, scatters
+from benchmarks.quality.candidates import CANDIDATES, CPU_TIME, SHOWN, TYPICAL, scatters
 from benchmarks.quality.launches import Cell
 from tests.benchmarks.quality.synthetic import campaign
 
@@ -18,6 +20,14 @@ def test_the_scatter_is_that_of_launches_alone_and_of_what_two_in_turns_differ_b
         assert found[name].turns.sd == pytest.approx(0.02 * 2**0.5, rel=0.1)
         assert found[name].alone.sd > 0.1
         assert found[name].shown == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_busiest_rank_s_cpu_time_scatters_too_where_all_tell_it() -> None:
+    """The ranks' CPU times: 0.02, and in every other round 0.01 and 0.022: 5 % above and below their middle."""
+    launches = [replace(one, cpu=(0.02, 0.01) if one.round % 2 else (0.01, 0.022)) for one in campaign(20).launches]
+    found = scatters(launches, launches[0].cell)[CPU_TIME]
+    assert found.alone.sd == pytest.approx(0.05, rel=0.1)
+    assert (found.turns.sd, found.shown) == (0.0, 0.0)
 
 
 def test_what_was_not_gathered_is_not_shown() -> None:

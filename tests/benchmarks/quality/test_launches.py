@@ -36,6 +36,13 @@ def test_a_campaign_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file.gz"]
 
 
+def test_of_older_files_the_cpu_time_is_not_known(tmp_path: Path) -> None:
+    file = tmp_path / "file.gz"
+    write(CAMPAIGN, file)
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()).replace(b'"cpu":[null,null]', b'"more":1')))
+    assert read(file).launches[0].cpu == (None, None)
+
+
 def test_launches_are_added_and_a_cut_costs_the_last_one_at_most(tmp_path: Path) -> None:
     file = tmp_path / "file.gz"
     write(CAMPAIGN, file)
