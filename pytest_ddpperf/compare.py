@@ -194,6 +194,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         and obstacle is None
         and suspicious(change, better=series.better, tolerance=tolerance),
         df=math.inf if change is None else change.df,
+        base_samples=base.samples,
     )
 
 

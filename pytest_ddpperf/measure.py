@@ -26,6 +26,7 @@ FEWEST_STEPS, MOST_STEPS = 5, 1000
 CUSTOM = "custom"  # the strategy of a step that brings its own
 FEWEST_LAUNCHES = 2  # below that there is no interval
 DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
+CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
 FEW_STEPS = 20  # a launch with fewer has long steps, of which a diagnosis takes as many: then the fewest launches
 
 
@@ -212,7 +213,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             return measurements
         if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
             looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(len(launches[0]), 'launch')}"
-            findings.append(f"{looked}; judged by fresh ones alone")
+            findings.append(f"{looked}; {CONFIRMED}")
             launches, rounds, confirming = [[] for _ in variants], [], True
         wanted = len(launches[0]) + verdict.launches
 
@@ -238,10 +239,11 @@ def together(
 
 
 def _shortage(made: int, budget: Budget) -> list[str]:
-    """A remark where the time was up before the launches that a first look takes."""
+    """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
     if made >= budget.launches:
         return []
-    return [f"time for {made} of {format_count(budget.launches, 'launch')} only: raise --ddpperf-max-time"]
+    wanted = format_count(budget.launches, "launch")
+    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]
 
 
 def _pilot(

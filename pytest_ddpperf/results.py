@@ -191,6 +191,8 @@ class Comparison:
         difference: what changed in a count, where the note tells why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to tell.
         df: degrees of freedom of the change's interval.
+        base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
+            another revision, of the same rounds in the same order.
     """
 
     series: Series
@@ -205,6 +207,7 @@ class Comparison:
     difference: str = ""
     suspicious: bool = False
     df: float = math.inf
+    base_samples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, 
     assert result[metric].change == pytest.approx(slower - 1)
     assert result[metric].suspicious is (expected is Verdict.REGRESSED)
     assert result[metric].baseline == pytest.approx(1.0, abs=1e-3)
+    assert result[metric].base_samples == STEADY
 
 
 def test_the_result_carries_where_the_baseline_came_from() -> None:

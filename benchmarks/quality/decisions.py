@@ -23,10 +23,12 @@ SCHEMA = "pytest-ddpperf/decision/1"
 EFFECTS = (UNCHANGED, "+3%", "+5%", "+10%", "1 step in 10")
 MORE = 4  # times as many comparisons of what is unchanged: false alarms are rare
 SCATTERS = (0.01, 0.02, 0.03, 0.05)
+IN_TURNS, CPU_IN_TURNS = 0.07, 0.045  # what two gloo ranks on two shared cores scatter by when they take turns
 MACHINES = (
     *(Machine(scatter) for scatter in SCATTERS),
     *(Machine(scatter, disturbed=0.15) for scatter in SCATTERS),
     Machine(0.02, of_rounds=0.10),
+    *(Machine(IN_TURNS, disturbed=disturbed, of_cpu=CPU_IN_TURNS) for disturbed in (0.0, 0.15)),
 )
 SETTINGS = Settings()
 LAUNCHES = int(1.1 * SETTINGS.max_time / LAUNCH)  # more than there is time for, even if they happen to be short
@@ -54,13 +56,13 @@ class Task:
 def tasks(comparisons: int, seed: int) -> list[Task]:
     """All that there is to do, machine by machine.
 
-    What rounds have in common cancels out side by side, and is left out where there is no partner.
+    What rounds have in common cancels out side by side, and CPU time is for partners only.
     """
     return [
         Task(machine, condition, paired, comparisons * (MORE if condition == UNCHANGED else 1), seed)
         for machine in MACHINES
         for condition in EFFECTS
-        for paired in ((True,) if machine.of_rounds else (False, True))
+        for paired in ((True,) if machine.of_rounds or machine.of_cpu is not None else (False, True))
     ]
 
 

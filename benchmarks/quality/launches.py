@@ -132,7 +132,7 @@ def read(file: Path) -> Campaign:
         return Campaign(
             began=header["began"],
             environments={one["world_size"]: Environment(**one) for one in header["environments"]},
-            calibrations={_cell(one): _calibration(one) for one in header["calibrations"]},
+            calibrations={_cell(one): calibration_from(one) for one in header["calibrations"]},
             launches=tuple(_recorded(json.loads(line)) for line in lines),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -171,7 +171,8 @@ def _cell(data: Mapping[str, Any]) -> Cell:
     return Cell(data["length"], data["ranks"])
 
 
-def _calibration(data: Mapping[str, Any]) -> Calibration:
+def calibration_from(data: Mapping[str, Any]) -> Calibration:
+    """A calibration as it was written, other fields apart."""
     reduces = {int(elements): seconds for elements, seconds in data["reduces"].items()}
     return Calibration(data["step"], data["product"], reduces)
 

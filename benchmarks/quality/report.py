@@ -122,7 +122,7 @@ def goal_lines(tallies: Mapping[str, Mapping[str, Tally]]) -> list[str]:
     for goal in GOALS:
         tally = tallies.get(goal.rule, {}).get(goal.condition)
         if tally is not None:
-            lines.append(f"goal, {goal.text}: {_rate(tally.alarms)}, {_reached(tally.alarms, goal)}")
+            lines.append(f"goal, {goal.text}: {rate_text(tally.alarms)}, {_reached(tally.alarms, goal)}")
     same, one_of_suite = (tallies.get(rule, {}).get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
     if one_of_suite is not None:
         ends = one_of_suite.alarms.interval
@@ -217,17 +217,18 @@ def _effect_row(label: str, found: CellFindings, cell: Callable[[Effect], str]) 
     return (label, *(cell(found.effects[name]) if name in found.effects else NOTHING for name in CONDITIONS))
 
 
-def _rate(rate: Rate) -> str:
+def rate_text(rate: Rate) -> str:
+    """In per cent, with its 95 % interval."""
     ends, form = rate.interval, ".0f" if rate.effective < TELLING else ".1f"
     return f"{100 * rate.value:.1f} % [{format(100 * ends.low, form)} .. {format(100 * ends.high, form)}]"
 
 
 def _inconclusive(tally: Tally) -> str:
-    return NOTHING if tally.inconclusive is None else _rate(tally.inconclusive)
+    return NOTHING if tally.inconclusive is None else rate_text(tally.inconclusive)
 
 
 def _improved(tally: Tally) -> str:
-    return NOTHING if tally.improved is None or not tally.improved.found else _rate(tally.improved)
+    return NOTHING if tally.improved is None or not tally.improved.found else rate_text(tally.improved)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -259,7 +260,7 @@ def _reached(rate: Rate, goal: Goal) -> str:
 
 
 COLUMNS: Mapping[str, Callable[[Tally], str]] = {
-    "alarms": lambda tally: _rate(tally.alarms),
+    "alarms": lambda tally: rate_text(tally.alarms),
     "inconclusive": _inconclusive,
     "improved": _improved,
     "independent": lambda tally: str(tally.alarms.effective),

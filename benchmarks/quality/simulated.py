@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ class Machine:
         of_rounds: standard deviation that both launches of a round have in common, side by side.
         of_runs: standard deviation of a run's level, where the sides are separate runs.
         of_steps: standard deviation of a step in its launch.
+        of_cpu: standard deviation of the CPU time that a launch's steps take, whatever their own length comes to; None
+            where nobody knows it, as on GPUs.
     """
 
     scatter: float
@@ -46,12 +49,14 @@ class Machine:
     of_rounds: float = 0.0
     of_runs: float = RUN_DEVIATION
     of_steps: float = STEP_NOISE
+    of_cpu: float | None = None
 
     def __str__(self) -> str:
         """In words, as the title of a table."""
         disturbed = f", {self.disturbed:.0%} of them made slower" if self.disturbed else ""
         rounds = f", rounds by {self.of_rounds:.0%} in common" if self.of_rounds else ""
-        return f"launches scatter by {self.scatter:.0%}{disturbed}{rounds}"
+        cpu = f", their CPU times by {self.of_cpu:.1%}" if self.of_cpu is not None else ""
+        return f"launches scatter by {self.scatter:.0%}{disturbed}{rounds}{cpu}"
 
 
 def separate_runs(machine: Machine, condition: Condition, launches: int, draw: np.random.Generator) -> Sides:
@@ -76,9 +81,14 @@ def run_of_rounds(machine: Machine, condition: Condition, rounds: int, draw: np.
 def made_up(condition: Condition, levels: Array, machine: Machine, draw: np.random.Generator) -> tuple[Recorded, ...]:
     """A launch for each level: its steps take that times ``STEP``, what the condition adds, and noise."""
     noise = draw.lognormal(0, machine.of_steps, (len(levels), STEPS))
-    steps = STEP * levels[:, None] * noise * lengthened(condition, STEPS)
+    work = lengthened(condition, STEPS)
+    steps = STEP * levels[:, None] * noise * work
     rows: list[list[float]] = steps.tolist()
-    return tuple(recorded(i, condition.name, tuple(row)) for i, row in zip(count(), rows))
+    launches = tuple(recorded(i, condition.name, tuple(row)) for i, row in zip(count(), rows))
+    if machine.of_cpu is None:
+        return launches
+    used = STEP * statistics.fmean(work) * draw.lognormal(0, machine.of_cpu, len(levels))
+    return tuple(replace(one, cpu=(cpu,) * len(one.cpu)) for one, cpu in zip(launches, used.tolist(), strict=True))
 
 
 def lengthened(condition: Condition, steps: int) -> list[float]:

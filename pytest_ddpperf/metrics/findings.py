@@ -43,7 +43,7 @@ def thin_baseline(measurement: Measurement) -> str | None:
         return None
     return (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: what is "
-        "compared with it will often be inconclusive; raise --ddpperf-max-time and save again"
+        "compared with it will often be inconclusive; raise max_time and save again"
     )
 
 

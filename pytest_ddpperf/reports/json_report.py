@@ -259,6 +259,7 @@ def _metric_data(comparison: Comparison) -> dict[str, Any]:
         "interval": _interval(series.interval),
         "samples": [_number(sample) for sample in series.samples],
         "baseline": _number(comparison.baseline),
+        "baseline_samples": [_number(sample) for sample in comparison.base_samples],
         "change": _number(comparison.change),
         "change_interval": _interval(comparison.change_interval),
         "tolerance": _number(comparison.tolerance),

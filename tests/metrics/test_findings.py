@@ -101,7 +101,7 @@ def test_steps_that_updated_nothing_are_counted() -> None:
 def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:
     assert thin_baseline(measurement(SETTLED, SETTLED)) == (
         "the stored baseline rests on 2 launches only, too few to know its scatter: what is compared with it will "
-        "often be inconclusive; raise --ddpperf-max-time and save again"
+        "often be inconclusive; raise max_time and save again"
     )
     assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED)) is None
     assert thin_baseline(replace(measurement(SETTLED), launches=())) is None

@@ -64,6 +64,7 @@ REGRESSED = comparison(
     change=0.132,
     change_interval=Interval(0.119, 0.146, 0.95),
     mde=0.021,
+    base_samples=(0.0416, 0.042),
 )
 
 

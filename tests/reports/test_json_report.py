@@ -216,6 +216,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "interval": {"low": 0.0468, "high": 0.0478, "confidence": 0.95},
         "samples": [0.0473],
         "baseline": 0.0418,
+        "baseline_samples": [0.0416, 0.042],
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
         "tolerance": 0.03,

@@ -81,6 +81,16 @@ def test_launches_and_steps_scatter_by_what_was_asked_for() -> None:
     assert statistics.stdev(map(math.log, steps)) == pytest.approx(0.05, rel=0.2)
 
 
+def test_the_cpu_time_of_a_launch_is_its_work_with_a_noise_of_its_own() -> None:
+    steady = run_of_rounds(Machine(0.1, of_cpu=0.0), SLOWER, 3, drawing())
+    assert {one.cpu for one in steady.base} == {(STEP, STEP)}
+    assert [one.cpu[0] for one in steady.new] == pytest.approx([1.05 * STEP] * 3)
+    noisy = run_of_rounds(Machine(0.0, of_cpu=0.04), CONDITIONS[UNCHANGED], 2000, drawing()).base
+    logs = [math.log(one.cpu[0]) for one in noisy if one.cpu[0] is not None]
+    assert statistics.stdev(logs) == pytest.approx(0.04, rel=0.05)
+    assert {one.cpu for one in run_of_rounds(SILENT, SLOWER, 3, drawing()).new} == {(None, None)}
+
+
 def test_the_same_seed_makes_the_same_launches() -> None:
     machine = Machine(0.02, disturbed=0.15, of_rounds=0.05)
     for sides in (separate_runs, run_of_rounds):
@@ -92,3 +102,4 @@ def test_a_machine_says_how_noisy_it_is() -> None:
     assert str(Machine(0.02)) == "launches scatter by 2%"
     assert str(Machine(0.02, disturbed=0.15)) == "launches scatter by 2%, 15% of them made slower"
     assert str(Machine(0.02, of_rounds=0.1)) == "launches scatter by 2%, rounds by 10% in common"
+    assert str(Machine(0.02, of_cpu=0.015)) == "launches scatter by 2%, their CPU times by 1.5%"

@@ -1,0 +1,105 @@
+"""Real runs survive their file, and are never counted with those of other rules; they take turns by weight."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from benchmarks.quality.conditions import Calibration
+from benchmarks.quality.launches import BrokenFile
+from benchmarks.quality.project import CHANGES, make_project
+from benchmarks.quality.runs import (
+    KEPT,
+    SUITE,
+    Run,
+    RunError,
+    Runs,
+    code_version,
+    in_turn,
+    read,
+    require_same,
+    run_change,
+    write,
+)
+from benchmarks.quality.runs_report import report, rounds_of
+from pytest_ddpperf.errors import SettingError
+
+CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4})
+RUN = Run("+5%", "12ms", "2026-01-12T10:00:00+00:00", 41.5, ({"verdict": "regressed"},))
+RUNS = Runs("cpu-2c", "3f2a1c0", {"12ms": CALIBRATION}, (RUN, replace(RUN, change=SUITE, length="")))
+
+
+def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    write(RUNS, tmp_path / "runs.gz")
+    assert read(tmp_path / "runs.gz") == RUNS
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.gz"]
+
+
+HEADER = b'{"schema": "pytest-ddpperf/real-runs/1"}'
+OTHERS = [b"no gzip", b"", gzip.compress(b"{}" * 99)[:-12]]
+
+
+@pytest.mark.parametrize("content", [*OTHERS, *map(gzip.compress, (b"[1]", b'{"schema": "other/1"}', b"{", HEADER))])
+def test_another_file_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "runs.gz"
+    file.write_bytes(content)
+    with pytest.raises(BrokenFile, match=r"runs\.gz: not a file of real runs"):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (replace(RUNS, environment="cpu-8c"), "another machine (cpu-8c, here cpu-2c): give another file"),
+        (replace(RUNS, code="0000000"), "another version of pytest_ddpperf (0000000, here 3f2a1c0): give another file"),
+    ],
+)
+def test_runs_by_other_rules_or_of_another_machine_are_kept_apart(there: Runs, words: str) -> None:
+    require_same(Path("runs.gz"), RUNS, RUNS)
+    with pytest.raises(SettingError, match=re.escape(f"--data runs.gz is of {words}")):
+        require_same(Path("runs.gz"), there, RUNS)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert re.fullmatch(r"[0-9a-f]{7,}(\+changes)?", code_version())
+
+
+def test_a_round_has_every_change_as_often_as_its_weight_says() -> None:
+    weights = Counter({name: change.weight for name, change in CHANGES.items()})
+    draw = in_turn(list(CHANGES), "0")
+    first, second = (list(islice(draw, sum(weights.values()))) for _ in range(2))
+    assert Counter(first) == Counter(second) == weights
+    assert first != second
+    assert list(islice(in_turn([SUITE], "0"), 2)) == [SUITE, SUITE]
+
+
+@pytest.mark.slow
+def test_a_real_run_finds_what_is_counted_and_keeps_both_sides_of_each_round(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_project(project, "4ms", CALIBRATION)
+    few = ("--ddpperf-max-time=4", "--ddpperf-launches=2")
+    run = run_change(project, CHANGES["all-reduce"], "4ms", few)
+    (result,) = run.results
+    assert result["verdict"] == "regressed"
+    assert result["metrics"]["collective_calls"]["verdict"] == "regressed"
+    assert set(result) == set(KEPT)
+    assert len(rounds_of(result, "step_time")) == result["launches"]
+    text = report(replace(RUNS, runs=(run,)))
+    assert re.search(r"^all-reduce +1 +1 +0 +0 +0 .* collective_calls 1", text, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_run_without_a_verdict_is_no_run(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_project(project, "4ms", CALIBRATION)
+    with pytest.raises(RunError, match=r"(?s)all-reduce: pytest ended with status 4.*--no-such-option"):
+        run_change(project, CHANGES["all-reduce"], "4ms", ("--no-such-option",))
+    (project / "perf" / "test_training.py").write_text("def test_step(ddpperf): ddpperf.check(lambda ctx: 1)\n")
+    with pytest.raises(RunError, match="unchanged: neither worse nor better nor the same"):
+        run_change(project, CHANGES["unchanged"], "4ms")

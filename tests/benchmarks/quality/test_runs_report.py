@@ -1,0 +1,104 @@
+"""What real runs come to, in tables: counted by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.quality.project import UNCHANGED
+from benchmarks.quality.runs import SUITE, Run, Runs
+from benchmarks.quality.runs_report import changes_table, noise_table, red_lines, report, rounds_of, suite_table
+from pytest_ddpperf.measure import CONFIRMED
+
+
+def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
+    filled = {"gated": True, "scale": "ratio", "mde": 0.08, "change": 0.01, "change_interval": None, "note": ""}
+    return {**filled, "verdict": verdict, "samples": [*samples], "baseline_samples": [*base], **fields}
+
+
+def run(change: str, verdict: str, *, seconds: float = 40.0, finding: str = "", **metrics: Any) -> Run:
+    result = {
+        "test": "perf/test_training.py::test_step",
+        "verdict": verdict,
+        "metrics": metrics or ({} if verdict == "broken" else {"step_time": metric(verdict)}),
+        "launches": 9,
+        "seconds": seconds,
+        "findings": [finding] if finding else [],
+    }
+    length = "" if change == SUITE else "12ms"
+    return Run(change, length, "2026-01-12T10:00:00+00:00", seconds + 5, (result,))
+
+
+RED = run(
+    UNCHANGED,
+    "regressed",
+    seconds=60.0,
+    finding=f"step_time looked worse in 7 launches; {CONFIRMED}",
+    step_time=metric("regressed", change=0.055, change_interval={"low": 0.022, "high": 0.089, "confidence": 0.95}),
+)
+
+
+def test_verdicts_are_counted_by_change() -> None:
+    """Medians: of 20, 40 and 60 s of measuring, and 5 s more for all of pytest; of changes of 1, 1 and 5.5 %."""
+    runs = [run(UNCHANGED, "unchanged", seconds=20.0), run(UNCHANGED, "inconclusive"), RED]
+    (unchanged,) = changes_table(runs, "12ms").rows
+    # runs, regressed, inconclusive, unchanged, improved, suspected, found
+    assert unchanged[:8] == (UNCHANGED, "3", "1", "1", "1", "0", "1", "-")
+    assert unchanged[8:] == ("+1.0%", "8.0%", "40", "45", "")
+
+
+def test_how_often_a_change_is_found_and_by_what() -> None:
+    calls = metric("regressed", scale="exact")
+    found = run("all-reduce", "regressed", step_time=metric("inconclusive"), collective_calls=calls)
+    (row,) = changes_table([found, run("all-reduce", "inconclusive")], "12ms").rows
+    assert row[:8] == ("all-reduce", "2", "1", "1", "0", "0", "0", "50.0 % [1 .. 99]")
+    assert row[-1] == "collective_calls 1"
+
+
+def test_each_false_alarm_is_shown() -> None:
+    grown = metric("regressed", scale="difference", baseline=0.0, value=7e4, note="leaks")
+    (text,) = red_lines([run(UNCHANGED, "unchanged"), RED, run(UNCHANGED, "regressed", memory_growth=grown)])
+    assert text.splitlines() == [
+        "unchanged code was red in 66.7 % [9 .. 99] of its benchmarks",
+        "  2026-01-12T10:00:00+00:00 perf/test_training.py::test_step: step_time +5.5% [+2.2% .. +8.9%]",
+        "  2026-01-12T10:00:00+00:00 perf/test_training.py::test_step: memory_growth leaks (0 -> 70000)",
+    ]
+    assert red_lines([]) == []
+
+
+def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
+    one = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
+    twice = replace(one, results=(*one.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0)
+    (row,) = suite_table([twice, run(SUITE, "inconclusive", seconds=395.0)]).rows
+    assert row == ("2", "1.5", "1", "1", "0", "0", "1", "50.0 % [1 .. 99]", "400")
+    assert "rank 1 hangs" in red_lines([twice])[0]
+
+
+def test_the_noise_of_rounds_is_that_of_their_differences() -> None:
+    """Differences of +0.1 and -0.1 in turn: each neighbour is the opposite; 1 / sqrt(3) for three pairs of them."""
+    alternating = [math.exp(sign * 0.1) for sign in (1, -1, 1, -1)]
+    noisy = run(UNCHANGED, "inconclusive", step_time=metric("inconclusive", alternating, [1.0] * 4))
+    assert rounds_of(noisy.results[0], "step_time") == pytest.approx([0.1, -0.1, 0.1, -0.1])
+    table = noise_table([noisy, RED])
+    assert table is not None
+    assert table.rows == (("step_time", "4", "10.0%", "0.0 % [0 .. 60]", "-1.00 +- 0.58"),)
+    assert noise_table([RED]) is None
+
+
+def test_rounds_that_have_lost_a_side_tell_nothing() -> None:
+    lame = run(UNCHANGED, "inconclusive", step_time=metric("inconclusive", [1.0, 1.0], [1.0]))
+    assert rounds_of(lame.results[0], "step_time") == rounds_of(lame.results[0], "cpu_time") == []
+
+
+def test_a_report_has_all_of_it() -> None:
+    runs = (run(UNCHANGED, "unchanged"), RED, run("+5%", "regressed"), run(SUITE, "inconclusive"))
+    text = report(Runs("cpu-2c", "3f2a1c0", {}, runs))
+    assert text.startswith("4 runs since 2026-01-12T10:00:00+00:00 on cpu-2c, plugin's tree 3f2a1c0\n")
+    assert "a step of 12ms against another commit" in text
+    assert "perf_tests against its own commit" in text
+    assert "unchanged code was red in 50.0 % [1 .. 99] of its benchmarks" in text
+    assert "unchanged code was red in 0.0 % [0 .. 98] of its benchmarks" in text
