@@ -15,7 +15,7 @@ from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.verdict import decide, mde, needed, suspicious
+from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde, needed
 from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
@@ -180,19 +180,19 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         note = _note(verdict, change, series, Rules(tolerance, rules.alpha), beside=found.counterpart is not None)
+    judged = change if obstacle is None else None
     return Comparison(
         series=series,
         baseline=base.value,
         change=None if change is None else change.estimate,
         change_interval=None if change is None else change.interval,
         tolerance=tolerance,
-        mde=None if change is None or obstacle is not None else _mde(change, rules, tolerance),
+        mde=None if judged is None else _mde(judged, rules, tolerance),
         verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
         gated=series.gated,
         note=note if obstacle is None else obstacle,
-        suspicious=change is not None
-        and obstacle is None
-        and suspicious(change, better=series.better, tolerance=tolerance),
+        suspicious=judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance),
+        promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
     )

@@ -12,7 +12,7 @@ from pytest_ddpperf.measure import Budget, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records import Measurement, Mode
-from pytest_ddpperf.results import Found, Result
+from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
 from pytest_ddpperf.verdict import Verdict
@@ -83,7 +83,7 @@ class Judge:
         suspects = {c.series.metric: None for c in statistical if c.suspicious and not self._settings.accepting}
         action = next_action(
             self._state,
-            [self._telling(c.verdict) for c in statistical],
+            [self._telling(c) for c in statistical],
             suspects=bool(suspects),
             last=last,
         )
@@ -102,13 +102,16 @@ class Judge:
     def _side_by_side(self) -> bool:
         return callable(self._found)
 
-    def _telling(self, verdict: Verdict) -> Verdict:
-        """The verdict as it counts for going on: what is accepted as the new baseline is measured for all of its time.
+    def _telling(self, comparison: Comparison) -> Verdict:
+        """The verdict as it counts for going on.
 
-        A baseline's own error stays in every comparison with it, so it is worth the launches; and what it replaces
-        need not be confirmed to be slower.
+        What is accepted as the new baseline is measured for all of its time: a baseline's own error stays in every
+        comparison with it, so it is worth the launches; and what it replaces need not be confirmed to be slower.
+        Beside another revision the question is what the change did: what is shown to be no worse, and looks better, is
+        measured on until it is known to be.
         """
-        return Verdict.INCONCLUSIVE if self._settings.accepting else verdict
+        better = self._side_by_side and comparison.promising and comparison.verdict is Verdict.UNCHANGED
+        return Verdict.INCONCLUSIVE if self._settings.accepting or better else comparison.verdict
 
 
 def _judged(measured: Measurement) -> list[str]:

@@ -190,6 +190,7 @@ class Comparison:
         note: why the verdict is what it is, where that is not plain from the numbers.
         difference: what changed in a count, where the note tells why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to tell.
+        promising: whether it looks as much better, so that beside another revision more launches have to tell.
         df: degrees of freedom of the change's interval.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
@@ -206,6 +207,7 @@ class Comparison:
     note: str = ""
     difference: str = ""
     suspicious: bool = False
+    promising: bool = False
     df: float = math.inf
     base_samples: tuple[float, ...] = ()
 

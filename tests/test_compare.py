@@ -52,6 +52,7 @@ def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, 
     assert result[metric].verdict is expected
     assert result[metric].change == pytest.approx(slower - 1)
     assert result[metric].suspicious is (expected is Verdict.REGRESSED)
+    assert result[metric].promising is (expected is Verdict.IMPROVED)
     assert result[metric].baseline == pytest.approx(1.0, abs=1e-3)
     assert result[metric].base_samples == STEADY
 

@@ -14,13 +14,16 @@ from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
 from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE, Tally, tally
 from benchmarks.quality.replay import Outcome, against_partner, beside, stored
 from benchmarks.quality.report import COLUMNS, goal_lines, rule_rows, tally_data
+from benchmarks.quality.resampling import Sides
 from benchmarks.quality.simulated import ENVIRONMENT, LAUNCH, Machine, run_of_rounds, separate_runs
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.settings import Settings
 
 SCHEMA = "pytest-ddpperf/decision/1"
-EFFECTS = (UNCHANGED, "+3%", "+5%", "+10%", "1 step in 10")
+SLOWER = ("+3%", "+5%", "+10%", "1 step in 10")
+UNDONE = {"+5% undone": "+5%", "+10% undone": "+10%"}  # side by side: what would be found the other way round
+EFFECTS = (UNCHANGED, *SLOWER, *UNDONE)
 MORE = 4  # times as many comparisons of what is unchanged: false alarms are rare
 SCATTERS = (0.01, 0.02, 0.03, 0.05)
 IN_TURNS, CPU_IN_TURNS = 0.07, 0.045  # what two gloo ranks on two shared cores scatter by when they take turns
@@ -62,7 +65,8 @@ def tasks(comparisons: int, seed: int) -> list[Task]:
         Task(machine, condition, paired, comparisons * (MORE if condition == UNCHANGED else 1), seed)
         for machine in MACHINES
         for condition in EFFECTS
-        for paired in ((True,) if machine.of_rounds or machine.of_cpu is not None else (False, True))
+        for paired in (False, True)
+        if paired or not (machine.of_rounds or machine.of_cpu is not None or condition in UNDONE)
     ]
 
 
@@ -78,7 +82,9 @@ def tallied(task: Task) -> dict[str, Tally]:
 
 
 def _side_by_side(task: Task, draw: Any) -> dict[str, Outcome]:
-    sides = run_of_rounds(task.machine, CONDITIONS[task.condition], LAUNCHES // 2, draw)
+    slower = UNDONE.get(task.condition)
+    sides = run_of_rounds(task.machine, CONDITIONS[slower or task.condition], LAUNCHES // 2, draw)
+    sides = Sides(sides.new, sides.base) if slower else sides
     return {PAIRED: against_partner(sides, ENVIRONMENT, SETTINGS)}
 
 

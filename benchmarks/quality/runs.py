@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import subprocess  # a run is that of a user
 import sys
 import tempfile
@@ -142,16 +143,23 @@ def _environ(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _status(command: Sequence[str], folder: Path, environ: Mapping[str, str], printed: Path) -> int:
-    """The exit status of a command, whose output goes to a file."""
+    """The exit status of a command in a session of its own: Ctrl-C reaches it through here. It prints to a file."""
     with (
         printed.open("wb") as output,
         subprocess.Popen(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         ) as process,
     ):
         try:
             return process.wait()
-        except KeyboardInterrupt:  # it got that as well
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
             process.wait(END_SECONDS)
             raise
 

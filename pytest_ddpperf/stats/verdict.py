@@ -10,7 +10,7 @@ from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
-SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse at one look, and be measured again
+SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
 
 LAST_SHARE = 0.7
 """Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
@@ -54,7 +54,7 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float, la
     return Verdict.UNCHANGED if bound <= limit else Verdict.INCONCLUSIVE
 
 
-def suspicious(change: Change, *, better: Better, tolerance: float) -> bool:
+def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
     """Whether a change looks so much worse that fresh launches have to tell: the two keys of ``decide``, easy to turn.
 
     Args:
@@ -64,6 +64,11 @@ def suspicious(change: Change, *, better: Better, tolerance: float) -> bool:
     """
     half = half_width(change, 2 * SUSPICIOUS)
     return half is not None and _worsening(change, better) > max(half, _limit(change, tolerance))
+
+
+def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
+    """The mirror image of ``looks_worse``."""
+    return looks_worse(change, better="higher" if better == "lower" else "lower", tolerance=tolerance)
 
 
 def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:

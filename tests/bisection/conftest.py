@@ -20,7 +20,7 @@ from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, P
 from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.stats.intervals import paired
 from pytest_ddpperf.stats.sequential import SIDE_BY_SIDE_ALPHA, Phase, State, advance, next_action
-from pytest_ddpperf.stats.verdict import decide, suspicious
+from pytest_ddpperf.stats.verdict import decide, looks_worse
 from pytest_ddpperf.verdict import Verdict
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
@@ -115,7 +115,7 @@ class Simulated:
             action = next_action(
                 state,
                 [verdict],
-                suspects=suspicious(change, better="lower", tolerance=tolerance),
+                suspects=looks_worse(change, better="lower", tolerance=tolerance),
                 last=last,
             )
             if action.action == "stop":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
-from pytest_ddpperf.stats.verdict import decide, mde, suspicious
+from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde
 from pytest_ddpperf.verdict import Verdict
 
 # The same examples in every run: a suite that is run all day must not fail by luck.
@@ -105,10 +105,9 @@ def test_better_and_worse_are_symmetric(found: Change) -> None:
 
     if worse in MIRRORED or better in MIRRORED:
         assert better is MIRRORED[worse]
-    assert not (
-        suspicious(found, better="lower", tolerance=TOLERANCE)
-        and suspicious(found, better="higher", tolerance=TOLERANCE)
-    )
+    looks = looks_worse(found, better="lower", tolerance=TOLERANCE)
+    assert looks is looks_better(found, better="higher", tolerance=TOLERANCE)
+    assert not (looks and looks_better(found, better="lower", tolerance=TOLERANCE))
 
 
 @given(samples=times, other=times)
@@ -143,7 +142,7 @@ def test_more_launches_make_nothing_less_sure(found: Change, more: int) -> None:
 def test_red_takes_both_keys_and_comes_under_suspicion_first(found: Change) -> None:
     if verdict(found) is Verdict.REGRESSED:
         assert found.shift > TOLERANCE
-        assert suspicious(found, better="lower", tolerance=TOLERANCE)
+        assert looks_worse(found, better="lower", tolerance=TOLERANCE)
 
 
 @given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12), outliers=ends)

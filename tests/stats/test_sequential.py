@@ -17,7 +17,7 @@ from pytest_ddpperf.stats.sequential import (
     alpha_of_metric,
     next_action,
 )
-from pytest_ddpperf.stats.verdict import decide, suspicious
+from pytest_ddpperf.stats.verdict import decide, looks_worse
 from pytest_ddpperf.verdict import Verdict
 
 FIRST = 6
@@ -117,8 +117,8 @@ def procedure(
         last = state.launches == MOST
         verdict = decide(found, better="lower", tolerance=tolerance, alpha=alpha, last=last)
         yield state, verdict
-        looks_worse = suspicious(found, better="lower", tolerance=tolerance)
-        action = act(state, verdict, suspects=looks_worse, last=last)
+        suspect = looks_worse(found, better="lower", tolerance=tolerance)
+        action = act(state, verdict, suspects=suspect, last=last)
         if action == STOP:
             return
         fresh = launches(rng, own, action.launches)

@@ -8,7 +8,16 @@ import pytest
 
 from pytest_ddpperf.records import Better
 from pytest_ddpperf.stats.intervals import Change, change, paired, t_quantile
-from pytest_ddpperf.stats.verdict import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, decide, mde, needed, suspicious
+from pytest_ddpperf.stats.verdict import (
+    LAST_SHARE,
+    LOOKS_IN_ROUNDS,
+    SEPARATE_LOOKS,
+    decide,
+    looks_better,
+    looks_worse,
+    mde,
+    needed,
+)
 from pytest_ddpperf.verdict import Verdict
 
 # Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
@@ -170,9 +179,10 @@ def test_a_suspicion_needs_both_keys_but_little_certainty(
 ) -> None:
     one = difference(shift, standard_error)
 
-    assert suspicious(one, better="lower", tolerance=0.03) is expected
+    assert looks_worse(one, better="lower", tolerance=0.03) is expected
+    assert looks_better(one, better="higher", tolerance=0.03) is expected
     if standard_error is not None:
-        assert suspicious(difference(-shift, standard_error), better="higher", tolerance=0.03) is expected
+        assert looks_worse(difference(-shift, standard_error), better="higher", tolerance=0.03) is expected
 
 
 FIRST, LAST = 6, 24

@@ -23,11 +23,15 @@ def test_a_quiet_machine_gives_the_right_answers_at_once() -> None:
     (found,) = tallied(Task(QUIET, "+3%", paired=True, comparisons=2, seed=0)).values()
     assert found.alarms.value == 1
     assert (found.alarms.of, found.alarms.effective) == (2, 2)
+    (faster,) = tallied(Task(QUIET, "+10% undone", paired=True, comparisons=2, seed=0)).values()
+    assert faster.improved is not None
+    assert (faster.improved.value, faster.alarms.value) == (1, 0)
 
 
 def test_what_is_unchanged_is_compared_more_often() -> None:
     numbers = {one.condition: one.comparisons for one in tasks(10, seed=0)}
     assert numbers == {UNCHANGED: 40, **dict.fromkeys(EFFECTS[1:], 10)}
+    assert {one.paired for one in tasks(1, seed=0) if one.condition == "+10% undone"} == {True}
 
 
 def test_what_rounds_have_in_common_is_for_partners_only() -> None:
