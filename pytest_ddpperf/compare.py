@@ -247,6 +247,12 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
 def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
     if verdict is Verdict.IMPROVED:
         return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
+    if (
+        verdict is Verdict.UNCHANGED
+        and beside
+        and looks_better(change, better=series.better, tolerance=rules.tolerance)
+    ):
+        return "looks better, though not for certain"
     if verdict is not Verdict.INCONCLUSIVE:
         return ""
     if change.standard_error is None:

@@ -206,6 +206,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, 4.0, 1.0) == Next("more", 1)
     assert one(sides, 60.0, 1.0) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
+    assert one.results[0]["step_time"].note == "looks better, though not for certain"
     longer = measured(FASTER * 3), measured([0.1] * 12)
     assert one(longer, 12.0, 1.0) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
@@ -215,6 +216,7 @@ def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
     assert one((measured(FASTER),), 4.0, 1.0) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
+    assert one.results[0]["step_time"].note == ""
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:

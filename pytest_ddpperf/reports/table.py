@@ -244,7 +244,13 @@ def _verdict(result: Result, *, accepting: bool) -> str:
 
 def _verdict_remarks(result: Result) -> list[str]:
     """What the row's verdict rests on, and what got better beside it, where the row itself does not show it."""
-    return [*_grounds(result), *_stale(result)]
+    return [*_grounds(result), *_stale(result), *_promises(result)]
+
+
+def _promises(result: Result) -> list[str]:
+    """What is shown to be no worse, and looks better."""
+    unchanged = decisive(result, {Verdict.UNCHANGED}) if result.verdict is Verdict.UNCHANGED else ()
+    return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 
 def _stale(result: Result) -> list[str]:

@@ -214,6 +214,17 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     )
 
 
+def test_what_looks_better_than_another_revision_is_told(make_result: Make, make_comparison: Compare) -> None:
+    note = "looks better, though not for certain"
+    faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
+    same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
+    beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
+    table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)])
+    assert table.notes[2:] == (
+        "test_step[bucketed] bucketed: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",
+    )
+
+
 def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_comparison: Compare) -> None:
     faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
     steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
