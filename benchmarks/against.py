@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ def main() -> None:
     from pytest_ddpperf.errors import DdpperfError
     from pytest_ddpperf.revision.git import GitError
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # pytest is ended as well
     try:
         options.command(options)
     except (BrokenFile, RunError, GitError, DdpperfError, OSError) as error:

@@ -151,6 +151,8 @@ def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
     known exactly. Of times beside a baseline it takes all, for the word says that the whole baseline is stale.
     """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
+    if found.counterpart is not None and found.record is not None:
+        gated = [verdict for verdict in gated if verdict is not Verdict.NEW]  # this side alone has it: told beside
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
     better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
     if better_alone and (only_counts or found.counterpart is not None):
@@ -247,12 +249,9 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
 def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
     if verdict is Verdict.IMPROVED:
         return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
-    if (
-        verdict is Verdict.UNCHANGED
-        and beside
-        and looks_better(change, better=series.better, tolerance=rules.tolerance)
-    ):
-        return "looks better, though not for certain"
+    if verdict is Verdict.UNCHANGED:
+        promising = beside and looks_better(change, better=series.better, tolerance=rules.tolerance)
+        return "looks better, though not for certain" if promising and _all_better(change, series) else ""
     if verdict is not Verdict.INCONCLUSIVE:
         return ""
     if change.standard_error is None:
@@ -265,6 +264,13 @@ def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, bes
         fact, cure = "more launches would not decide it", "a baseline of more launches"
     cures = f"a wider tolerance or {cure}" if beside else f"a wider tolerance, {cure} or --ddpperf-against"
     return f"{fact}; {cures} might"
+
+
+def _all_better(change: Change, series: Series) -> bool:
+    """Whether the interval that is printed beside the change has nothing but improvements in it."""
+    if change.interval is None:
+        return False
+    return change.interval.high < 0 if series.better == "lower" else change.interval.low > 0
 
 
 def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:

@@ -19,6 +19,7 @@ from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.results import Counterpart, Found, Provenance, Result, record_of
 from pytest_ddpperf.revision.environment import prepared
 from pytest_ddpperf.revision.imports import TOOL, Observed, observed, observed_theirs
+from pytest_ddpperf.revision.installed import copies_of
 from pytest_ddpperf.revision.redirection import Redirection, interpreter_folders, within
 from pytest_ddpperf.revision.worktree import Revision, Worktree
 from pytest_ddpperf.settings import KNOBS
@@ -59,7 +60,8 @@ class OtherSide:
             raise LaunchError(self._failure)
         root = os.path.realpath(self.revision.root)
         try:
-            plain = Redirection(root, os.path.realpath(self._worktree.path), interpreter_folders(root))
+            there = os.path.realpath(self._worktree.path)
+            plain = Redirection(root, there, interpreter_folders(root), copies=copies_of(root))
             return plain if self._setup is None else prepared(plain, self._worktree.folder, self._setup)
         except LaunchError as error:
             self._failure = str(error)
@@ -185,7 +187,7 @@ class Imports:
         elif not modules and not result.counterpart.lacking:
             findings.append(
                 "neither side imported a module from its checkout: both ran the same code; "
-                "a project that is installed, and not as an editable install, is not looked for there"
+                "a project that was installed from elsewhere is not looked for there"
             )
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
 
@@ -203,8 +205,8 @@ def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:
         more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
         raise SameCode(
             f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is this "
-            "checkout's: both sides would run the same code. The hook of an editable install that builds on import "
-            "(meson-python, scikit-build-core) cannot be pointed elsewhere: "
+            "checkout's: both sides would run the same code. Install the project with pip install -e; where that "
+            "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
             "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
         )
 

@@ -125,7 +125,7 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "launches before the first verdict; more are added until it is decided or max-time is spent",
+        "launches before the first verdict; more are added until it is decided or its part of max-time is spent",
         "N",
     )
     max_time: float = _knob(

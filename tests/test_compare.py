@@ -389,3 +389,12 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
     assert result["cpu_time"].tolerance == 0.05
     wide = judged(measured(step, cpu_time), found(series("step_time", STEADY, factor=10), cpu_time))
     assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
+    faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
+    beside = replace(found(series("step_time", STEADY)), counterpart=Counterpart("main", None, 8))
+    result = judged(measured(faster, ours), beside)
+    assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
+    assert result["throughput"].note == "not in the other revision"
+    assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has

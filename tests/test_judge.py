@@ -212,6 +212,16 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
 
 
+def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
+    """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4, tolerance=0.02), partners(REVISION, [variant], {}, alone), alone)
+    sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
+    one(sides, 60.0, 1.0)
+    assert one.results[0]["step_time"].promising
+    assert one.results[0]["step_time"].note == ""
+
+
 def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
     assert one((measured(FASTER),), 4.0, 1.0) == Next("stop")

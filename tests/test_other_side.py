@@ -6,6 +6,8 @@ What may not depend on luck is counted; the one benchmark that is judged by time
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +59,15 @@ def slower(ctx):
 
 def as_fast(ctx):
     return steps(0)(ctx)
+"""
+COPIED = """
+import pytest
+from demo import training
+
+
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+def test_calls(ddpperf):
+    ddpperf.check(training.more)
 """
 NEW = """
 
@@ -189,6 +200,27 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
     assert not Path(modules["demo.training"]["there"]).exists()
     assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tox and ``pip install .`` do it: no search path leads from the copy to the other revision."""
+    root = project(pytester, COPIED)
+    (root / "pytest.ini").write_text("[pytest]\n")  # nothing leads to src
+    site = tmp_path / "site-packages"
+    shutil.copytree(root / "src" / "demo", site / "demo")
+    info = site / "demo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    (info / "RECORD").write_text("demo/__init__.py,,\ndemo/training.py,,\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": root.as_uri(), "dir_info": {}}))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        [f"*imported demo from {site}/demo/__init__.py and 1 other module, which is this checkout's: *pip install -e*"]
+    )
 
 
 @pytest.mark.parametrize(

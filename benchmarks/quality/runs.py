@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import gzip
@@ -31,7 +32,7 @@ SUITE = "perf_tests"
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
-TOLD = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
+TOLD = (Verdict.REGRESSED, Verdict.BROKEN, Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
 """What is kept of a result of ``--ddpperf-json``."""
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
@@ -99,7 +100,7 @@ def run_change(project: Path, change: Change, length: str, options: Sequence[str
     run = _run(change.name, length, project, arguments, (project / "src", ROOT))
     if [result["verdict"] in TOLD for result in run.results] != [True]:
         told = [(result["verdict"], *result["findings"]) for result in run.results]
-        raise RunError(f"{change.name}: neither worse nor better nor the same: {told}")
+        raise RunError(f"{change.name}: nothing was compared: {told}")
     return run
 
 
@@ -158,20 +159,26 @@ def _status(command: Sequence[str], folder: Path, environ: Mapping[str, str], pr
     ):
         try:
             return process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait(END_SECONDS)
+        except BaseException:  # Ctrl-C, or an end from outside
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(END_SECONDS)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
             raise
 
 
 def code_version() -> str:
-    """Which version of the plugin judges: the git tree of its package, and whether that was changed since.
+    """Which version of the plugin judges: the git tree of its package.
 
     Raises:
         GitError: this is no git checkout.
+        SettingError: the package has changes that no commit tells from others.
     """
-    tree = git(ROOT, "rev-parse", "--short", f"HEAD:{PACKAGE}")
-    return f"{tree}+changes" if git(ROOT, "status", "--porcelain", "--", PACKAGE) else tree
+    if git(ROOT, "status", "--porcelain", "--", PACKAGE):
+        raise SettingError(f"{ROOT / PACKAGE} has changes: commit them, so that runs of other rules can be told apart")
+    return git(ROOT, "rev-parse", "--short", f"HEAD:{PACKAGE}")
 
 
 def require_same(file: Path, there: Runs, here: Runs) -> None:

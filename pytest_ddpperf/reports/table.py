@@ -244,12 +244,33 @@ def _verdict(result: Result, *, accepting: bool) -> str:
 
 def _verdict_remarks(result: Result) -> list[str]:
     """What the row's verdict rests on, and what got better beside it, where the row itself does not show it."""
-    return [*_grounds(result), *_stale(result), *_promises(result)]
+    return [*_grounds(result), *_stale(result), *_promises(result), *_ours_alone(result)]
+
+
+def _ours_alone(result: Result) -> list[str]:
+    """Metrics that the other revision does not have, although it ran."""
+    ran = result.counterpart is not None and not result.counterpart.lacking
+    return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
+
+
+def _gains(result: Result) -> list[str]:
+    """That the baseline is stale; beside another revision what improved, and what is undecided with it.
+
+    Counts are findings of their own.
+    """
+    if result.counterpart is None:
+        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)
+        stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
+        return [stale] if timed else []
+    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]
+    others = "; ".join(short_text(one) for one in better if one.series.metric != "step_time")
+    undecided = [_remark(one) for one in decisive(result, {Verdict.INCONCLUSIVE})]
+    return [*([f"improved: {others}"] if others else []), *undecided]
 
 
 def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
-    unchanged = decisive(result, {Verdict.UNCHANGED}) if result.verdict is Verdict.UNCHANGED else ()
+    unchanged = decisive(result, {Verdict.UNCHANGED})
     return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 
@@ -263,12 +284,10 @@ def _stale(result: Result) -> list[str]:
 
 def _grounds(result: Result) -> list[str]:
     """What the row's verdict rests on."""
-    stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
     if result.verdict is Verdict.NEW:
         return _new_remarks(result)
     if result.verdict is Verdict.IMPROVED:
-        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
-        return [stale] if timed and result.counterpart is None else []
+        return _gains(result)
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         return [f"the baseline is not comparable: {', '.join(result.differs)}", *incomparable_changes(result)]
     telling = decisive(result, {result.verdict})
@@ -282,11 +301,16 @@ def _grounds(result: Result) -> list[str]:
 
 def _new_remarks(result: Result) -> list[str]:
     if result.baseline is not None:
-        metrics: dict[str, list[str]] = {}
-        for one in decisive(result, {Verdict.NEW}):
-            metrics.setdefault(one.note, []).append(one.series.metric)
-        return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
+        return _named_notes(decisive(result, {Verdict.NEW}))
     return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
+
+
+def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each note once, with the metrics that it is of."""
+    metrics: dict[str, list[str]] = {}
+    for one in comparisons:
+        metrics.setdefault(one.note, []).append(one.series.metric)
+    return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
 
 
 def _named(metrics: Sequence[str]) -> str:

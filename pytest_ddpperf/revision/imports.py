@@ -104,7 +104,7 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """The imported modules that lie in either checkout or in the other one's environment, and their files."""
+    """The imported modules that are either checkout's, or of the other one's environment, and their files."""
     kept = (*redirection.kept, str(Path(__file__).resolve().parents[1]))
     roots = tuple(filter(None, (redirection.root, redirection.other, redirection.environment)))
     folders: dict[str, str] = {}
@@ -117,6 +117,7 @@ def project_files(redirection: Redirection) -> dict[str, str]:
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
         real = str(Path(folders[folder], base))
-        if any(within(real, root) for root in roots) and not any(within(real, one) for one in kept):
+        copied = any(within(real, one) for one in redirection.copies)
+        if copied or (any(within(real, root) for root in roots) and not any(within(real, one) for one in kept)):
             found[name] = real
     return found

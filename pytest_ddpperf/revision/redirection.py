@@ -23,6 +23,7 @@ class Redirection:
         python: the interpreter of the ranks; None for this one.
         first: folders that the ranks search before all others: of an environment of the other checkout's own.
         environment: the folder of that environment; None where there is none.
+        copies: files and folders in site-packages that were installed from ``root``: no path leads elsewhere from them.
     """
 
     root: str
@@ -31,6 +32,7 @@ class Redirection:
     python: str | None = None
     first: tuple[str, ...] = ()
     environment: str | None = None
+    copies: tuple[str, ...] = ()
 
     def path(self, entry: str) -> str:
         """A file or folder of the project in the other checkout; anything else as it is.
@@ -69,7 +71,7 @@ class Redirection:
     def loads(cls, text: str) -> Redirection:
         """What was dumped."""
         told = json.loads(text)
-        return cls(**{**told, "kept": tuple(told["kept"]), "first": tuple(told["first"])})
+        return cls(**{**told, **{name: tuple(told[name]) for name in ("kept", "first", "copies")}})
 
 
 def within(path: str, folder: str) -> bool:

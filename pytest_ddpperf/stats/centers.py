@@ -12,7 +12,7 @@ from typing import Literal
 Outliers = Literal["high", "low", "both"]
 """At which end launches lie that something disturbed. It makes them slower; of a quotient, it does either."""
 
-CUT = 0.25  # of samples with outliers at one end, how many of those at that end count no further than the next ones
+CUT = 0.25  # of samples with outliers at one end, how many of those at that end are left out of the mean
 CAP = 1.2
 """In standard deviations: how far from the center a sample of those with outliers at both ends counts at most.
 
@@ -67,7 +67,7 @@ def log_center(samples: Sequence[float], outliers: Outliers | None = None) -> tu
 
 
 def _trimmed(ordered: Sequence[float], low: float, high: float) -> Center:
-    """The trimmed mean: samples of the shares that are cut at either end count no further than the next ones.
+    """The trimmed mean, which leaves out the shares that are cut at either end.
 
     Its error is that of the winsorised samples (Tukey and McLaughlin 1963; Yuen 1974), with as many degrees of freedom
     as samples are kept, less one. The share is exact for every number of samples, so that a sample may be cut in part:

@@ -90,7 +90,7 @@ def next_action(
 ) -> Action:
     """What to do after a look.
 
-    A confirmation takes its first look whatever it costs: a suspect is never the verdict.
+    A confirmation takes a first look whatever it costs, if of two launches only: a suspect is never the verdict.
 
     Args:
         state: at this look.

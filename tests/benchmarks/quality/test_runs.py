@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.quality import runs
 from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile
-from benchmarks.quality.project import CHANGES, make_project
+from benchmarks.quality.project import CHANGES, check_out, make_project
 from benchmarks.quality.runs import (
     KEPT,
     SUITE,
@@ -66,8 +67,18 @@ def test_runs_by_other_rules_or_of_another_machine_are_kept_apart(there: Runs, w
         require_same(Path("runs.gz"), there, RUNS)
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    assert re.fullmatch(r"[0-9a-f]{7,}(\+changes)?", code_version())
+def test_the_version_is_the_tree_of_the_package_as_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "PACKAGE", "src")
+    make_project(tmp_path, "12ms", CALIBRATION)
+    version = code_version()
+    assert re.fullmatch("[0-9a-f]{7,}", version)
+    check_out(tmp_path, "slower-10")
+    assert code_version() != version
+    (tmp_path / "src" / "training.py").touch()
+    (tmp_path / "src" / "more.py").touch()
+    with pytest.raises(SettingError, match="src has changes: commit them"):
+        code_version()
 
 
 def test_a_round_has_every_change_as_often_as_its_weight_says() -> None:
@@ -100,6 +111,6 @@ def test_a_run_without_a_verdict_is_no_run(tmp_path: Path) -> None:
     make_project(project, "4ms", CALIBRATION)
     with pytest.raises(RunError, match=r"(?s)all-reduce: pytest ended with status 4.*--no-such-option"):
         run_change(project, CHANGES["all-reduce"], "4ms", ("--no-such-option",))
-    (project / "perf" / "test_training.py").write_text("def test_step(ddpperf): ddpperf.check(lambda ctx: 1)\n")
-    with pytest.raises(RunError, match="unchanged: neither worse nor better nor the same"):
+    (project / "perf" / "test_training.py").write_text("def test_step(ddpperf): pass\n")
+    with pytest.raises(RunError, match="unchanged: pytest ended with status 0"):
         run_change(project, CHANGES["unchanged"], "4ms")

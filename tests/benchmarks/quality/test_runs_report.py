@@ -46,16 +46,16 @@ def test_verdicts_are_counted_by_change() -> None:
     """Medians: of 20, 40 and 60 s of measuring, and 5 s more for all of pytest; of changes of 1, 1 and 5.5 %."""
     runs = [run(UNCHANGED, "unchanged", seconds=20.0), run(UNCHANGED, "inconclusive"), RED]
     (unchanged,) = changes_table(runs, "12ms").rows
-    # runs, regressed, inconclusive, unchanged, improved, suspected, found
-    assert unchanged[:8] == (UNCHANGED, "3", "1", "1", "1", "0", "1", "-")
-    assert unchanged[8:] == ("+1.0%", "8.0%", "40", "45", "")
+    # runs, regressed, broken, inconclusive, unchanged, improved, suspected, found
+    assert unchanged[:9] == (UNCHANGED, "3", "1", "0", "1", "1", "0", "1", "-")
+    assert unchanged[9:] == ("+1.0%", "8.0%", "40", "45", "")
 
 
 def test_how_often_a_change_is_found_and_by_what() -> None:
     calls = metric("regressed", scale="exact")
     found = run("all-reduce", "regressed", step_time=metric("inconclusive"), collective_calls=calls)
     (row,) = changes_table([found, run("all-reduce", "inconclusive")], "12ms").rows
-    assert row[:8] == ("all-reduce", "2", "1", "1", "0", "0", "0", "50.0 % [1 .. 99]")
+    assert row[:9] == ("all-reduce", "2", "1", "0", "1", "0", "0", "0", "50.0 % [1 .. 99]")
     assert row[-1] == "collective_calls 1"
 
 
@@ -73,8 +73,8 @@ def test_each_false_alarm_is_shown() -> None:
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
     one = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
     twice = replace(one, results=(*one.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0)
-    (row,) = suite_table([twice, run(SUITE, "inconclusive", seconds=395.0)]).rows
-    assert row == ("2", "1.5", "1", "1", "0", "0", "1", "50.0 % [1 .. 99]", "400")
+    (row,) = suite_table([twice, run(SUITE, "new", seconds=395.0)]).rows
+    assert row == ("2", "1.5", "1", "1", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
     assert "rank 1 hangs" in red_lines([twice])[0]
 
 
