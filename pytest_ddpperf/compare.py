@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.compare_counts import compare_counted, count_findings
@@ -33,12 +33,15 @@ class Rules:
         alpha: two-sided significance level of each metric.
         affordable: launches that a suspect would be confirmed by, at most.
         last: whether there is no time for another look.
+        proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
+            looked better.
     """
 
     tolerance: float
     alpha: float
     affordable: int = 0
     last: bool = False
+    proven: Mapping[str, int] = field(default_factory=dict)
 
 
 def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
@@ -182,6 +185,10 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         note = _note(verdict, change, series, Rules(tolerance, rules.alpha), beside=found.counterpart is not None)
+        if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
+            made = format_count(rules.proven[series.metric], "launch")
+            verdict = Verdict.UNCHANGED
+            note = f"shown to be within the tolerance by the first {made}; it looked better, and was measured on"
     judged = change if obstacle is None else None
     return Comparison(
         series=series,

@@ -57,6 +57,7 @@ class Judge:
         self._relate = relate
         self._tests = tests
         self._state = State(settings.launches, settings.launches)
+        self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
 
     def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
         """Judge the variants and say what to measure next; times in seconds."""
@@ -70,8 +71,13 @@ class Judge:
 
         def judged(point: Measurement, base: Found) -> Result:
             alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
-            rules = Rules(self._tolerance, alpha, affordable, last=last)
-            return replace(compare(self._test, point, base, rules), seconds=elapsed)
+            proven = self._proven.setdefault((point.name, point.world_size), {})
+            result = compare(
+                self._test, point, base, Rules(self._tolerance, alpha, affordable, last=last, proven=proven)
+            )
+            for one in filter(self._looks_better, result.comparisons):
+                proven.setdefault(one.series.metric, len(point.launches))
+            return replace(result, seconds=elapsed)
 
         related = self._relate(measured[: len(bases)])
         self.results = tuple(judged(point, base) for point, base in zip(related, bases, strict=True))
@@ -88,6 +94,8 @@ class Judge:
             last=last,
         )
         self._state = advance(self._state, action)
+        if action.action == "confirm":
+            self._proven.clear()  # by launches that count no more
         named = tuple(metric for metric in suspects if metric not in REPEATED) or tuple(suspects)
         return Next(action.action, action.launches, named if action.action == "confirm" else ())
 
@@ -107,11 +115,17 @@ class Judge:
 
         What is accepted as the new baseline is measured for all of its time: a baseline's own error stays in every
         comparison with it, so it is worth the launches; and what it replaces need not be confirmed to be slower.
-        Beside another revision the question is what the change did: what is shown to be no worse, and looks better, is
-        measured on until it is known to be.
         """
-        better = self._side_by_side and comparison.promising and comparison.verdict is Verdict.UNCHANGED
-        return Verdict.INCONCLUSIVE if self._settings.accepting or better else comparison.verdict
+        more = self._settings.accepting or self._looks_better(comparison)
+        return Verdict.INCONCLUSIVE if more else comparison.verdict
+
+    def _looks_better(self, comparison: Comparison) -> bool:
+        """Whether a metric is shown to be no worse than another revision's, and worth measuring on.
+
+        Beside another revision the question is what the change did, and of what is better by far this proof comes long
+        before that one. It stands, whatever comes of it: without the question it would have ended the run.
+        """
+        return self._side_by_side and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
 
 def _judged(measured: Measurement) -> list[str]:

@@ -212,6 +212,35 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
 
 
+FADED = [*FASTER, 0.110, 0.108, 0.092, 0.106]
+
+
+def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    beside = partners(REVISION, [variant], {}, alone)
+    fresh = Judge("test_it", Settings(launches=4), beside, alone)
+    later = measured(FADED), measured([0.1] * 8)
+    assert fresh(later, 8.0, 1.0) == Next("more", 1)
+    assert [result.verdict for result in fresh.results] == [Verdict.INCONCLUSIVE]
+    one = Judge("test_it", Settings(launches=4), beside, alone)
+    assert one((measured(FASTER), measured([0.1] * 4)), 4.0, 1.0) == Next("more", 1)
+    assert one(later, 8.0, 1.0) == Next("stop")
+    (result,) = one.results
+    assert result.verdict is Verdict.UNCHANGED
+    note = "shown to be within the tolerance by the first 4 launches; it looked better, and was measured on"
+    assert result["step_time"].note == note
+
+
+def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
+    """A suspect is judged by fresh launches alone, and so is all else."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    assert one((measured(FASTER), measured([0.1] * 4)), 4.0, 1.0) == Next("more", 1)
+    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), 6.0, 1.0).action == "confirm"
+    assert one((measured(FADED), measured([0.1] * 8)), 14.0, 1.0) == Next("more", 1)
+    assert [result.verdict for result in one.results] == [Verdict.INCONCLUSIVE]
+
+
 def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
     variant = Variant("ddp", None, None, None, measured(STEADY).environment)
