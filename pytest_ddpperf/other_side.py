@@ -204,8 +204,8 @@ def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:
     for name, file in sorted(strays.items()):
         more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
         raise SameCode(
-            f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is this "
-            "checkout's: both sides would run the same code. Install the project with pip install -e; where that "
+            f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is not "
+            "that revision's: both sides would run the same code. Install the project with pip install -e; where that "
             "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
             "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
         )

@@ -62,6 +62,7 @@ def as_fast(ctx):
 """
 COPIED = """
 import pytest
+import stray
 from demo import training
 
 
@@ -181,7 +182,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
             "collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)",
             f"  strategy custom, 2 ranks, gloo; revision {short} (HEAD), side by side, counted only",
             "*at perf/test_demo.py:* in test_more",
-            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is this checkout's:*",
+            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
             "step_time regressed: *",
             f"  strategy custom, 2 ranks, gloo, * launches x 5 steps; revision {short} (HEAD), side by side, *+* *",
             f"change: from revision {short} (HEAD), measured in alternating launches",
@@ -202,10 +203,11 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["pip install .", "a wheel from elsewhere"])
 def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
-    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    """As tox and ``pip install .`` do it: no search path leads from the copy to the other revision."""
+    """No search path leads from the copy to the other revision; what tests import by name is each side's own."""
     root = project(pytester, COPIED)
     (root / "pytest.ini").write_text("[pytest]\n")  # nothing leads to src
     site = tmp_path / "site-packages"
@@ -214,12 +216,13 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
     (info / "RECORD").write_text("demo/__init__.py,,\ndemo/training.py,,\n")
-    (info / "direct_url.json").write_text(json.dumps({"url": root.as_uri(), "dir_info": {}}))
+    if known:
+        (info / "direct_url.json").write_text(json.dumps({"url": root.as_uri(), "dir_info": {}}))
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(
-        [f"*imported demo from {site}/demo/__init__.py and 1 other module, which is this checkout's: *pip install -e*"]
+        [f"*imported demo from {site}/demo/__init__.py and 1 other module, which is not that revision's: *install -e*"]
     )
 
 

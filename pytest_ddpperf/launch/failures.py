@@ -121,10 +121,9 @@ def _report(end: RankEnd) -> Failed:
 def _undelivered(rank: int, report: Failed) -> str:
     if report.stage == "send":
         return report.text
-    return (
-        f"rank {rank} cannot load the function: {report.type}: {report.text}; a rank imports what the function needs "
-        f"by the sys.path of the test session\n\n{report.traceback}"
-    )
+    missing = report.type.rpartition(".")[2] in {"ImportError", "ModuleNotFoundError"}
+    hint = "; a rank imports what the function needs by the sys.path of the test session" if missing else ""
+    return f"rank {rank} cannot load the function: {report.type}: {report.text}{hint}\n\n{report.traceback}"
 
 
 def _what(end: RankEnd, *, out_of_memory: bool) -> str:

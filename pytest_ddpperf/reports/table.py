@@ -254,16 +254,13 @@ def _ours_alone(result: Result) -> list[str]:
 
 
 def _gains(result: Result) -> list[str]:
-    """That the baseline is stale; beside another revision what improved, and what is undecided with it.
-
-    Counts are findings of their own.
-    """
+    """That the baseline is stale; beside another revision what improved, and what is undecided with it."""
     if result.counterpart is None:
-        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)
+        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
         stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
         return [stale] if timed else []
-    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]
-    others = "; ".join(short_text(one) for one in better if one.series.metric != "step_time")
+    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.metric != "step_time"]
+    others = "; ".join(map(short_text, better))
     undecided = [_remark(one) for one in decisive(result, {Verdict.INCONCLUSIVE})]
     return [*([f"improved: {others}"] if others else []), *undecided]
 

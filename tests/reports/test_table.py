@@ -221,11 +221,13 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     step = make_comparison("step_time", 0.038, Verdict.INCONCLUSIVE, baseline=0.04, change=-0.05, note=note)
     less = make_comparison("peak_resident", 400 * 2.0**20, Verdict.IMPROVED, baseline=412 * 2.0**20, change=-0.03)
     ours = make_comparison("throughput", 100.0, Verdict.NEW, note="not in the other revision")
+    calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
+    calls = replace(calls, series=replace(calls.series, scale="exact"))
     beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
-    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours), **beside)])
+    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
     assert table.notes[2:] == (
         "test_step[bucketed] bucketed:",
-        "  improved: peak_resident 412 MiB -> 400 MiB (-3.0 %)",
+        "  improved: peak_resident 412 MiB -> 400 MiB (-3.0 %); collective_calls 3 -> 2",
         "  step_time inconclusive, tolerance 3 %: about 30 launches would decide it",
         "  throughput: not in the other revision",
     )

@@ -1,4 +1,4 @@
-"""What was installed from a checkout by copying it, by the metadata that installers write."""
+"""Copies of a checkout, by the metadata that installers write and by the names of its packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.revision.installed import copies_of
+from pytest_ddpperf.revision.installed import installed_from, namesakes
 
 
 def install(site: Path, origin: str | None) -> None:
@@ -35,9 +35,9 @@ def install(site: Path, origin: str | None) -> None:
 )
 def test_a_copy_of_a_checkout_is_known_by_where_it_was_installed_from(tmp_path: Path, origin: object) -> None:
     install(tmp_path, json.dumps(origin))
-    found = copies_of("/home/me/my project", distributions(path=[str(tmp_path)]))
-    assert found == (str(tmp_path / "demo"), str(tmp_path / "single.py"))
-    assert copies_of("/home/me/my", distributions(path=[str(tmp_path)])) == ()
+    found = installed_from("/home/me/my project", distributions(path=[str(tmp_path)]))
+    assert found == {str(tmp_path / "demo"), str(tmp_path / "single.py")}
+    assert installed_from("/home/me/my", distributions(path=[str(tmp_path)])) == set()
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,19 @@ def test_a_copy_of_a_checkout_is_known_by_where_it_was_installed_from(tmp_path: 
 )
 def test_all_else_is_no_copy(tmp_path: Path, origin: str | None) -> None:
     install(tmp_path, origin)
-    assert copies_of("/project", distributions(path=[str(tmp_path)])) == ()
+    assert installed_from("/project", distributions(path=[str(tmp_path)])) == set()
+
+
+@pytest.mark.parametrize("layout", ["", "src"])
+def test_what_has_the_name_of_a_package_of_the_checkout_is_a_copy_wherever_it_is_from(
+    tmp_path: Path, layout: str
+) -> None:
+    root, site = tmp_path / "project", tmp_path / "venv" / "site-packages"
+    for place in (root / layout / "demo", root / layout / "linked", site / "demo", site / "other"):
+        place.mkdir(parents=True)
+        (place / "__init__.py").touch()
+    (root / layout / "namespace").mkdir()
+    (site / "namespace").mkdir()
+    (site / "linked").symlink_to(root / layout / "linked")
+    assert namesakes(str(root), [str(site), str(tmp_path)]) == {str(site / "demo")}
+    assert namesakes(str(root), [str(site.parent)]) == set()
