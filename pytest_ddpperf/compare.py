@@ -155,7 +155,7 @@ def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
     """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
     if found.counterpart is not None and found.record is not None:
-        gated = [verdict for verdict in gated if verdict is not Verdict.NEW]  # this side alone has it: told beside
+        gated = [one for one in gated if one is not Verdict.NEW] or gated  # this side alone has it: told beside
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
     better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
     if better_alone and (only_counts or found.counterpart is not None):

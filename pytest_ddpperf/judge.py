@@ -75,8 +75,6 @@ class Judge:
             result = compare(
                 self._test, point, base, Rules(self._tolerance, alpha, affordable, last=last, proven=proven)
             )
-            for one in filter(self._looks_better, result.comparisons):
-                proven.setdefault(one.series.metric, len(point.launches))
             return replace(result, seconds=elapsed)
 
         related = self._relate(measured[: len(bases)])
@@ -86,6 +84,7 @@ class Judge:
         statistical = [
             c for result in self.results for c in result.comparisons if c.gated and c.series.scale != "exact"
         ]
+        self._prove(statistical)
         suspects = {c.series.metric: None for c in statistical if c.suspicious and not self._settings.accepting}
         action = next_action(
             self._state,
@@ -123,9 +122,22 @@ class Judge:
         """Whether a metric is shown to be no worse than another revision's, and worth measuring on.
 
         Beside another revision the question is what the change did, and of what is better by far this proof comes long
-        before that one. It stands, whatever comes of it: without the question it would have ended the run.
+        before that one.
         """
         return self._side_by_side and comparison.promising and comparison.verdict is Verdict.UNCHANGED
+
+    def _prove(self, gated: Sequence[Comparison]) -> None:
+        """Keep what is shown to be no worse, where the run goes on for that alone which looks better.
+
+        It stands, whatever comes of that: without the question the run would have ended.
+        """
+        if any(one.verdict is Verdict.INCONCLUSIVE for one in gated):
+            return
+        for result in self.results:
+            proven = self._proven[result.name, result.measurement.world_size]
+            for one in result.comparisons:
+                if one.gated and self._looks_better(one):
+                    proven.setdefault(one.series.metric, len(result.measurement.launches))
 
 
 def _judged(measured: Measurement) -> list[str]:

@@ -187,7 +187,7 @@ class Imports:
         elif not modules and not result.counterpart.lacking:
             findings.append(
                 "neither side imported a module from its checkout: both ran the same code; "
-                "a project that was installed from elsewhere is not looked for there"
+                "a module or namespace package that was installed from elsewhere is not looked for there"
             )
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
 

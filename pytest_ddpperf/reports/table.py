@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_ddpperf.instruments.memory import LABELS
-from pytest_ddpperf.metrics.table import RESIDENT
+from pytest_ddpperf.metrics.table import CPU_TIME, RESIDENT
 from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
@@ -260,14 +260,16 @@ def _gains(result: Result) -> list[str]:
         stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
         return [stale] if timed else []
     better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.metric != "step_time"]
-    others = "; ".join(map(short_text, better))
+    # What became of counts is told by findings.
+    others = "; ".join(one.series.metric if one.series.scale == "exact" else short_text(one) for one in better)
     undecided = [_remark(one) for one in decisive(result, {Verdict.INCONCLUSIVE})]
     return [*([f"improved: {others}"] if others else []), *undecided]
 
 
 def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
-    unchanged = decisive(result, {Verdict.UNCHANGED})
+    stands_in = set() if result.verdict is Verdict.UNCHANGED else {CPU_TIME}  # its note is no promise
+    unchanged = [one for one in decisive(result, {Verdict.UNCHANGED}) if one.series.metric not in stands_in]
     return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 

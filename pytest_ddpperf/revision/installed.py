@@ -20,8 +20,8 @@ LAYOUTS = ("", "src")  # where a checkout keeps its packages
 def copies_of(root: str) -> tuple[str, ...]:
     """The files and folders, in site-packages, that would be imported in place of those of a checkout.
 
-    They were installed from it, wherever it keeps them; or they have the names of its packages, wherever they are from:
-    a wheel that another job has built, an index.
+    They were installed from it, wherever it keeps them; or they look like its packages, wherever they are from: a wheel
+    that another job has built, an index.
     """
     return tuple(sorted({*installed_from(root, distributions()), *namesakes(root, sys.path)}))
 
@@ -29,38 +29,59 @@ def copies_of(root: str) -> tuple[str, ...]:
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
     """What was copied from ``root`` by installing it; nothing of editable installs.
 
+    Of an archive that lies in the checkout, which may be anybody's, what the checkout has as well; of a repository
+    within it, a submodule, nothing: it is no part of what is checked out elsewhere.
+
     Args:
         root: a checkout.
         installed: what to look at.
     """
     found = set()
     for one in installed:
-        origin = _origin(one)
-        if origin is not None and within(os.path.realpath(origin), os.path.realpath(root)):
-            tops = {file.parts[0] for file in one.files or ()}
-            places = (Path(str(one.locate_file(top))) for top in tops if top != ".." and not top.endswith(".dist-info"))
-            found |= {os.path.realpath(place) for place in places}
+        origin = _origin(one, os.path.realpath(root))
+        if origin is not None:
+            tops = (top for top in _tops(one) if origin.is_dir() or _own(root, top) is not None)
+            found |= {os.path.realpath(str(one.locate_file(top))) for top in tops}
     return found
 
 
 def namesakes(root: str, path: Iterable[str]) -> set[str]:
-    """What has the name of a package of ``root`` in a folder of ``path`` that things are installed into.
+    """What looks like a package of ``root`` in a folder of ``path`` that things are installed into.
 
-    Namespace packages are left out: others may have parts in them.
+    It has the same name, and most of its modules are there too. Namespace packages are left out: others may have parts
+    in them.
     """
     packages = {file.parent.name for layout in LAYOUTS for file in Path(root, layout).glob("*/__init__.py")}
     sites = {os.path.realpath(entry) for entry in path if Path(entry).name in PACKAGES}
-    places = (Path(site, name) for site in sites for name in packages)
-    return {str(place) for place in places if (place / "__init__.py").is_file() and not _in_checkout(place, root)}
+    found = set()
+    for place in (Path(site, name) for site in sites for name in packages):
+        own = _own(root, place.name)
+        if own is not None and (place / "__init__.py").is_file() and place.resolve() != own.resolve():
+            its, mine = _modules(place), _modules(own)
+            found |= {str(place)} if 2 * len(its & mine) > len(its) else set()
+    return found
 
 
-def _in_checkout(place: Path, root: str) -> bool:
-    """Whether it is a link to the checkout's own."""
-    return os.path.realpath(place) in {os.path.realpath(Path(root, layout, place.name)) for layout in LAYOUTS}
+def _own(root: str, name: str) -> Path | None:
+    """The package or module of the checkout that has this name."""
+    places = (Path(root, layout, name) for layout in LAYOUTS)
+    return next((place for place in places if place.exists()), None)
 
 
-def _origin(installed: Distribution) -> str | None:
-    """The folder or archive that was copied; None for an editable install and for what came from an index."""
+def _modules(package: Path) -> set[Path]:
+    return {file.relative_to(package) for file in package.rglob("*.py")}
+
+
+def _tops(installed: Distribution) -> set[str]:
+    """The outermost packages of a distribution, and what lies in none: of a namespace only its own parts."""
+    files = [file for file in installed.files or () if file.parts[0] != ".."]
+    files = [file for file in files if not file.parts[0].endswith(".dist-info")]
+    packages = {file.parent for file in files if file.name == "__init__.py"}
+    return {str(next((one for one in reversed(file.parents) if one in packages), file)) for file in files}
+
+
+def _origin(installed: Distribution, root: str) -> Path | None:
+    """The folder or archive in ``root`` that was copied; None for an editable install and for all else."""
     try:
         told = json.loads(installed.read_text(ORIGIN) or "null")
         if told is None or told.get("dir_info", {}).get("editable", False):
@@ -68,4 +89,8 @@ def _origin(installed: Distribution) -> str | None:
         url = urlsplit(told["url"])
     except (ValueError, KeyError, AttributeError, OSError):
         return None  # broken metadata is none of ours to tell
-    return url2pathname(url.path) if url.scheme == "file" else None
+    origin = Path(os.path.realpath(url2pathname(url.path)))
+    if url.scheme != "file" or not within(str(origin), root):
+        return None
+    inside = [one for one in (origin, *origin.parents) if one != Path(root) and within(str(one), root)]
+    return None if any((one / ".git").exists() for one in inside) else origin

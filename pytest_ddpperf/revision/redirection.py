@@ -23,7 +23,7 @@ class Redirection:
         python: the interpreter of the ranks; None for this one.
         first: folders that the ranks search before all others: of an environment of the other checkout's own.
         environment: the folder of that environment; None where there is none.
-        copies: files and folders in site-packages that were installed from ``root``: no path leads elsewhere from them.
+        copies: files and folders in site-packages that are copies of the project's: no path leads elsewhere from them.
     """
 
     root: str
