@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_ddpperf.instruments.memory import LABELS
-from pytest_ddpperf.metrics.table import CPU_TIME, RESIDENT
+from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records import Measurement
-from pytest_ddpperf.reports.phrases import (
-    comparison_text,
-    confidence_text,
-    decisive,
-    environment_text,
-    find,
-    findings,
-    incomparable_changes,
-    note_text,
-    short_text,
-    tolerance_text,
-)
+from pytest_ddpperf.reports.phrases import confidence_text, environment_text, find, findings
+from pytest_ddpperf.reports.remarks import verdict_remarks
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.stats.verdict import POWER
 from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
@@ -31,8 +21,6 @@ MDE_MEANING = (
     f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
     "unchanged: shown to be within the tolerance"
 )
-_OPEN = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
-_METRICS = 3  # with the same remark, that are named
 
 
 @dataclass(frozen=True)
@@ -204,7 +192,7 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
     """Remarks, each once: below the benchmark's name if it concerns one, else with their number."""
     concerned: dict[str, list[str]] = {}
     for result in results:
-        for remark in (*([] if accepting else _verdict_remarks(result)), *findings(result)):
+        for remark in (*([] if accepting else verdict_remarks(result)), *findings(result)):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {variant_text(result)}")
     several = [f"{len(names)} benchmarks: {remark}" for remark, names in concerned.items() if len(names) > 1]
     by_name: dict[str, list[str]] = {}
@@ -240,85 +228,3 @@ def _columns_explained(results: Sequence[Result]) -> list[str]:
 def _verdict(result: Result, *, accepting: bool) -> str:
     accepted = accepting and result.verdict is Verdict.REGRESSED
     return f"{result.verdict.value} (accepted)" if accepted else result.verdict.value
-
-
-def _verdict_remarks(result: Result) -> list[str]:
-    """What the row's verdict rests on, and what got better beside it, where the row itself does not show it."""
-    return [*_grounds(result), *_stale(result), *_promises(result), *_ours_alone(result)]
-
-
-def _ours_alone(result: Result) -> list[str]:
-    """Metrics that the other revision does not have, although it ran."""
-    ran = result.counterpart is not None and not result.counterpart.lacking
-    return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
-
-
-def _gains(result: Result) -> list[str]:
-    """That the baseline is stale; beside another revision what improved, and what is undecided with it."""
-    if result.counterpart is None:
-        timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
-        stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
-        return [stale] if timed else []
-    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.metric != "step_time"]
-    # What became of counts is told by findings.
-    others = "; ".join(one.series.metric if one.series.scale == "exact" else short_text(one) for one in better)
-    undecided = [_remark(one) for one in decisive(result, {Verdict.INCONCLUSIVE})]
-    return [*([f"improved: {others}"] if others else []), *undecided]
-
-
-def _promises(result: Result) -> list[str]:
-    """What is shown to be no worse, and looks better."""
-    stands_in = set() if result.verdict is Verdict.UNCHANGED else {CPU_TIME}  # its note is no promise
-    unchanged = [one for one in decisive(result, {Verdict.UNCHANGED}) if one.series.metric not in stands_in]
-    return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
-
-
-def _stale(result: Result) -> list[str]:
-    """Metrics that got better, where others keep the result from being called improved."""
-    if result.counterpart is not None or result.verdict is Verdict.IMPROVED or result.differs:
-        return []
-    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]  # counts are findings
-    return [f"{'; '.join(map(short_text, better))}: the baseline is stale, --ddpperf-save renews it"] if better else []
-
-
-def _grounds(result: Result) -> list[str]:
-    """What the row's verdict rests on."""
-    if result.verdict is Verdict.NEW:
-        return _new_remarks(result)
-    if result.verdict is Verdict.IMPROVED:
-        return _gains(result)
-    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
-        return [f"the baseline is not comparable: {', '.join(result.differs)}", *incomparable_changes(result)]
-    telling = decisive(result, {result.verdict})
-    if result.verdict is Verdict.REGRESSED:  # told in full where the test failed
-        others = [short_text(comparison) for comparison in telling if comparison.series.metric != "step_time"]
-        return [f"regressed{' too' * (len(others) < len(telling))}: {'; '.join(others)}"] if others else []
-    if result.verdict not in _OPEN:
-        return []
-    return [_remark(one) for one in telling if one.series.metric != "step_time" or one.note]
-
-
-def _new_remarks(result: Result) -> list[str]:
-    if result.baseline is not None:
-        return _named_notes(decisive(result, {Verdict.NEW}))
-    return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
-
-
-def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each note once, with the metrics that it is of."""
-    metrics: dict[str, list[str]] = {}
-    for one in comparisons:
-        metrics.setdefault(one.note, []).append(one.series.metric)
-    return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
-
-
-def _named(metrics: Sequence[str]) -> str:
-    more = len(metrics) - _METRICS
-    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
-
-
-def _remark(comparison: Comparison) -> str:
-    """A metric that decided the verdict; of the step time only what its row does not show."""
-    if comparison.series.metric == "step_time":
-        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {comparison.note}"
-    return "; ".join(filter(None, (comparison_text(comparison), note_text(comparison))))
