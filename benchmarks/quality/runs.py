@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
 import gzip
 import json
 import os
 import random
-import signal
-import subprocess  # a run is that of a user
 import sys
 import tempfile
 import time
@@ -23,6 +20,7 @@ from typing import Any
 from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile, calibration_from
 from benchmarks.quality.project import CHANGES, TESTS, Change, check_out
+from pytest_ddpperf.bisection.processes import exit_status
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import git
 from pytest_ddpperf.verdict import Verdict
@@ -37,7 +35,6 @@ KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
 """What is kept of a result of ``--ddpperf-json``."""
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
 FAILED = 1  # pytest's exit status where a test failed
-END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,8 @@ def _run(name: str, length: str, folder: Path, arguments: Sequence[str], paths: 
         options = ("--ddpperf-device=cpu", "--ddpperf-backend=gloo", f"--ddpperf-world-size={RANKS}")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
         began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
-        status = _status([*command, f"--ddpperf-json={report}"], folder, _environ(paths), printed)
+        with printed.open("wb") as output:
+            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths))
         seconds = time.monotonic() - start
         results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.exists() else []
         if status not in (0, FAILED) or not results:
@@ -141,32 +139,6 @@ def _environ(paths: Sequence[Path]) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
     before = [ours["PYTHONPATH"]] if ours.get("PYTHONPATH") else []
     return {**ours, "PYTHONPATH": os.pathsep.join([*map(str, paths), *before])}
-
-
-def _status(command: Sequence[str], folder: Path, environ: Mapping[str, str], printed: Path) -> int:
-    """The exit status of a command in a session of its own: Ctrl-C reaches it through here. It prints to a file."""
-    with (
-        printed.open("wb") as output,
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            return process.wait()
-        except BaseException:  # Ctrl-C, or an end from outside
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(END_SECONDS)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.kill()
-            raise
 
 
 def code_version() -> str:

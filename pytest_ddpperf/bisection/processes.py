@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -56,7 +56,7 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
             *(f"{KNOBS[knob].option}={path}" for knob, path in aside.items()),
         ]
         with (folder / "output").open("w+b") as output:
-            status = _status(command, output)
+            status = exit_status(command, output)
             output.seek(0)
             said = output.read().decode(errors="replace")
         if status in _UNUSABLE or not file.exists():
@@ -67,10 +67,25 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
         return outcome
 
 
-def _status(command: Sequence[str], output: IO[bytes]) -> int:
-    """The exit status of a command, in a session of its own: Ctrl-C reaches it through here, and once."""
+def exit_status(
+    command: Sequence[str], output: IO[bytes], folder: Path | None = None, environ: Mapping[str, str] | None = None
+) -> int:
+    """The exit status of a command, in a session of its own: Ctrl-C reaches it through here, and once.
+
+    Args:
+        command: and its arguments.
+        output: what it prints to.
+        folder: where it runs; None for this process's.
+        environ: its environment variables; None for this process's.
+    """
     with subprocess.Popen(  # noqa: S603  our own interpreter and module
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     ) as process:
         try:
             return process.wait()
