@@ -14,7 +14,7 @@ DEFAULT = [0.25, 25]  # MiB
 SWEEP = [0.25, 1, 2, 5, 10, 25, 100]
 
 
-@pytest.mark.ddpperf(launches=3, warmup=3, max_time=10)
+@pytest.mark.ddpperf(launches=3, warmup=3)
 def test_bucket_size(ddpperf: Ddpperf) -> None:
     compare_sizes(ddpperf, SMALL, DEFAULT)
 

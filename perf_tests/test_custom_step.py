@@ -14,7 +14,7 @@ from pytest_ddpperf import Ddpperf, RankContext, Workload
 
 from .language_model import SMALL, LanguageModel, next_byte_loss
 
-pytestmark = pytest.mark.ddpperf(launches=3, warmup=3, max_time=8)
+pytestmark = pytest.mark.ddpperf(launches=3, warmup=3)
 
 BATCH = 8
 VOCABULARY = 256

@@ -32,7 +32,7 @@ BATCH = 32
 DEGREES = 15.0
 
 
-@pytest.mark.ddpperf(launches=3, warmup=3, max_time=8)
+@pytest.mark.ddpperf(launches=3, warmup=3)
 @pytest.mark.parametrize(
     "loader",
     ["workers=0", "auto", pytest.param("workers=2,persistent_workers=true", marks=pytest.mark.sweep)],

@@ -24,7 +24,7 @@ EPOCHS = 3
 VALIDATION = 360  # pictures that no step is trained on
 
 
-@pytest.mark.ddpperf(launches=4, warmup=3, max_time=6)
+@pytest.mark.ddpperf(launches=4, warmup=3)
 def test_digits(ddpperf: Ddpperf) -> None:
     ddpperf.check(digits(BATCH), strategy="ddp")
 

@@ -8,7 +8,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-pytestmark = pytest.mark.ddpperf(launches=3, warmup=3, max_time=8)
+pytestmark = pytest.mark.ddpperf(launches=3, warmup=3)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pytest_ddpperf import Ddpperf
 
 from .language_model import SMALL, language_model
 
-pytestmark = pytest.mark.ddpperf(launches=3, warmup=3, max_time=6, communication=False)
+pytestmark = pytest.mark.ddpperf(launches=3, warmup=3, communication=False)
 
 WORLD_SIZES = [1, 2, 4]
 FLOOR = 0.25

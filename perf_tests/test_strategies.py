@@ -43,13 +43,13 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.ddpperf(launches=3, warmup=3, max_time=20)
+@pytest.mark.ddpperf(launches=3, warmup=3)
 def test_strategies(ddpperf: Ddpperf) -> None:
     ddpperf.compare(language_model(SMALL, BATCH), strategies=STRATEGIES, over="naive")
 
 
 @pytest.mark.sweep
-@pytest.mark.ddpperf(launches=4, max_time=20)
+@pytest.mark.ddpperf(launches=4)
 @pytest.mark.parametrize("strategy", OPTIONS)
 def test_options(ddpperf: Ddpperf, strategy: str) -> None:
     if "HYBRID_SHARD" in strategy and max(ddpperf.world_sizes) < 4:
