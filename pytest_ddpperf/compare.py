@@ -35,6 +35,7 @@ class Rules:
         last: whether there is no time for another look.
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
+        round_seconds: that a launch of the benchmark takes (of all its variants, and of both sides); 0 if unknown.
     """
 
     tolerance: float
@@ -42,6 +43,7 @@ class Rules:
     affordable: int = 0
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
+    round_seconds: float = 0.0
 
 
 def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
@@ -184,7 +186,8 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
-        note = _note(verdict, change, series, Rules(tolerance, rules.alpha), beside=found.counterpart is not None)
+        beside = found.counterpart is not None
+        note = _note(verdict, change, series, replace(rules, tolerance=tolerance), beside=beside)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
@@ -265,7 +268,8 @@ def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, bes
         return "one launch on either side tells nothing about scatter; measure at least two"
     launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
     if launches is not None and launches <= PRACTICABLE:
-        return f"about {format_count(launches, 'launch')} would decide it"
+        time = f" ({launches * rules.round_seconds:.0f} s of measuring)" if rules.round_seconds else ""
+        return f"about {format_count(launches, 'launch')}{time} would decide it"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:
         fact, cure = "more launches would not decide it", "a baseline of more launches"

@@ -72,10 +72,8 @@ class Judge:
         def judged(point: Measurement, base: Found) -> Result:
             alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
             proven = self._proven.setdefault((point.name, point.world_size), {})
-            result = compare(
-                self._test, point, base, Rules(self._tolerance, alpha, affordable, last=last, proven=proven)
-            )
-            return replace(result, seconds=elapsed)
+            rules = Rules(self._tolerance, alpha, affordable, last=last, proven=proven, round_seconds=round_seconds)
+            return replace(compare(self._test, point, base, rules), seconds=elapsed)
 
         related = self._relate(measured[: len(bases)])
         self.results = tuple(judged(point, base) for point, base in zip(related, bases, strict=True))

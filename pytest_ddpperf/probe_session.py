@@ -1,11 +1,15 @@
 """One probe of a search over commits, as a process of its own: a pytest run that measures a commit against another.
 
 ``python -m pytest_ddpperf.probe_session PROBE FILE PARENT [pytest's arguments]``
+
+The folder of FILE is the search's alone.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -75,7 +79,11 @@ def main(arguments: Sequence[str]) -> int:
     # shells start what they run in the background like that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.die_with_parent(signal.SIGINT, int(parent))
-    return int(pytest.main(more, plugins=[Reporter(Probe.loads(probe), Path(file))]))
+    try:
+        return int(pytest.main(more, plugins=[Reporter(Probe.loads(probe), Path(file))]))
+    finally:
+        if os.getppid() != int(parent):  # nobody is left to remove it
+            shutil.rmtree(Path(file).parent, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -259,8 +259,10 @@ class Session:
 
     def told(self) -> Told:
         """What the terminal's summary is made of."""
+        from pytest_ddpperf.reports.phrases import commit_text
         from pytest_ddpperf.reports.summary import Told
 
+        code = self._code if self.settings.against is not None else None
         return Told(
             results=self.results,
             searches=self.searches,
@@ -269,6 +271,7 @@ class Session:
             stored=self._stored,
             recorded=self._recorded,
             accepting=self.settings.accepting,
+            here="" if code is None else commit_text(code.commit, dirty=code.dirty),
         )
 
     def write_json(self) -> None:

@@ -180,7 +180,14 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     one = inconclusive([0.92, 1.08, 1.0, 0.93, 1.07, 1.0], STEADY, tolerance=0.05)
 
     assert one.mde is not None
-    assert re.fullmatch(r"about \d+ launches would decide it", one.note)
+    told = re.fullmatch(r"about (\d+) launches would decide it", one.note)
+    assert told is not None
+
+    rules = Rules(0.05, alpha=0.0025, round_seconds=2.5)
+    new, base = measured(one.series), found(series("step_time", STEADY))
+    timed = compare("test_x.py::test_a", new, base, rules)["step_time"]
+    seconds = f"{2.5 * int(told[1]):.0f}"
+    assert timed.note == f"about {told[1]} launches ({seconds} s of measuring) would decide it"
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:

@@ -185,7 +185,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
             f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
             "step_time regressed: *",
             f"  strategy custom, 2 ranks, gloo, * launches x 5 steps; revision {short} (HEAD), side by side, *+* *",
-            f"change: from revision {short} (HEAD), measured in alternating launches",
+            f"change: from revision {short} (HEAD) to {short}+changes, measured in alternating launches",
             f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
             "test_own custom: neither side imported a module from its checkout: *",
         ]

@@ -18,6 +18,7 @@ from pytest_ddpperf.reports.phrases import (
     findings,
     incomparable_changes,
     note_text,
+    short_text,
     without_derived,
 )
 from pytest_ddpperf.results import Comparison, Result
@@ -44,8 +45,8 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
         failing: the verdicts whose metrics are told; the result's own always is.
 
     Returns:
-        A line for each failing metric, then indented ones: what was measured against what, what else moved, findings,
-        and the command to accept it.
+        A line for each failing metric, then indented ones: what was measured against what, what else moved and what
+        remained undecided, findings, and the command to accept it.
     """
     verdicts = {result.verdict, *failing}
     heads = decisive(result, verdicts)
@@ -55,7 +56,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
         lines = [general, *incomparable_changes(result)]
     details = [
         _measured(result),
-        *([] if general else [*_notes(heads), *_moved(result, heads)]),
+        *([] if general else [*_notes(heads), *_moved(result, heads), *_undecided(result, heads)]),
         *findings(result)[1 if result.verdict is Verdict.BROKEN else 0 :],
         *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.counterpart else []),
     ]
@@ -119,6 +120,12 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
             line += f": {_slowest(result.measurement)}"
         lines.append(line)
     return lines
+
+
+def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
+    """What the failure was not waited for to be known of."""
+    others = [short_text(one) for one in decisive(result, {Verdict.INCONCLUSIVE}) if one not in heads]
+    return [f"undecided: {'; '.join(others)}"] if others else []
 
 
 def _slowest(measurement: Measurement) -> str:

@@ -28,6 +28,7 @@ class Told:
         stored: what became of baselines, a line each.
         recorded: what became of the history; empty where there is none.
         accepting: whether what was measured becomes the baseline.
+        here: the commit that was measured, as it is shown; empty where none is known.
     """
 
     results: Sequence[Result] = ()
@@ -37,6 +38,7 @@ class Told:
     stored: Sequence[str] = ()
     recorded: str = ""
     accepting: bool = False
+    here: str = ""
 
 
 def summary_parts(
@@ -52,7 +54,7 @@ def summary_parts(
     """
     parts = []
     if told.results:
-        table = summary_table(told.results, accepting=told.accepting)
+        table = summary_table(told.results, accepting=told.accepting, here=told.here)
         parts.append(("ddpperf", render(table, width, paint)))
     if not brief:
         more = {"phases": phase_table(told.results), "communication": communication_table(told.results)}

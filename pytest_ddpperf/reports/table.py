@@ -61,12 +61,15 @@ class _Column:
     cell: Callable[[Result], str]
 
 
-def summary_table(results: Sequence[Result], *, accepting: bool = False) -> Table:
+def summary_table(results: Sequence[Result], *, accepting: bool = False, here: str = "") -> Table:
     """One row for each benchmark: what was measured, how it changed, and the verdict.
 
-    ``accepting``: what was measured is being stored, so that a worsening is no failure and nothing need be stored.
-
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
+
+    Args:
+        results: the judged benchmarks.
+        accepting: what was measured is being stored, so that a worsening is no failure and nothing need be stored.
+        here: the commit that was measured, as it is shown beside another revision; empty where none is known.
     """
     labels = labels_of(results)
     columns = [
@@ -81,7 +84,7 @@ def summary_table(results: Sequence[Result], *, accepting: bool = False) -> Tabl
         title=_title(results),
         headers=tuple(column.header for column in columns),
         rows=tuple(tuple(column.cell(result) for column in columns) for result in results),
-        notes=_notes(results, labels, accepting=accepting),
+        notes=(*_columns_explained(results, here), *_notes(results, labels, accepting=accepting)),
         left=2,
     )
 
@@ -199,7 +202,7 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
     for remark, names in concerned.items():
         if len(names) == 1:
             by_name.setdefault(names[0], []).append(remark)
-    return (*_columns_explained(results), *several, *headed(by_name))
+    return (*several, *headed(by_name))
 
 
 def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:
@@ -213,16 +216,19 @@ def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:
     return lines
 
 
-def _columns_explained(results: Sequence[Result]) -> list[str]:
+def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
     """What columns mean, a line for each that its header does not tell."""
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = {result.measurement.over: None for result in results if result.measurement.over}
     partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
     others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
     timed = _filled(results, "step_time")
-    change = "change: from revision {}, measured in alternating launches" if timed else "compared with revision {}"
+    change = (
+        "change: from revision {}{}, measured in alternating launches" if timed else "{1}compared with revision {0}"
+    )
+    to = (f" to {here}" if timed else f"{here} ") if here else ""
     mde = [MDE_MEANING] if any(one.mde is not None for one in timed) else []
-    return [*memory, *(partners if timed else []), *map(change.format, others), *mde]
+    return [*memory, *(partners if timed else []), *(change.format(other, to) for other in others), *mde]
 
 
 def _verdict(result: Result, *, accepting: bool) -> str:

@@ -94,6 +94,15 @@ def project(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     return make
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all temporary ones."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 def untouched(git: Git) -> bool:
     """Whether there is no other checkout, and the change that is not committed is the only one."""
     return len(git("worktree", "list").splitlines()) == 1 and git("status", "--porcelain") == "M demo/training.py"
@@ -174,7 +183,7 @@ def test_the_commit_among_sixteen_that_takes_longer(project: Callable[..., Path]
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_however_it_ends_nothing_is_left(
-    project: Callable[..., Path], git: Git, number: signal.Signals, status: int
+    project: Callable[..., Path], git: Git, temporary: Path, number: signal.Signals, status: int
 ) -> None:
     root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
     deadline = time.monotonic() + 90
@@ -191,6 +200,7 @@ def test_however_it_ends_nothing_is_left(
         assert run.wait(60) == status
     until(lambda: untouched(git))
     until(lambda: not [pid for pid in processes() if str(root) in pid])
+    until(lambda: not list(temporary.glob("ddpperf-*")))
 
 
 def processes() -> list[str]:

@@ -42,6 +42,17 @@ def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, ma
     assert "throughput" not in "".join(lines)
 
 
+def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Compare) -> None:
+    memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
+    step = make_comparison("step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024)
+    hint = make_comparison("forward_time", 0.02, Verdict.INCONCLUSIVE, baseline=0.01, gated=False)
+    result = make_result(comparisons=(memory, step, hint))
+    lines = failure_text(result, accept=ACCEPT).splitlines()
+    assert lines[2] == "  undecided: step_time 42.0 ms -> 43.0 ms (+2.4 %)"
+    failing = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
+    assert not [line for line in failing if "undecided" in line]
+
+
 def test_throughput_alone_is_told(make_result: Make, make_comparison: Compare) -> None:
     throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
     text = failure_text(make_result(comparisons=(throughput,)), accept=ACCEPT)
@@ -99,7 +110,7 @@ def test_an_undecided_benchmark_tells_what_it_would_take_and_is_not_to_be_accept
 def test_several_failing_verdicts_are_all_told(make_result: Make, make_comparison: Compare) -> None:
     loss = make_comparison("final_loss", 1.25, Verdict.INCONCLUSIVE, baseline=1.2, change=0.042)
     result = make_result(comparisons=(*make_result().comparisons, loss))
-    assert "final_loss" not in failure_text(result, accept=ACCEPT)
+    assert "final_loss inconclusive" not in failure_text(result, accept=ACCEPT)
     lines = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
     assert lines[1] == "final_loss inconclusive: 1.20 -> 1.25, +4.2 %, tolerance 3 %"
 

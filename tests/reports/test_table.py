@@ -143,6 +143,8 @@ def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_co
         measured={"over": "naive", "launches": ()},
     )
     assert summary_table([counted]).notes == ("compared with revision 3f2a1c0 (main)",)
+    told = summary_table([counted], here="8be01d2+changes").notes
+    assert told == ("8be01d2+changes compared with revision 3f2a1c0 (main)",)
 
 
 def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
@@ -212,6 +214,8 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
         MDE,
         "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
     )
+    told = summary_table([new], here="8be01d2+changes").notes
+    assert told[0] == "change: from revision 3f2a1c0 (main) to 8be01d2+changes, measured in alternating launches"
 
 
 def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
