@@ -187,7 +187,9 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         beside = found.counterpart is not None
-        note = _note(verdict, change, series, replace(rules, tolerance=tolerance), beside=beside)
+        note = _note(
+            verdict, change, series, replace(rules, tolerance=tolerance), beside=beside, made=len(measurement.launches)
+        )
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
@@ -256,16 +258,22 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
     return None
 
 
-def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
+def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
+    """What explains a verdict; ``made``: launches of this side, all of which most metrics have a sample of."""
     if verdict is Verdict.IMPROVED:
         return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
     if verdict is Verdict.UNCHANGED:
         promising = beside and looks_better(change, better=series.better, tolerance=rules.tolerance)
         return "looks better, though not for certain" if promising and _all_better(change, series) else ""
-    if verdict is not Verdict.INCONCLUSIVE:
-        return ""
+    return _what_it_takes(change, series, rules, beside=beside, made=made) if verdict is Verdict.INCONCLUSIVE else ""
+
+
+def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
+    """What would decide a metric."""
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
+    if len(series.samples) < made:
+        return f"more launches would not decide it: only the first {len(series.samples)} tell; a wider tolerance might"
     launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
     if launches is not None and launches <= PRACTICABLE:
         time = f" ({launches * rules.round_seconds:.0f} s of measuring)" if rules.round_seconds else ""

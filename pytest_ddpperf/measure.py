@@ -25,7 +25,8 @@ LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbour
 FEWEST_STEPS, MOST_STEPS = 5, 1000
 CUSTOM = "custom"  # the strategy of a step that brings its own
 FEWEST_LAUNCHES = 2  # below that there is no interval
-DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
+DIAGNOSED_LAUNCHES = 4  # of a benchmark: enough for an interval; more would take their time from the verdict
+GROWTH_LAUNCHES = 4  # of those that the verdict rests on: what leaks does so in each of them, far beyond what is chance
 CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
 FEW_STEPS = 20  # a launch with fewer has long steps, of which a diagnosis takes as many: then the fewest launches
 
@@ -123,10 +124,11 @@ Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 class Run(Protocol):
     """Runs one launch of each of these variants; several at the same time, which then time their steps in turns.
 
-    ``diagnosed``: whether the timed steps are to be followed by those that tell where the time goes.
+    ``diagnosed``: whether the timed steps are to be followed by those that tell where the time goes; ``growth``: by
+    those that tell whether memory grows.
     """
 
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> Sequence[Ran]:
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> Sequence[Ran]:
         """Run them; what became of each, in the same order."""
 
 
@@ -173,49 +175,88 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     """
     start = observer.clock()
     plans, turns, round_seconds = _pilot(variants, budget, run)
+    measured = [_Measured(variant, plan) for variant, plan in zip(variants, plans, strict=True)]
     shuffled = random.Random(observer.seed)  # noqa: S311 - the order of launches is no secret
-    launches: list[list[Launch]] = [[] for _ in variants]
-    rounds: list[float] = []  # seconds of each in this phase
+    plain: list[float] = []  # seconds of each round of nothing but timed steps: those of the rounds still to come
     findings: list[str] = []
     order: list[int] = []
-    wanted, confirming = budget.launches, False
+    made, wanted, confirming = 0, budget.launches, False
     in_rounds = any(variant.other for variant in variants)
     while True:
-        while len(launches[0]) < wanted:
+        while made < wanted:
             begun = observer.clock()
             spent = begun - start
             limit = budget.deadline(round_seconds, confirming=confirming, in_rounds=in_rounds)
-            if spent + round_seconds > limit and len(launches[0]) >= FEWEST_LAUNCHES:
+            if spent + round_seconds > limit and made >= FEWEST_LAUNCHES:
                 break
-            expected = spent + round_seconds * (wanted - len(launches[0]))
-            observer.progress(Progress(len(launches[0]) + 1, wanted, spent, expected))
-            odd = len(launches[0]) % 2 == 1
-            order = order[::-1] if odd else shuffled.sample(range(len(variants)), len(variants))
+            observer.progress(Progress(made + 1, wanted, spent, spent + round_seconds * (wanted - made)))
+            order = order[::-1] if made % 2 == 1 else shuffled.sample(range(len(variants)), len(variants))
+            only_timed = not any(one.diagnosing or one.growing for one in measured)
             for group in together(variants, order, turns):
-                number = len(launches[group[0]])
-                health = observer.watch()
-                try:
-                    ran = run(
-                        [(variants[i], plans[i]) for i in group],
-                        diagnosed=number < diagnosed_launches(plans[group[0]]),
-                    )
-                finally:
-                    seen = health()  # ends the watch, whatever became of the launch
-                for i, (ranks, seconds) in zip(group, ran, strict=True):
-                    launches[i].append(replace(_launch(number, ranks, seconds), health=seen))
-            rounds.append(observer.clock() - begun)
-            round_seconds = math.fsum(rounds) / len(rounds)  # the first ones, which are diagnosed, take longer
-        remarks = [*findings, *_shortage(len(launches[0]), budget)]
-        measurements = tuple(_measurement(*parts, remarks) for parts in zip(variants, plans, launches, strict=True))
+                _launch_together([measured[i] for i in group], run, observer)
+            made += 1
+            if only_timed:
+                plain.append(observer.clock() - begun)
+                round_seconds = math.fsum(plain) / len(plain)
+        measurements = tuple(one.measurement([*findings, *_shortage(made, budget)]) for one in measured)
         verdict = observer.judge(measurements, observer.clock() - start, round_seconds)
-        out_of_time = len(launches[0]) < wanted
+        out_of_time = made < wanted
         if verdict.action == "stop" or (out_of_time and verdict.action == "more"):
             return measurements
         if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-            looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(len(launches[0]), 'launch')}"
+            looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(made, 'launch')}"
             findings.append(f"{looked}; {CONFIRMED}")
-            launches, rounds, confirming = [[] for _ in variants], [], True
-        wanted = len(launches[0]) + verdict.launches
+            for one in measured:
+                one.launches.clear()
+            made, confirming = 0, True
+        wanted = made + verdict.launches
+
+
+@dataclass
+class _Measured:
+    """A variant, and what was measured of it so far.
+
+    Attributes:
+        launches: that the verdict will rest on.
+        diagnosed: that tell where the time goes; they go on doing so when others have to confirm a suspicion.
+    """
+
+    variant: Variant
+    plan: Plan
+    launches: list[Launch] = field(default_factory=list)
+    diagnosed: list[Launch] = field(default_factory=list)
+
+    @property
+    def diagnosing(self) -> bool:
+        """Whether the next launch is to tell where the time goes."""
+        return len(self.diagnosed) < diagnosed_launches(self.plan)
+
+    @property
+    def growing(self) -> bool:
+        """Whether the next launch is to tell if memory grows."""
+        return len(self.launches) < GROWTH_LAUNCHES
+
+    def add(self, launch: Launch, *, diagnosed: bool) -> None:
+        self.launches.append(launch)
+        if diagnosed:
+            self.diagnosed.append(launch)
+
+    def measurement(self, findings: Sequence[str]) -> Measurement:
+        """What it comes to."""
+        return _measurement(self.variant, self.plan, self.launches, findings, self.diagnosed)
+
+
+def _launch_together(group: Sequence[_Measured], run: Run, observer: Observer) -> None:
+    """One launch more of each."""
+    diagnosing, growing = group[0].diagnosing, group[0].growing
+    health = observer.watch()
+    try:
+        ran = run([(one.variant, one.plan) for one in group], diagnosed=diagnosing, growth=growing)
+    finally:
+        seen = health()  # ends the watch, whatever became of the launch
+    for one, (ranks, seconds) in zip(group, ran, strict=True):
+        launch = replace(_launch(len(one.launches), ranks, seconds), health=seen)
+        one.add(launch, diagnosed=diagnosing)
 
 
 def together(
@@ -249,7 +290,7 @@ def _shortage(made: int, budget: Budget) -> list[str]:
 def _pilot(
     variants: Sequence[Variant], budget: Budget, run: Run
 ) -> tuple[list[Plan], Collection[tuple[str, int]], float]:
-    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round will take.
+    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round of nothing else takes.
 
     On the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
     alone. Nor do turns suit what works on in the background meanwhile: data would be there before it is waited for.
@@ -259,7 +300,7 @@ def _pilot(
     agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
-        ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], diagnosed=False)
+        ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], diagnosed=False, growth=False)
         if any(rank.background for rank in ranks):
             turns.discard(variant.key)
         pilot = _launch(0, ranks, seconds)
@@ -302,10 +343,16 @@ def _launch(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launc
 
 def counted_only(variant: Variant) -> Measurement:
     """A variant that was counted, and not launched to be timed."""
-    return _measurement(variant, Plan(0, 0), [], [])
+    return _measurement(variant, Plan(0, 0))
 
 
-def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings: list[str]) -> Measurement:
+def _measurement(
+    variant: Variant,
+    plan: Plan,
+    launches: Sequence[Launch] = (),
+    findings: Sequence[str] = (),
+    diagnosed: Sequence[Launch] = (),
+) -> Measurement:
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -316,6 +363,7 @@ def _measurement(variant: Variant, plan: Plan, launches: list[Launch], findings:
         counts=variant.counts,
         profile=variant.profile,
         launches=tuple(launches),
+        diagnosed=tuple(diagnosed),
         findings=(*variant.findings, *findings),
     )
     counted = () if variant.counts is None else counted_series(variant.counts)

@@ -109,14 +109,13 @@ class Passes:
         picked: dict[int, tuple[str, str]] = {}
 
         def result_of(
-            variant: Variant, plan: Plan, turns: Turns | None = None, *, diagnosed: bool
+            variant: Variant, plan: Plan, turns: Turns | None = None, *, diagnosed: bool, growth: bool
         ) -> LaunchResult[RankLaunch]:
             __tracebackhide__ = True
             size, number = variant.environment.world_size, launched[_label(variant)]
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            # Of the first launch, the pilot, nothing is kept but how long its steps take.
-            job = replace(job, seed=number, diagnosed=diagnosed, growth=number > 0, turns=turns)
+            job = replace(job, seed=number, diagnosed=diagnosed, growth=growth, turns=turns)
             # In turns it has to sit out all other launches as well.
             shared = replace(settings, timeout=settings.timeout * (1 if turns is None else turns.sides))
             return self._launch(shared, variant, run_launch, job)
@@ -131,9 +130,9 @@ class Passes:
                 picked[size] = first.picked
             return (replace(first, picked=picked.get(size)), *others), result.seconds
 
-        def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+        def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
             __tracebackhide__ = True
-            calls = [partial(result_of, *launch, diagnosed=diagnosed) for launch in launches]
+            calls = [partial(result_of, *launch, diagnosed=diagnosed, growth=growth) for launch in launches]
             results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
             return [kept(variant, result) for (variant, _), result in zip(launches, results, strict=True)]
 

@@ -30,7 +30,8 @@ class Dealer:
         self,
         launches: Sequence[tuple[Variant, Plan]],
         *,
-        diagnosed: bool,  # noqa: ARG002 - what was recorded was diagnosed or not, whatever is asked
+        diagnosed: bool,  # noqa: ARG002 - what was recorded is what there is, whatever is asked
+        growth: bool,  # noqa: ARG002
     ) -> list[Ran]:
         """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
         return [self._deal(*launch) for launch in launches]

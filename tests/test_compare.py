@@ -190,6 +190,15 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     assert timed.note == f"about {told[1]} launches ({seconds} s of measuring) would decide it"
 
 
+def test_what_only_the_first_launches_tell_says_so() -> None:
+    few = series("memory_growth", [0.92e6, 1.08e6, 1.0e6, 0.93e6])
+    made = tuple(Launch(i, (RankLaunch(0, (1.0,), {}, None, None, None),), 1.0) for i in range(6))
+    new = replace(measured(few), launches=made)
+    one = judged(new, beside(series("memory_growth", [1.0e6, 0.95e6, 1.05e6, 1.0e6])))["memory_growth"]
+    assert one.verdict is Verdict.INCONCLUSIVE
+    assert one.note == "more launches would not decide it: only the first 4 tell; a wider tolerance might"
+
+
 def test_what_more_launches_cannot_decide_says_so() -> None:
     """The spread between runs alone is 0.01 * sqrt(2) * 1.645 = 2.3 %, more than a tolerance of 1 %."""
     assert inconclusive(STEADY, STEADY, tolerance=0.01).note.endswith(

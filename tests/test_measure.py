@@ -36,15 +36,17 @@ class Machine:
     now: float = 0.0
     asked: list[tuple[str, Plan]] = field(default_factory=list)
     diagnosed: list[bool] = field(default_factory=list)
+    growth: list[bool] = field(default_factory=list)
     together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
         self.together.append(tuple((variant.name, variant.other) for variant, _ in launches))
-        return [self._launch(variant, plan, diagnosed=diagnosed) for variant, plan in launches]
+        return [self._launch(variant, plan, diagnosed=diagnosed, growth=growth) for variant, plan in launches]
 
-    def _launch(self, variant: Variant, plan: Plan, *, diagnosed: bool) -> Ran:
+    def _launch(self, variant: Variant, plan: Plan, *, diagnosed: bool, growth: bool) -> Ran:
         self.asked.append((variant.name, plan))
         self.diagnosed.append(diagnosed)
+        self.growth.append(growth)
         seconds = FIXED + plan.steps * STEP
         self.now += seconds
         ranks = [RankLaunch(rank, (STEP / (2 - rank),) * plan.steps, {}, 1.0, 4.0, None) for rank in (0, 1)]
@@ -144,10 +146,12 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
         return [
             (tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks) if one.other else ranks, took)
-            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, diagnosed=diagnosed), strict=True)
+            for (one, plan), (ranks, took) in zip(
+                launches, machine.run(launches, diagnosed=diagnosed, growth=growth), strict=True
+            )
         ]
 
     sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
@@ -190,8 +194,8 @@ def test_sides_are_launched_one_after_the_other(
 ) -> None:
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
-        ran = machine.run(launches, diagnosed=diagnosed)
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+        ran = machine.run(launches, diagnosed=diagnosed, growth=growth)
         return [
             ((ranks[0], replace(ranks[1], background=one.other is background)), took)
             for (one, _), (ranks, took) in zip(launches, ran, strict=True)
@@ -254,10 +258,40 @@ def test_progress_says_what_is_expected() -> None:
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_the_first_launches_are_diagnosed_and_so_are_those_that_confirm() -> None:
+def test_the_first_launches_are_diagnosed_and_not_those_that_confirm() -> None:
     answers = [Next("confirm", 3), Next("stop")]
+    (measured,), machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
+    assert machine.diagnosed == [False, *[True] * 4, *[False] * 5]  # the pilot, six launches, three more
+    assert (len(measured.launches), len(measured.diagnosed)) == (3, 4)
+
+
+def test_a_suspicion_that_comes_early_leaves_the_others_to_be_diagnosed() -> None:
+    answers = [Next("confirm", 3), Next("stop")]
+    (measured,), machine, _, _ = run_script([variant()], Budget(20, 0, 3, 600, 600), answers)
+    assert machine.diagnosed == [False, *[True] * 4, False, False]
+    assert [launch.round for launch in measured.diagnosed] == [0, 1, 2, 0]
+
+
+def test_growth_of_memory_is_read_in_the_first_launches_that_the_verdict_rests_on() -> None:
+    answers = [Next("confirm", 5), Next("stop")]
     _, machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
-    assert machine.diagnosed == [False, *[True] * 4, False, False, *[True] * 3]  # the pilot, six launches, three more
+    assert machine.growth == [False, *[True] * 4, False, False, *[True] * 4, False]
+
+
+def test_a_round_is_taken_to_last_as_long_as_those_of_nothing_but_timed_steps() -> None:
+    """Launches of 0.5 s, of which the first four take another 0.7 s: after these and one more 0.5 + 4 * 1.2 + 0.5 s."""
+    machine, seen = Machine(), []
+
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+        machine.now += 0.7 * growth
+        return machine.run(launches, diagnosed=diagnosed, growth=growth)
+
+    def judge(measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
+        seen.append((len(measured[0].launches), round(elapsed, 6), round(round_seconds, 6)))
+        return Next("more", 1)
+
+    measure([variant()], Budget(5, 0, 2, 6.5, 6.5), run, Observer(judge, lambda _: None, clock=machine.clock))
+    assert seen == [(2, 2.9, 0.5), (3, 4.1, 0.5), (4, 5.3, 0.5), (5, 5.8, 0.5), (6, 6.3, 0.5), (6, 6.3, 0.5)]
 
 
 def test_of_long_steps_fewer_launches_are_diagnosed() -> None:
@@ -289,9 +323,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
         if launches[0][1].steps == PILOT_STEPS:
-            return Machine().run(launches, diagnosed=diagnosed)
+            return Machine().run(launches, diagnosed=diagnosed, growth=growth)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:

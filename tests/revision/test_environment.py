@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,9 +56,9 @@ def _interruptible() -> Iterator[None]:
 def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "waiting")
 
-    def communicate(process: subprocess.Popen[str], timeout: float) -> tuple[str, None]:
+    def communicate(_process: subprocess.Popen[str], timeout: float) -> tuple[str, None]:
         (tmp_path / "waiting").write_text("now\n")
-        process.wait(timeout)
+        threading.Event().wait(timeout)  # Popen.wait may be cut short between taking its lock and what releases it
         return "", None
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)

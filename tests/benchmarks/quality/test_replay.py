@@ -108,5 +108,5 @@ def test_each_side_has_launches_of_its_own() -> None:
     """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
     dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], diagnosed=False)
+        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], diagnosed=False, growth=True)
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2
