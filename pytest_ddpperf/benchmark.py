@@ -13,7 +13,7 @@ from pytest_ddpperf.calibrate import calibrated, repeated
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.judge import Judge, Partners, Relate, budget, gated_beside
-from pytest_ddpperf.measure import Next, Observer, Progress, Variant, counted_only, measure
+from pytest_ddpperf.measure import Look, Next, Observer, Progress, Variant, counted_only, measure
 from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.passes import Passes
 from pytest_ddpperf.probe import Probe, focused
@@ -27,7 +27,7 @@ from pytest_ddpperf.training.correctness import Discrepancy, discrepancy_text
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
-JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], float, float], Next]"
+JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], Look], Next]"
 
 
 class Benchmarks:
@@ -150,7 +150,7 @@ class Benchmarks:
         __tracebackhide__ = True
         if settings.counted_only:
             measurements = tuple(map(counted_only, variants))
-            judge(measurements, 0.0, 0.0)
+            judge(measurements, Look(0.0, 0.0, last=True))
             self.last = _own(variants, measurements)
             return measurements
         variants = self.passes.profiled(settings, variants)

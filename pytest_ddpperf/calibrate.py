@@ -170,7 +170,6 @@ def _joined(runs: Measured) -> Measurement:
     every = [launch for run in runs for launch in run.launches]
     launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
     findings = tuple(dict.fromkeys(text for run in runs for text in run.findings))
-    diagnosed = tuple(launch for run in runs for launch in run.diagnosed)
-    joined = replace(runs[0], launches=launches, diagnosed=diagnosed, findings=findings)
+    joined = replace(runs[0], launches=launches, findings=findings)
     counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")
     return replace(joined, series=(*series_of(joined), *counted))

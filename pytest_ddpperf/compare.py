@@ -36,6 +36,7 @@ class Rules:
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
         round_seconds: that a launch of the benchmark takes (of all its variants, and of both sides); 0 if unknown.
+        first_look: launches before the first verdict, of either phase.
     """
 
     tolerance: float
@@ -44,6 +45,7 @@ class Rules:
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
     round_seconds: float = 0.0
+    first_look: int = 0
 
 
 def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
@@ -187,9 +189,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         beside = found.counterpart is not None
-        note = _note(
-            verdict, change, series, replace(rules, tolerance=tolerance), beside=beside, made=len(measurement.launches)
-        )
+        note = _note(verdict, change, series, replace(rules, tolerance=tolerance), beside=beside)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
@@ -258,25 +258,25 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
     return None
 
 
-def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
-    """What explains a verdict; ``made``: launches of this side, all of which most metrics have a sample of."""
+def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
+    """What explains a verdict."""
     if verdict is Verdict.IMPROVED:
         return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
     if verdict is Verdict.UNCHANGED:
         promising = beside and looks_better(change, better=series.better, tolerance=rules.tolerance)
         return "looks better, though not for certain" if promising and _all_better(change, series) else ""
-    return _what_it_takes(change, series, rules, beside=beside, made=made) if verdict is Verdict.INCONCLUSIVE else ""
+    return _what_it_takes(change, series, rules, beside=beside) if verdict is Verdict.INCONCLUSIVE else ""
 
 
-def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
+def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
     """What would decide a metric."""
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
-    if len(series.samples) < made:
-        return f"more launches would not decide it: only the first {len(series.samples)} tell; a wider tolerance might"
     launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
     if launches is not None and launches <= PRACTICABLE:
-        time = f" ({launches * rules.round_seconds:.0f} s of measuring)" if rules.round_seconds else ""
+        # A screening leaves time for a confirmation: see Budget.
+        rounds = launches + rules.first_look if beside else 2 * launches
+        time = f" (max_time {math.ceil(rounds * rules.round_seconds)} s)" if rules.round_seconds else ""
         return f"about {format_count(launches, 'launch')}{time} would decide it"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:

@@ -8,13 +8,14 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_ddpperf.compare import Rules, compare
-from pytest_ddpperf.measure import Budget, Next
+from pytest_ddpperf.measure import Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
+from pytest_ddpperf.metrics.table import GROWTH
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
+from pytest_ddpperf.stats.sequential import State, advance, alpha_of_metric, next_action
 from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
@@ -59,21 +60,25 @@ class Judge:
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
 
-    def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
-        """Judge the variants and say what to measure next; times in seconds."""
+    def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
+        """Judge the variants and say what to measure next."""
         bases = self._found(measured) if callable(self._found) else self._found
         benchmarks = self._tests - 1 + len(bases)
-        affordable = int(self._settings.max_time / 2 / round_seconds) if round_seconds > 0 else 0
-        deadline = budget(self._settings).deadline(
-            round_seconds, confirming=self._state.phase is Phase.CONFIRM, in_rounds=self._side_by_side
-        )
-        last = elapsed + round_seconds > deadline
+        affordable = int(self._settings.max_time / 2 / look.round_seconds) if look.round_seconds > 0 else 0
 
         def judged(point: Measurement, base: Found) -> Result:
             alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
             proven = self._proven.setdefault((point.name, point.world_size), {})
-            rules = Rules(self._tolerance, alpha, affordable, last=last, proven=proven, round_seconds=round_seconds)
-            return replace(compare(self._test, point, base, rules), seconds=elapsed)
+            rules = Rules(
+                self._tolerance,
+                alpha,
+                affordable,
+                last=look.last,
+                proven=proven,
+                round_seconds=look.round_seconds,
+                first_look=self._settings.launches,
+            )
+            return replace(compare(self._test, point, base, rules), seconds=look.elapsed)
 
         related = self._relate(measured[: len(bases)])
         self.results = tuple(judged(point, base) for point, base in zip(related, bases, strict=True))
@@ -88,13 +93,16 @@ class Judge:
             self._state,
             [self._telling(c) for c in statistical],
             suspects=bool(suspects),
-            last=last,
+            last=look.last,
         )
         self._state = advance(self._state, action)
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
         named = tuple(metric for metric in suspects if metric not in REPEATED) or tuple(suspects)
-        return Next(action.action, action.launches, named if action.action == "confirm" else ())
+        if action.action == "confirm":
+            return Next(action.action, action.launches, named)
+        growth = any(c.series.metric == GROWTH and self._telling(c) is Verdict.INCONCLUSIVE for c in statistical)
+        return Next(action.action, action.launches, growth=growth)
 
     @property
     def _tolerance(self) -> float:

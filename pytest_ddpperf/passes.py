@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Ran, Run, Variant
+from pytest_ddpperf.measure import Ran, Run, Telling, Variant
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -109,13 +109,13 @@ class Passes:
         picked: dict[int, tuple[str, str]] = {}
 
         def result_of(
-            variant: Variant, plan: Plan, turns: Turns | None = None, *, diagnosed: bool, growth: bool
+            variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
         ) -> LaunchResult[RankLaunch]:
             __tracebackhide__ = True
             size, number = variant.environment.world_size, launched[_label(variant)]
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            job = replace(job, seed=number, diagnosed=diagnosed, growth=growth, turns=turns)
+            job = replace(job, seed=number, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
             # In turns it has to sit out all other launches as well.
             shared = replace(settings, timeout=settings.timeout * (1 if turns is None else turns.sides))
             return self._launch(shared, variant, run_launch, job)
@@ -130,9 +130,9 @@ class Passes:
                 picked[size] = first.picked
             return (replace(first, picked=picked.get(size)), *others), result.seconds
 
-        def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+        def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
             __tracebackhide__ = True
-            calls = [partial(result_of, *launch, diagnosed=diagnosed, growth=growth) for launch in launches]
+            calls = [partial(result_of, *launch, telling) for launch in launches]
             results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
             return [kept(variant, result) for (variant, _), result in zip(launches, results, strict=True)]
 

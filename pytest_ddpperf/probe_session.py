@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.bisection.processes import FOLDER
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.plugin import PROBE, SESSION
 from pytest_ddpperf.probe import Outcome, Probe
@@ -82,8 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return int(pytest.main(more, plugins=[Reporter(Probe.loads(probe), Path(file))]))
     finally:
-        if os.getppid() != int(parent):  # nobody is left to remove it
-            shutil.rmtree(Path(file).parent, ignore_errors=True)
+        folder = Path(file).parent
+        if os.getppid() != int(parent) and folder.name.startswith(FOLDER):  # nobody is left to remove it
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,6 @@ class Measurement:
         strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         launches: in the order measured; only those that the verdict rests on.
-        diagnosed: those that also tell where the time goes, of all that were made.
         findings: remarks that a reader of the numbers needs, a sentence each.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
@@ -189,7 +188,6 @@ class Measurement:
     over: str | None = None
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
-    diagnosed: tuple[Launch, ...] = ()
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure: the rest of it fills pages."""

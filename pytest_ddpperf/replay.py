@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.judge import Judge, budget
-from pytest_ddpperf.measure import Observer, Ran, Variant, measure
+from pytest_ddpperf.measure import Observer, Ran, Telling, Variant, measure
 from pytest_ddpperf.records import Launch, Plan
 from pytest_ddpperf.results import Result
 from pytest_ddpperf.settings import Settings
@@ -26,23 +26,24 @@ class Dealer:
     now: float = 0.0
     dealt: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
-    def run(
-        self,
-        launches: Sequence[tuple[Variant, Plan]],
-        *,
-        diagnosed: bool,  # noqa: ARG002 - what was recorded is what there is, whatever is asked
-        growth: bool,  # noqa: ARG002
-    ) -> list[Ran]:
-        """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
-        return [self._deal(*launch) for launch in launches]
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        """The next launch of each variant, cut down to what is asked for, and the seconds it took but for steps.
 
-    def _deal(self, variant: Variant, plan: Plan) -> Ran:
+        Those of a launch that told more than is asked for now are not known apart from the rest.
+        """
+        return [self._deal(*launch, telling) for launch in launches]
+
+    def _deal(self, variant: Variant, plan: Plan, telling: Telling) -> Ran:
         which = deck_of(variant)
         one = next(self.decks[which])
         self.dealt[which] += 1
         seconds = one.seconds - math.fsum(one.step_times[plan.steps :])
         self.now += seconds
-        return tuple(replace(rank, step_times=rank.step_times[: plan.steps]) for rank in one.ranks), seconds
+        ranks = (
+            replace(rank, step_times=rank.step_times[: plan.steps], held=rank.held if telling.growth else ())
+            for rank in one.ranks
+        )
+        return tuple(ranks), seconds
 
     def clock(self) -> float:
         """Seconds since the first launch began."""

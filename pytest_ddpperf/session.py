@@ -122,6 +122,7 @@ class Session:
         self._threads = thread_count(pinned(os.environ, mark=""))
         if self.other is not None:
             self.other.start()
+            _ = self._code  # as it is now: it may be changed while it is measured
         return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
 
     @property

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -183,20 +184,17 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     told = re.fullmatch(r"about (\d+) launches would decide it", one.note)
     assert told is not None
 
-    rules = Rules(0.05, alpha=0.0025, round_seconds=2.5)
+    rules = Rules(0.05, alpha=0.0025, round_seconds=2.5, first_look=6)
     new, base = measured(one.series), found(series("step_time", STEADY))
-    timed = compare("test_x.py::test_a", new, base, rules)["step_time"]
-    seconds = f"{2.5 * int(told[1]):.0f}"
-    assert timed.note == f"about {told[1]} launches ({seconds} s of measuring) would decide it"
+    note = compare("test_x.py::test_a", new, base, rules)["step_time"].note
+    number = int(told[1])
+    assert note == f"about {number} launches (max_time {math.ceil(5 * number)} s) would decide it"  # in half of it
 
-
-def test_what_only_the_first_launches_tell_says_so() -> None:
-    few = series("memory_growth", [0.92e6, 1.08e6, 1.0e6, 0.93e6])
-    made = tuple(Launch(i, (RankLaunch(0, (1.0,), {}, None, None, None),), 1.0) for i in range(6))
-    new = replace(measured(few), launches=made)
-    one = judged(new, beside(series("memory_growth", [1.0e6, 0.95e6, 1.05e6, 1.0e6])))["memory_growth"]
-    assert one.verdict is Verdict.INCONCLUSIVE
-    assert one.note == "more launches would not decide it: only the first 4 tell; a wider tolerance might"
+    base = beside(series("step_time", STEADY[:6]))
+    note = compare("test_x.py::test_a", new, base, rules)["step_time"].note
+    told = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note)
+    assert told is not None
+    assert int(told[2]) == math.ceil(2.5 * (int(told[1]) + 6))  # a confirmation's first look is left
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.judge import Judge, alone, gated_beside, with_efficiency, with_speedup
-from pytest_ddpperf.measure import Next, Variant
+from pytest_ddpperf.measure import Look, Next, Variant
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.other_side import partners
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
@@ -42,57 +42,88 @@ def baseline(times: Sequence[float]) -> Found:
     return Found(record, "the key")
 
 
+def after(seconds: float) -> Look:
+    """A round takes a second, a screening half a minute."""
+    return Look(seconds, 1.0, last=seconds > 29)
+
+
 def judge(found: Found, tolerance: float = 0.03) -> Judge:
     return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], alone)
 
 
 def test_without_a_baseline_one_look_is_enough() -> None:
     one = judge(Found(None, "no baseline"))
-    assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
+    assert one((measured(STEADY),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.NEW
 
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], alone)
-    assert one((measured(STEADY),), 4.0, 1.0) == Next("more", 1)
+    assert one((measured(STEADY),), after(4.0)) == Next("more", 1)
     assert one.results[0].verdict is Verdict.NEW
     slower = (measured([1.2 * time for time in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
-    assert one(slower, 4.0, 1.0) == Next("more", 1)  # accepted, so there is nothing to confirm
+    assert one(slower, after(4.0)) == Next("more", 1)  # accepted, so there is nothing to confirm
+
+
+def growing(times: Sequence[float], each: Sequence[float]) -> Measurement:
+    """A measurement of which some launches, the first ones, tell by how many MiB a step their memory grows."""
+    one = measured(times)
+    launches = list(one.launches)
+    for i, growth in enumerate(each):
+        held = tuple(int(step * growth * 2**20) for step in range(8))
+        ranks = tuple(dataclasses.replace(rank, held=held) for rank in launches[i].ranks)
+        launches[i] = dataclasses.replace(launches[i], ranks=ranks)
+    one = dataclasses.replace(one, launches=tuple(launches))
+    return dataclasses.replace(one, series=series_of(one))
+
+
+def test_memory_growth_is_asked_for_until_it_is_decided() -> None:
+    """A tolerance of 64 KiB a step: growth of nothing is decided at once, one of 0 to 1 MiB is not."""
+    noisy = [0.09, 0.11, 0.095, 0.105]
+    base = growing(STEADY, [0.0] * 4)
+    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
+    one = judge(Found(record, "the key"))
+    assert one((growing(noisy, [0.0] * 4),), after(4.0)) == Next("more", 1, growth=False)
+    assert one((growing([*noisy, 0.1], [0.0] * 4),), after(5.0)) == Next("more", 1, growth=False)
+    one = judge(Found(record, "the key"))
+    assert one((growing(noisy, [0.0, 0.25, 0.0, 0.0]),), after(4.0)) == Next("more", 1, growth=True)
+    saved = Judge("test_it", Settings(launches=4, save="default"), [Found(record, "the key")], alone)
+    assert saved((growing(noisy, [0.0] * 4),), after(4.0)) == Next("more", 1, growth=True)
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
     one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], alone)
-    assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0) == Next("confirm", 4, ("step_time",))
+    assert one((measured([1.2 * time for time in STEADY]),), after(4.0)) == Next("confirm", 4, ("step_time",))
 
 
 def test_the_same_speed_is_settled_at_the_first_look() -> None:
     one = judge(baseline(STEADY), tolerance=0.03)
-    assert one((measured(STEADY),), 4.0, 1.0) == Next("stop")
+    assert one((measured(STEADY),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
 
 
 def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
     one = judge(baseline(STEADY))
     slower = (measured([1.2 * time for time in STEADY]),)
-    assert one(slower, 4.0, 1.0) == Next("confirm", 4, ("step_time",))
-    assert one(slower, 8.0, 1.0) == Next("stop")
+    assert one(slower, after(4.0)) == Next("confirm", 4, ("step_time",))
+    assert one(slower, after(8.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
     assert one.results[0]["step_time"].change == pytest.approx(0.2)
 
 
 def test_a_suspect_that_was_chance_is_cleared() -> None:
     one = judge(baseline(STEADY), tolerance=0.03)
-    assert one((measured([1.2 * time for time in STEADY]),), 4.0, 1.0).action == "confirm"
-    assert one((measured(STEADY),), 8.0, 1.0) == Next("stop")
+    assert one((measured([1.2 * time for time in STEADY]),), after(4.0)).action == "confirm"
+    assert one((measured(STEADY),), after(8.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
 
 
 def test_what_cannot_be_told_gets_more_launches_while_half_the_time_lasts() -> None:
     noisy = (measured([0.1, 0.12, 0.09, 0.11]),)
-    assert judge(baseline(STEADY))(noisy, 4.0, 1.0) == Next("more", 1)
+    assert judge(baseline(STEADY))(noisy, after(4.0)) == Next("more", 1)
     late = judge(baseline(STEADY))
-    assert late(noisy, 29.5, 1.0) == Next("stop")
+    assert late(noisy, after(29.5)) == Next("stop")
     assert late.results[0].verdict is Verdict.INCONCLUSIVE
 
 
@@ -139,7 +170,7 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     )
     relate = partial(with_speedup, over="a")
     one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, relate), relate)
-    assert one(sides, 4.0, 1.0) == Next("confirm", 4, ("step_time",))
+    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)
@@ -158,10 +189,10 @@ def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> Non
     related = gated_beside(alone)
     one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
-    assert one(sides, 4.0, 1.0) == Next("confirm", 4, ("cpu_time",))
-    assert one(sides, 8.0, 1.0) == Next("more", 1)
+    assert one(sides, after(4.0)) == Next("confirm", 4, ("cpu_time",))
+    assert one(sides, after(8.0)) == Next("more", 1)
     assert (one.results[0].verdict, one.results[0]["cpu_time"].verdict) == (Verdict.INCONCLUSIVE,) * 2
-    assert one(sides, 60.0, 1.0) == Next("stop")
+    assert one(sides, after(60.0)) == Next("stop")
     (result,) = one.results
     assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
     assert result.verdict is Verdict.REGRESSED
@@ -171,7 +202,7 @@ def test_beside_a_baseline_more_work_is_shown_only() -> None:
     base = working(NOISY, WORK)
     record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
     one = judge(Found(record, "the key"))
-    one((working(NOISY_AND_LONGER, MORE_WORK),), 60.0, 1.0)
+    one((working(NOISY_AND_LONGER, MORE_WORK),), after(60.0))
     assert one.results[0]["cpu_time"].verdict is Verdict.REGRESSED
     assert not one.results[0]["cpu_time"].gated
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
@@ -203,12 +234,12 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     variant = Variant("ddp", None, None, None, measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
     sides = measured(FASTER), measured([0.1] * 4)
-    assert one(sides, 4.0, 1.0) == Next("more", 1)
-    assert one(sides, 60.0, 1.0) == Next("stop")
+    assert one(sides, after(4.0)) == Next("more", 1)
+    assert one(sides, after(60.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
     assert one.results[0]["step_time"].note == "looks better, though not for certain"
     longer = measured(FASTER * 3), measured([0.1] * 12)
-    assert one(longer, 12.0, 1.0) == Next("stop")
+    assert one(longer, after(12.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
 
 
@@ -220,11 +251,11 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     beside = partners(REVISION, [variant], {}, alone)
     fresh = Judge("test_it", Settings(launches=4), beside, alone)
     later = measured(FADED), measured([0.1] * 8)
-    assert fresh(later, 8.0, 1.0) == Next("more", 1)
+    assert fresh(later, after(8.0)) == Next("more", 1)
     assert [result.verdict for result in fresh.results] == [Verdict.INCONCLUSIVE]
     one = Judge("test_it", Settings(launches=4), beside, alone)
-    assert one((measured(FASTER), measured([0.1] * 4)), 4.0, 1.0) == Next("more", 1)
-    assert one(later, 8.0, 1.0) == Next("stop")
+    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
+    assert one(later, after(8.0)) == Next("stop")
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
     note = "shown to be within the tolerance by the first 4 launches; it looked better, and was measured on"
@@ -235,9 +266,9 @@ def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
     """A suspect is judged by fresh launches alone, and so is all else."""
     variant = Variant("ddp", None, None, None, measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
-    assert one((measured(FASTER), measured([0.1] * 4)), 4.0, 1.0) == Next("more", 1)
-    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), 6.0, 1.0).action == "confirm"
-    assert one((measured(FADED), measured([0.1] * 8)), 14.0, 1.0) == Next("more", 1)
+    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
+    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).action == "confirm"
+    assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Next("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.INCONCLUSIVE]
 
 
@@ -246,14 +277,14 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     variant = Variant("ddp", None, None, None, measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4, tolerance=0.02), partners(REVISION, [variant], {}, alone), alone)
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
-    one(sides, 60.0, 1.0)
+    one(sides, after(60.0))
     assert one.results[0]["step_time"].promising
     assert one.results[0]["step_time"].note == ""
 
 
 def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
-    assert one((measured(FASTER),), 4.0, 1.0) == Next("stop")
+    assert one((measured(FASTER),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
     assert one.results[0]["step_time"].note == ""
 
@@ -262,7 +293,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(replace(measured(STEADY), name=name) for name in ("a", "b", "b"))
     one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {("a", 2): "it raised"}, alone), alone)
-    assert one(sides, 4.0, 1.0) == Next("stop")
+    assert one(sides, after(4.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
     assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
     assert one.results[0].counterpart == Counterpart(REVISION.label, REVISION.commit, lacking="it raised")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.measure import Telling, Variant
 from pytest_ddpperf.records import Environment, Launch, Plan, RankLaunch
 from pytest_ddpperf.replay import Dealer, deck_of
 
@@ -22,10 +22,10 @@ def launch(step: float) -> Launch:
 def test_launches_are_dealt_in_order_and_move_the_clock_by_the_steps_that_were_asked_for() -> None:
     """Launches take 0.2 s besides their steps: 0.2 + 2 x 0.1, then 0.2 + 3 x 0.3."""
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1), launch(0.3)])})
-    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(5, 2))], diagnosed=True, growth=True)
+    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(5, 2))], Telling(diagnosed=True, growth=True))
     assert [rank.step_times for rank in ranks] == [(0.1, 0.1)] * 2
     assert seconds == dealer.clock() == pytest.approx(0.4)
-    dealer.run([(VARIANT, Plan(5, 3))], diagnosed=False, growth=True)
+    dealer.run([(VARIANT, Plan(5, 3))], Telling(diagnosed=False, growth=True))
     assert dealer.clock() == pytest.approx(1.5)
     assert dealer.dealt == {deck_of(VARIANT): 2}
 

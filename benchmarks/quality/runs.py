@@ -34,6 +34,7 @@ TOLD = (Verdict.REGRESSED, Verdict.BROKEN, Verdict.INCONCLUSIVE, Verdict.UNCHANG
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
 """What is kept of a result of ``--ddpperf-json``."""
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
+END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
 FAILED = 1  # pytest's exit status where a test failed
 
 
@@ -120,7 +121,7 @@ def _run(name: str, length: str, folder: Path, arguments: Sequence[str], paths: 
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
         began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
         with printed.open("wb") as output:
-            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths))
+            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths), END_SECONDS)
         seconds = time.monotonic() - start
         results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.exists() else []
         if status not in (0, FAILED) or not results:

@@ -19,6 +19,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.settings import KNOBS
 
+FOLDER = "ddpperf-bisect-"  # names of folders begin with it
 _END_SECONDS = 30.0  # for a probe that is interrupted to end its ranks and remove its checkouts
 _UNUSABLE = {4, 5}  # pytest's exit status where its arguments are wrong, and where they name no test
 _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILINE)
@@ -43,7 +44,7 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
     Raises:
         SettingError: pytest cannot be run like that; its own words are told.
     """
-    with tempfile.TemporaryDirectory(prefix="ddpperf-bisect-") as name:
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as name:
         folder = Path(name)
         file = folder / "outcome"
         # The files that the project may have set for its own runs are not for these.
@@ -68,7 +69,11 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
 
 
 def exit_status(
-    command: Sequence[str], output: IO[bytes], folder: Path | None = None, environ: Mapping[str, str] | None = None
+    command: Sequence[str],
+    output: IO[bytes],
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    end_seconds: float = _END_SECONDS,
 ) -> int:
     """The exit status of a command, in a session of its own: Ctrl-C reaches it through here, and once.
 
@@ -77,6 +82,7 @@ def exit_status(
         output: what it prints to.
         folder: where it runs; None for this process's.
         environ: its environment variables; None for this process's.
+        end_seconds: that it has to end, when it is interrupted.
     """
     with subprocess.Popen(  # noqa: S603  our own interpreter and module
         command,
@@ -93,7 +99,7 @@ def exit_status(
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
             try:
-                process.wait(_END_SECONDS)
+                process.wait(end_seconds)
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 process.kill()
             raise

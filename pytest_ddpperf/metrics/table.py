@@ -29,6 +29,7 @@ FINAL_LOSS = "final_loss"
 RESIDENT = "peak_resident"
 TAIL = "step_time_tail"
 CPU_TIME = "cpu_time"
+GROWTH = "memory_growth"
 BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
 TIMED = frozenset({STEP_TIME, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
@@ -224,7 +225,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("fragmentation", "1", "lower", "relative", "difference", fragmentation, gated=False),
     Metric("outside_allocator", "B", "lower", "absolute", "ratio", outside_allocator, gated=False),
-    Metric("memory_growth", "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
+    Metric(GROWTH, "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(
         Metric(f"phase_{phase}", "s", "lower", "absolute", "difference", phase_seconds(phase), gated=False)

@@ -223,12 +223,15 @@ def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
     partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
     others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
     timed = _filled(results, "step_time")
-    change = (
-        "change: from revision {}{}, measured in alternating launches" if timed else "{1}compared with revision {0}"
-    )
-    to = (f" to {here}" if timed else f"{here} ") if here else ""
+    to, this = (f" to {here}", f"{here} ") if here else ("", "")
+    beside = [
+        f"change: from revision {other}{to}, measured in alternating launches"
+        if timed
+        else f"{this}compared with revision {other}"
+        for other in others
+    ]
     mde = [MDE_MEANING] if any(one.mde is not None for one in timed) else []
-    return [*memory, *(partners if timed else []), *(change.format(other, to) for other in others), *mde]
+    return [*memory, *(partners if timed else []), *beside, *mde]
 
 
 def _verdict(result: Result, *, accepting: bool) -> str:

@@ -18,8 +18,7 @@ def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
         tuple(RankLaunch(i, (1.0,), {}, None, None, None, communication=one) for i, one in enumerate(ranks))
         for ranks in launches
     ]
-    made = tuple(Launch(0, ranks, 1.0) for ranks in reports)
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, made, diagnosed=made)
+    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
@@ -52,8 +51,8 @@ def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() ->
     known = BlockTimes((1.0,), (1.0,))
     measured = measurement((known, known), (None, None), (None, None))
     assert no_room(measured) is None
-    ranks = tuple(replace(rank, no_room=Room(6 * 2**30, 4 * 2**30)) for rank in measured.diagnosed[1].ranks)
-    short = replace(measured, diagnosed=(measured.diagnosed[0], replace(measured.diagnosed[1], ranks=ranks)))
+    ranks = tuple(replace(rank, no_room=Room(6 * 2**30, 4 * 2**30)) for rank in measured.launches[1].ranks)
+    short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
     text = (
         "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
         "take 6.00 GiB of its memory, and 4.00 GiB are free for them"

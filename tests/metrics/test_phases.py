@@ -23,8 +23,7 @@ def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
         tuple(RankLaunch(i, (1.0,), {}, None, None, None, phases=one) for i, one in enumerate(ranks))
         for ranks in launches
     ]
-    made = tuple(Launch(0, ranks, 1.0) for ranks in reports)
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, made, diagnosed=made)
+    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
 
 
 def test_phases_are_averages_over_ranks_and_usual_steps() -> None:

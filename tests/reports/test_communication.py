@@ -35,7 +35,7 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
     )
     overhead = make_comparison("communication_overhead", 0.375, Verdict.NEW)
     result = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead), measured={"diagnosed": launches}
+        comparisons=(exposed(make_comparison, 0.004, 0.0062), overhead), measured={"launches": launches}
     )
     table = communication_table([result])
     assert table is not None
@@ -55,7 +55,7 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
     blocks = BlockTimes((0.02,), (0.01,), "the parameters that are gathered")
     ranks = (RankLaunch(0, (0.02,), {}, None, None, None, communication=blocks),)
     result = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"diagnosed": (Launch(0, ranks, 1.0),)}
+        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"launches": (Launch(0, ranks, 1.0),)}
     )
     table = communication_table([result])
     assert table is not None

@@ -25,7 +25,7 @@ def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
         RankLaunch(rank, (0.01,), {}, None, None, None, phases=PhaseTimes(seconds, (encode,))) for rank in range(2)
     )
     comparisons = tuple(make_comparison(f"phase_{phase}", seconds[phase][0], Verdict.NEW) for phase in PHASES)
-    return make_result(comparisons=comparisons, measured={"diagnosed": (Launch(0, ranks, 1.0),)})
+    return make_result(comparisons=comparisons, measured={"launches": (Launch(0, ranks, 1.0),)})
 
 
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:

@@ -19,7 +19,7 @@ from benchmarks.quality.replay import (
 )
 from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
 from benchmarks.quality.simulated import CELL, ENVIRONMENT
-from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.measure import Telling, Variant
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
@@ -108,5 +108,5 @@ def test_each_side_has_launches_of_its_own() -> None:
     """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
     dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], diagnosed=False, growth=True)
+        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], Telling(diagnosed=False, growth=True))
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2

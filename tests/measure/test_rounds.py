@@ -10,18 +10,19 @@ import pytest
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.measure import (
-    LAUNCH_SECONDS,
-    PILOT_STEPS,
     Budget,
+    Look,
     Next,
     Observer,
     Progress,
     Ran,
+    Telling,
     Variant,
     fitting_steps,
     measure,
-    together,
 )
+from pytest_ddpperf.measure.pilot import LAUNCH_SECONDS, PILOT_STEPS
+from pytest_ddpperf.measure.rounds import together
 from pytest_ddpperf.records import Environment, Measurement, Plan, RankLaunch
 from pytest_ddpperf.strategies import Strategy
 
@@ -39,14 +40,14 @@ class Machine:
     growth: list[bool] = field(default_factory=list)
     together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
         self.together.append(tuple((variant.name, variant.other) for variant, _ in launches))
-        return [self._launch(variant, plan, diagnosed=diagnosed, growth=growth) for variant, plan in launches]
+        return [self._launch(variant, plan, telling) for variant, plan in launches]
 
-    def _launch(self, variant: Variant, plan: Plan, *, diagnosed: bool, growth: bool) -> Ran:
+    def _launch(self, variant: Variant, plan: Plan, telling: Telling) -> Ran:
         self.asked.append((variant.name, plan))
-        self.diagnosed.append(diagnosed)
-        self.growth.append(growth)
+        self.diagnosed.append(telling.diagnosed)
+        self.growth.append(telling.growth)
         seconds = FIXED + plan.steps * STEP
         self.now += seconds
         ranks = [RankLaunch(rank, (STEP / (2 - rank),) * plan.steps, {}, 1.0, 4.0, None) for rank in (0, 1)]
@@ -63,7 +64,7 @@ class Script:
     answers: list[Next]
     looks: list[tuple[Measurement, ...]] = field(default_factory=list)
 
-    def __call__(self, measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
+    def __call__(self, measured: tuple[Measurement, ...], _look: Look) -> Next:
         self.looks.append(measured)
         return self.answers.pop(0)
 
@@ -146,12 +147,10 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
         return [
             (tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks) if one.other else ranks, took)
-            for (one, plan), (ranks, took) in zip(
-                launches, machine.run(launches, diagnosed=diagnosed, growth=growth), strict=True
-            )
+            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, telling), strict=True)
         ]
 
     sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
@@ -194,8 +193,8 @@ def test_sides_are_launched_one_after_the_other(
 ) -> None:
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
-        ran = machine.run(launches, diagnosed=diagnosed, growth=growth)
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        ran = machine.run(launches, telling)
         return [
             ((ranks[0], replace(ranks[1], background=one.other is background)), took)
             for (one, _), (ranks, took) in zip(launches, ran, strict=True)
@@ -232,23 +231,23 @@ def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round_seconds", "confirming", "in_rounds", "expected"),
+    ("first_look", "confirming", "in_rounds", "expected"),
     [
-        pytest.param(3.0, False, True, 42.0, id="six rounds are left for a confirmation"),
-        pytest.param(8.0, False, True, 30.0, id="half at least"),
-        pytest.param(3.0, False, False, 30.0, id="beside a baseline, half"),
-        pytest.param(3.0, True, True, 60.0, id="a confirmation gets all"),
+        pytest.param(18.0, False, True, 42.0, id="as much is left for a confirmation"),
+        pytest.param(48.0, False, True, 30.0, id="half at least"),
+        pytest.param(18.0, False, False, 30.0, id="beside a baseline, half"),
+        pytest.param(18.0, True, True, 60.0, id="a confirmation gets all"),
     ],
 )
 def test_side_by_side_screening_leaves_time_for_the_first_look_of_a_confirmation(
-    round_seconds: float,
+    first_look: float,
     expected: float,
     *,
     confirming: bool,
     in_rounds: bool,
 ) -> None:
     budget = Budget(None, 5, 6, 60, 30)
-    assert budget.deadline(round_seconds, confirming=confirming, in_rounds=in_rounds) == expected
+    assert budget.deadline(first_look, confirming=confirming, in_rounds=in_rounds) == expected
 
 
 def test_progress_says_what_is_expected() -> None:
@@ -258,40 +257,77 @@ def test_progress_says_what_is_expected() -> None:
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_the_first_launches_are_diagnosed_and_not_those_that_confirm() -> None:
+def test_the_first_launches_are_diagnosed_and_fewer_of_those_that_confirm() -> None:
     answers = [Next("confirm", 3), Next("stop")]
-    (measured,), machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
-    assert machine.diagnosed == [False, *[True] * 4, *[False] * 5]  # the pilot, six launches, three more
-    assert (len(measured.launches), len(measured.diagnosed)) == (3, 4)
-
-
-def test_a_suspicion_that_comes_early_leaves_the_others_to_be_diagnosed() -> None:
-    answers = [Next("confirm", 3), Next("stop")]
-    (measured,), machine, _, _ = run_script([variant()], Budget(20, 0, 3, 600, 600), answers)
-    assert machine.diagnosed == [False, *[True] * 4, False, False]
-    assert [launch.round for launch in measured.diagnosed] == [0, 1, 2, 0]
-
-
-def test_growth_of_memory_is_read_in_the_first_launches_that_the_verdict_rests_on() -> None:
-    answers = [Next("confirm", 5), Next("stop")]
     _, machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
-    assert machine.growth == [False, *[True] * 4, False, False, *[True] * 4, False]
+    # The pilot, six launches, three more.
+    assert machine.diagnosed == [False, *[True] * 4, False, False, True, True, False]
 
 
-def test_a_round_is_taken_to_last_as_long_as_those_of_nothing_but_timed_steps() -> None:
-    """Launches of 0.5 s, of which the first four take another 0.7 s: after these and one more 0.5 + 4 * 1.2 + 0.5 s."""
-    machine, seen = Machine(), []
+def test_growth_of_memory_is_read_at_first_and_as_long_as_it_is_asked_for() -> None:
+    answers = [Next("more", 1, growth=True), Next("more", 2), Next("confirm", 3), Next("more", 1), Next("stop")]
+    _, machine, _, _ = run_script([variant()], Budget(5, 0, 2, 600, 600), answers)
+    assert machine.growth == [False, *[True] * 3, False, False, *[True] * 3, False]
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
-        machine.now += 0.7 * growth
-        return machine.run(launches, diagnosed=diagnosed, growth=growth)
 
-    def judge(measured: tuple[Measurement, ...], elapsed: float, round_seconds: float) -> Next:
-        seen.append((len(measured[0].launches), round(elapsed, 6), round(round_seconds, 6)))
+@dataclass
+class Slow(Machine):
+    """One whose pilot, and whose launches that tell more than times, take so many seconds more."""
+
+    cold: float = 0.0
+    diagnosis: float = 0.0
+    growing: float = 0.0
+
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        more = self.diagnosis * telling.diagnosed + self.growing * telling.growth + self.cold * (not self.asked)
+        self.now += more
+        return [(ranks, seconds + more) for ranks, seconds in super().run(launches, telling)]
+
+
+@dataclass
+class Looking:
+    """A judge that asks for one launch more, always; keeps how many there were, and when."""
+
+    looks: list[tuple[int, float, float, bool]] = field(default_factory=list)
+
+    def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
+        seconds = (round(look.elapsed, 6), round(look.round_seconds, 6))
+        self.looks.append((len(measured[0].launches), *seconds, look.last))
         return Next("more", 1)
 
-    measure([variant()], Budget(5, 0, 2, 6.5, 6.5), run, Observer(judge, lambda _: None, clock=machine.clock))
-    assert seen == [(2, 2.9, 0.5), (3, 4.1, 0.5), (4, 5.3, 0.5), (5, 5.8, 0.5), (6, 6.3, 0.5), (6, 6.3, 0.5)]
+
+def looks(machine: Machine, budget: Budget) -> list[tuple[int, float, float, bool]]:
+    judge = Looking()
+    measure([variant()], budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+    return judge.looks
+
+
+def test_rounds_are_planned_by_what_those_like_them_take() -> None:
+    """Launches of 0.5 s; of the first three, which tell if memory grows, two are diagnosed: 1.5, 1.5 and 0.8 s.
+
+    With the pilot that is 4.3 s, and two more rounds of 0.5 s end at 5.3 s, when a third one would end at 5.8 s.
+    """
+    found = looks(Slow(diagnosis=0.7, growing=0.3), Budget(5, 0, 3, 5.7, 5.7))
+    assert found == [(3, 4.3, 0.5, False), (4, 4.8, 0.5, False), (5, 5.3, 0.5, True)]
+
+
+def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
+    """It takes 16.5 s, launches 0.5 s: all six of the first look are made, and four more until 21.5 s."""
+    found = looks(Slow(cold=16.0), Budget(5, 0, 6, 21.6, 21.6))
+    assert [made for made, *_ in found] == [6, 7, 8, 9, 10]
+    assert {seconds for _, _, seconds, _ in found} == {0.5}
+
+
+def test_side_by_side_a_confirmation_has_time_for_all_of_its_first_look() -> None:
+    """Rounds of two launches of 0.5 s, of which those of a first look take another 0.4 s each: 1.8 s, six times."""
+    machine = Slow(growing=0.4)
+    judge = Script([Next("more", 1)] * 9 + [Next("confirm", 6), Next("stop")])
+    sides = [variant(), variant(other=True)]
+    budget = Budget(5, 0, 6, 33.0, 10.0, turns=False)
+    ours, _ = measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+    assert [len(look[0].launches) for look in judge.looks] == [*range(6, 16), 6]
+    assert machine.now == pytest.approx(1.0 + 6 * 1.8 + 9 * 1.0 + 6 * 1.8)
+    assert ours.findings == (" looked worse in 15 launches; judged by fresh ones alone",)
 
 
 def test_of_long_steps_fewer_launches_are_diagnosed() -> None:
@@ -323,9 +359,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(launches: Sequence[tuple[Variant, Plan]], *, diagnosed: bool, growth: bool) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
         if launches[0][1].steps == PILOT_STEPS:
-            return Machine().run(launches, diagnosed=diagnosed, growth=growth)
+            return Machine().run(launches, telling)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:

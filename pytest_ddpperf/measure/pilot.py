@@ -1,0 +1,50 @@
+"""The first launch of a variant, which is not counted: how many steps fill a launch, and who takes turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from pytest_ddpperf.measure.costs import ONLY_TIMES
+from pytest_ddpperf.measure.terms import Budget, Run
+from pytest_ddpperf.measure.variant import Variant, launch_of
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.stats.summaries import typical
+
+PILOT_STEPS = 5
+LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbours, short enough for many launches
+FEWEST_STEPS, MOST_STEPS = 5, 1000
+
+
+def pilot(
+    variants: Sequence[Variant], budget: Budget, run: Run
+) -> tuple[list[Plan], Collection[tuple[str, int]], float]:
+    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round of nothing else takes.
+
+    On the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
+    alone. Nor do turns suit what works on in the background meanwhile: data would be there before it is waited for.
+    """
+    plans, expected = [], 0.0
+    turns = {one.key for one in variants if one.other and budget.turns and one.environment.device == "cpu"}
+    agreed: dict[tuple[str, int], int] = {}
+    for variant in variants:
+        steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
+        ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], ONLY_TIMES)
+        if any(rank.background for rank in ranks):
+            turns.discard(variant.key)
+        first = launch_of(0, ranks, seconds)
+        step = typical(first.step_times)
+        fixed = max(0.0, seconds - step * steps)
+        share = budget.screening / budget.launches / len(variants)
+        followed = agreed.get(variant.key) if variant.other else variant.steps
+        plan = Plan(budget.warmup, budget.steps or followed or fitting_steps(step, share - fixed))
+        agreed[variant.key] = plan.steps
+        plans.append(plan)
+        expected += fixed + plan.steps * step
+    return plans, turns, expected
+
+
+def fitting_steps(step: float, seconds: float) -> int:
+    """How many steps of ``step`` seconds a launch times: about a second's worth, fewer if ``seconds`` is less."""
+    fitting = math.ceil(min(LAUNCH_SECONDS, seconds) / max(step, 1e-9))
+    return min(MOST_STEPS, max(FEWEST_STEPS, fitting))

@@ -1,0 +1,157 @@
+"""Rounds of launches, until a judge is content or the time is spent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
+from pytest_ddpperf.measure.pilot import pilot
+from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
+from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
+from pytest_ddpperf.records import Launch, Measurement, Plan
+from pytest_ddpperf.units import format_count
+
+FEWEST_LAUNCHES = 2  # below that there is no interval
+DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
+CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
+FEW_STEPS = 20  # a launch with fewer has long steps, of which a diagnosis takes as many: then the fewest launches
+
+
+def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
+    """The variants measured side by side: each round launches every variant once, in random order.
+
+    Every second round reverses the order of the one before, so that each variant comes first as often as last.
+
+    A pilot launch of each comes first and is not counted: the first launch of a benchmark is slower than the others,
+    and it tells how many steps fill a launch. The plan is fixed from then on.
+
+    Raises:
+        DdpperfError: a launch failed.
+    """
+    start = observer.clock()
+    plans, turns, expected = pilot(variants, budget, run)
+    rounds = _Rounds(variants, plans, turns, random.Random(observer.seed))  # noqa: S311 - an order is no secret
+    costs = Costs(expected)
+    findings: list[str] = []
+    wanted, confirming = budget.launches, False
+    in_rounds = any(variant.other for variant in variants)
+
+    def is_last() -> bool:
+        """Whether another round would end after the deadline."""
+        first_look = budget.launches * costs.of(Telling(diagnosed=False, growth=True))
+        deadline = budget.deadline(first_look, confirming=confirming, in_rounds=in_rounds)
+        return observer.clock() - start + costs.of(rounds.telling) > deadline
+
+    while True:
+        while rounds.made < wanted and not (rounds.made >= FEWEST_LAUNCHES and is_last()):
+            begun, telling = observer.clock(), rounds.telling
+            ahead = begun - start + costs.of(telling) * (wanted - rounds.made)
+            observer.progress(Progress(rounds.made + 1, wanted, begun - start, ahead))
+            rounds.launch(run, observer)
+            costs.add(telling, observer.clock() - begun)
+        measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget)])
+        look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=is_last())
+        verdict = observer.judge(measurements, look)
+        if verdict.action == "stop" or (look.last and verdict.action == "more"):
+            return measurements
+        if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
+            looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(rounds.made, 'launch')}"
+            findings.append(f"{looked}; {CONFIRMED}")
+            rounds.begin_again()
+            confirming = True
+        else:
+            rounds.growth = verdict.growth  # it is known from few launches, and takes steps of its own
+        wanted = rounds.made + verdict.launches
+
+
+@dataclass
+class _Rounds:
+    """The launches that a verdict will rest on, round by round.
+
+    Attributes:
+        turns: keys of the benchmarks whose sides take turns.
+        growth: whether the next launches are to tell if memory grows.
+        diagnosed: how many launches are to tell where the time goes, at most.
+    """
+
+    variants: Sequence[Variant]
+    plans: Sequence[Plan]
+    turns: Collection[tuple[str, int]]
+    draw: random.Random
+    growth: bool = True
+    diagnosed: int = DIAGNOSED_LAUNCHES
+    made: int = 0
+    _launches: list[list[Launch]] = field(init=False)
+    _order: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._launches = [[] for _ in self.variants]
+
+    @property
+    def telling(self) -> Telling:
+        """What launches of the next round are to tell: in all of them what one of them is."""
+        return Telling(any(map(self._diagnosing, self.plans)), self.growth)
+
+    def _diagnosing(self, plan: Plan) -> bool:
+        return self.made < min(self.diagnosed, diagnosed_launches(plan))
+
+    def launch(self, run: Run, observer: Observer) -> None:
+        """One launch more of each variant, in random order: in every second round that of the last one reversed."""
+        number = range(len(self.variants))
+        self._order = self._order[::-1] if self.made % 2 == 1 else self.draw.sample(number, len(number))
+        for group in together(self.variants, self._order, self.turns):
+            telling = Telling(self._diagnosing(self.plans[group[0]]), self.growth)
+            health = observer.watch()
+            try:
+                ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
+            finally:
+                seen = health()  # ends the watch, whatever became of the launch
+            for i, (ranks, seconds) in zip(group, ran, strict=True):
+                self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
+        self.made += 1
+
+    def begin_again(self) -> None:
+        """Drop all launches: others are to confirm what they made suspect; those have less to tell besides."""
+        for launches in self._launches:
+            launches.clear()
+        self.made, self.diagnosed, self.growth = 0, FEWEST_LAUNCHES, True
+
+    def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
+        """What the launches of each variant amount to."""
+        parts = zip(self.variants, self.plans, self._launches, strict=True)
+        return tuple(measurement_of(*part, findings) for part in parts)
+
+
+def together(
+    variants: Sequence[Variant], order: Sequence[int], turns: Collection[tuple[str, int]]
+) -> list[tuple[int, ...]]:
+    """Which variants are launched at the same time: both sides of a benchmark, to time their steps in turns.
+
+    Args:
+        variants: all of a round.
+        order: of their launches in this round; the first of a group has the first turn.
+        turns: keys of the benchmarks whose sides take turns.
+
+    Returns:
+        Indices of variants, in groups.
+    """
+    groups: dict[object, tuple[int, ...]] = {}
+    for i in order:
+        key: object = variants[i].key if variants[i].key in turns else i
+        groups[key] = (*groups.get(key, ()), i)
+    return list(groups.values())
+
+
+def _shortage(made: int, budget: Budget) -> list[str]:
+    """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
+    if made >= budget.launches:
+        return []
+    wanted = format_count(budget.launches, "launch")
+    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]
+
+
+def diagnosed_launches(plan: Plan) -> int:
+    """In how many launches, from the first, it is looked where the time goes."""
+    return FEWEST_LAUNCHES if plan.steps < FEW_STEPS else DIAGNOSED_LAUNCHES

@@ -1,0 +1,116 @@
+"""What measuring is agreed on: how much time there is, who runs launches, who looks on and says how to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from pytest_ddpperf.health import Health
+from pytest_ddpperf.measure.costs import Telling
+from pytest_ddpperf.measure.variant import Variant
+from pytest_ddpperf.records import Measurement, Plan, RankLaunch
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much measuring a benchmark may take: see the knobs of the same names.
+
+    Attributes:
+        screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
+        turns: whether both sides of a benchmark are launched at the same time where they can be, and take turns.
+    """
+
+    steps: int | None
+    warmup: int
+    launches: int
+    max_time: float
+    screening: float
+    turns: bool = True
+
+    def deadline(self, first_look: float, *, confirming: bool, in_rounds: bool) -> float:
+        """Seconds by which a phase has to end.
+
+        Side by side, more rounds always tell more: a screening may take all but the first look of a confirmation.
+        Beside a baseline, whose own error stays, they do not, and what is still undecided after half of the time
+        mostly stays so.
+
+        Args:
+            first_look: seconds that one takes.
+            confirming: whether the phase is the second one.
+            in_rounds: whether both sides are measured in the same rounds.
+        """
+        if confirming:
+            return self.max_time
+        return max(self.screening, self.max_time - first_look if in_rounds else 0.0)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a benchmark stands when a judge looks at it.
+
+    Attributes:
+        elapsed: seconds of measuring so far.
+        round_seconds: that another launch of each variant takes, timed and nothing else.
+        last: whether there is no time for another one.
+    """
+
+    elapsed: float
+    round_seconds: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class Next:
+    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
+
+    Attributes:
+        suspects: the metrics that looked worse.
+        growth: whether those are also to tell if memory grows, as all of a first look do.
+    """
+
+    action: Literal["stop", "more", "confirm"]
+    launches: int = 0
+    suspects: tuple[str, ...] = ()
+    growth: bool = False
+
+
+Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
+"""What each rank of a launch reports, and how long the launch took, in seconds."""
+
+
+class Run(Protocol):
+    """Runs one launch of each of these variants; several at the same time, which then time their steps in turns."""
+
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> Sequence[Ran]:
+        """Run them; what became of each, in the same order."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running benchmark stands; times in seconds."""
+
+    launch: int
+    of: int
+    elapsed: float
+    expected: float
+
+
+def unwatched() -> Callable[[], Health | None]:
+    """Nobody looks at the machine."""
+    return lambda: None
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Who looks on while a benchmark runs: ``judge`` decides how to go on, ``progress`` tells the user.
+
+    ``watch`` is called before each launch, and what it gives back after it, for the machine's health meanwhile.
+    """
+
+    judge: Callable[[tuple[Measurement, ...], Look], Next]
+    progress: Callable[[Progress], None]
+    seed: int = 0
+    clock: Callable[[], float] = field(default=time.monotonic)
+    watch: Callable[[], Callable[[], Health | None]] = field(default=unwatched)
