@@ -203,7 +203,10 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["pip install .", "a wheel from elsewhere"])
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param(True, id="pip install ."), pytest.param(False, id="a wheel from elsewhere", marks=pytest.mark.slow)],
+)
 def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
@@ -340,6 +343,7 @@ def subject():
 """
 
 
+@pytest.mark.slow
 def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) -> None:
     root = pytester.path
     git(root, "init", "-q")

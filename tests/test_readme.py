@@ -20,6 +20,7 @@ def example(name: str) -> str:
     return str(code)
 
 
+@pytest.mark.slow
 def test_the_examples_run(inner: pytest.Pytester) -> None:
     code = "\n\n".join(
         map(example, ("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect"))

@@ -84,7 +84,9 @@ def test_assertion(go):
 """
 
 
-@pytest.mark.parametrize("mode", ["prepend", pytest.param("append", marks=pytest.mark.slow), "importlib"])
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "append")), "importlib"]
+)
 def test_whatever_a_suite_defines_reaches_the_ranks(tmp_path: Path, mode: str) -> None:
     suite = tmp_path / "suite"
     suite.mkdir()

@@ -17,7 +17,9 @@ import torch
 SUITE = Path(__file__).parents[2] / "perf_tests"
 
 
-@pytest.mark.parametrize("mode", ["prepend", pytest.param("append", marks=pytest.mark.slow), "importlib"])
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "append")), "importlib"]
+)
 def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) -> None:
     shutil.copytree(SUITE, tmp_path / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", f"--import-mode={mode}"]

@@ -88,7 +88,7 @@ def count_cases(ctx: RankContext) -> dict[str, Counts]:
 Found = tuple[int, tuple[dict[str, Counts], ...]]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def found(request: pytest.FixtureRequest, launcher: Launcher) -> Found:
     """The number of ranks, and each one's counts by case."""
     ranks: int = request.param
