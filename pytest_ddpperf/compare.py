@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.compare_counts import compare_counted, count_findings
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
+from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, FINAL_LOSS, GROWTH, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
@@ -35,8 +35,7 @@ class Rules:
         last: whether there is no time for another look.
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
-        round_seconds: that a launch of the benchmark takes (of all its variants, and of both sides); 0 if unknown.
-        first_look: launches before the first verdict, of either phase.
+        max_time_for: gives the setting that leaves time for so many launches more; None where nobody measures.
     """
 
     tolerance: float
@@ -44,8 +43,7 @@ class Rules:
     affordable: int = 0
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
-    round_seconds: float = 0.0
-    first_look: int = 0
+    max_time_for: Callable[[int], float] | None = None
 
 
 def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
@@ -189,7 +187,9 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     else:
         verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
         beside = found.counterpart is not None
-        note = _note(verdict, change, series, replace(rules, tolerance=tolerance), beside=beside)
+        note = _note(
+            verdict, change, series, replace(rules, tolerance=tolerance), beside=beside, made=len(measurement.launches)
+        )
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
@@ -258,26 +258,28 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
     return None
 
 
-def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
-    """What explains a verdict."""
+def _note(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
+    """What explains a verdict; ``made``: launches of this side, all of which most metrics have a sample of."""
     if verdict is Verdict.IMPROVED:
         return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
     if verdict is Verdict.UNCHANGED:
         promising = beside and looks_better(change, better=series.better, tolerance=rules.tolerance)
         return "looks better, though not for certain" if promising and _all_better(change, series) else ""
-    return _what_it_takes(change, series, rules, beside=beside) if verdict is Verdict.INCONCLUSIVE else ""
+    return _what_it_takes(change, series, rules, beside=beside, made=made) if verdict is Verdict.INCONCLUSIVE else ""
 
 
-def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool) -> str:
+def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
     """What would decide a metric."""
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
+    if len(series.samples) < made and series.metric != GROWTH:
+        return f"more launches would not decide it: only the first {len(series.samples)} tell"
     launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
     if launches is not None and launches <= PRACTICABLE:
-        # A screening leaves time for a confirmation: see Budget.
-        rounds = launches + rules.first_look if beside else 2 * launches
-        time = f" (max_time {math.ceil(rounds * rules.round_seconds)} s)" if rules.round_seconds else ""
-        return f"about {format_count(launches, 'launch')}{time} would decide it"
+        told = ""
+        if series.gated and rules.last and rules.max_time_for is not None:
+            told = f" (max_time {math.ceil(rules.max_time_for(launches - len(series.samples)))} s)"
+        return f"about {format_count(launches, 'launch')}{told} would decide it"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:
         fact, cure = "more launches would not decide it", "a baseline of more launches"

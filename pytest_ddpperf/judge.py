@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from pytest_ddpperf.metrics.table import GROWTH
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.sequential import State, advance, alpha_of_metric, next_action
+from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
 from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
@@ -75,8 +76,7 @@ class Judge:
                 affordable,
                 last=look.last,
                 proven=proven,
-                round_seconds=look.round_seconds,
-                first_look=self._settings.launches,
+                max_time_for=partial(self._max_time_for, look),
             )
             return replace(compare(self._test, point, base, rules), seconds=look.elapsed)
 
@@ -103,6 +103,15 @@ class Judge:
             return Next(action.action, action.launches, named)
         growth = any(c.series.metric == GROWTH and self._telling(c) is Verdict.INCONCLUSIVE for c in statistical)
         return Next(action.action, action.launches, growth=growth)
+
+    def _max_time_for(self, look: Look, launches: int) -> float:
+        """The ``max_time`` with which so many launches more would have been made."""
+        return budget(self._settings).max_time_for(
+            look.elapsed + launches * look.round_seconds,
+            first_look=look.first_look,
+            confirming=self._state.phase is Phase.CONFIRM,
+            in_rounds=self._side_by_side,
+        )
 
     @property
     def _tolerance(self) -> float:

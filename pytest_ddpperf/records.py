@@ -243,7 +243,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Series:
-    """One metric of one measurement: a sample per launch, and what they amount to.
+    """One metric of one measurement: a sample per launch that tells it, and what they amount to.
 
     Attributes:
         better: the direction of an improvement.

@@ -27,9 +27,9 @@ class Dealer:
     dealt: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
     def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-        """The next launch of each variant, cut down to what is asked for, and the seconds it took but for steps.
+        """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take.
 
-        Those of a launch that told more than is asked for now are not known apart from the rest.
+        What tells if memory grows goes with the rest of a launch that is not asked for it; its seconds are not known.
         """
         return [self._deal(*launch, telling) for launch in launches]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -184,17 +183,26 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     told = re.fullmatch(r"about (\d+) launches would decide it", one.note)
     assert told is not None
 
-    rules = Rules(0.05, alpha=0.0025, round_seconds=2.5, first_look=6)
-    new, base = measured(one.series), found(series("step_time", STEADY))
-    note = compare("test_x.py::test_a", new, base, rules)["step_time"].note
-    number = int(told[1])
-    assert note == f"about {number} launches (max_time {math.ceil(5 * number)} s) would decide it"  # in half of it
+    def note(*, last: bool) -> str:
+        rules = Rules(0.05, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches)
+        new, base = measured(one.series), found(series("step_time", STEADY))
+        return compare("test_x.py::test_a", new, base, rules)["step_time"].note
 
-    base = beside(series("step_time", STEADY[:6]))
-    note = compare("test_x.py::test_a", new, base, rules)["step_time"].note
-    told = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note)
-    assert told is not None
-    assert int(told[2]) == math.ceil(2.5 * (int(told[1]) + 6))  # a confirmation's first look is left
+    assert note(last=False) == one.note  # there is time yet
+    more = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note(last=True))
+    assert more is not None
+    assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
+
+
+def test_what_only_the_first_launches_tell_says_so() -> None:
+    made = tuple(Launch(i, (RankLaunch(0, (1.0,), {}, None, None, None),), 1.0) for i in range(6))
+    few = [0.92, 1.08, 1.0, 0.93]
+    new = replace(measured(series("phase_forward", few), series("memory_growth", few, factor=1e6)), launches=made)
+    base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [1e6, 0.95e6, 1.05e6, 1e6]))
+    phase, growth = (judged(new, base)[metric] for metric in ("phase_forward", "memory_growth"))
+    assert (phase.verdict, growth.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+    assert phase.note == "more launches would not decide it: only the first 4 tell"
+    assert growth.note.startswith("about ")  # it is asked of further ones until it is decided
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.judge import Judge, alone, gated_beside, with_efficiency, with_speedup
+from pytest_ddpperf.judge import Judge, alone, budget, gated_beside, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Look, Next, Variant
 from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.other_side import partners
@@ -119,7 +119,12 @@ def test_a_suspect_that_was_chance_is_cleared() -> None:
     assert one.results[0].verdict is Verdict.UNCHANGED
 
 
-def test_what_cannot_be_told_gets_more_launches_while_half_the_time_lasts() -> None:
+def test_a_first_look_may_take_half_the_time_and_what_is_stored_all_of_it() -> None:
+    assert budget(Settings(max_time=40.0)).screening == 20.0
+    assert budget(Settings(max_time=40.0, save="default")).screening == 40.0
+
+
+def test_what_cannot_be_told_gets_more_launches_while_there_is_time() -> None:
     noisy = (measured([0.1, 0.12, 0.09, 0.11]),)
     assert judge(baseline(STEADY))(noisy, after(4.0)) == Next("more", 1)
     late = judge(baseline(STEADY))

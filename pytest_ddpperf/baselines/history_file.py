@@ -65,7 +65,7 @@ _SCHEMA = (
         low REAL,                -- of the interval; NULL where there is none
         high REAL,
         confidence REAL,
-        samples TEXT NOT NULL,   -- JSON: one number for each launch
+        samples TEXT NOT NULL,   -- JSON: one number for each launch that tells it
         verdict TEXT NOT NULL,
         PRIMARY KEY (metric, result)
     ) WITHOUT ROWID

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class Costs:
         self._rounds.setdefault(telling, []).append(seconds)
 
     def of(self, telling: Telling) -> float:
-        """Seconds of a round: as those like it took; else no more than the pilot and those that told more."""
+        """Seconds of a round: as those like it took; else as the pilot did, between those that told less and more."""
         if telling in self._rounds:
-            return fmean(self._rounds[telling])
-        return min([self._pilot, *(fmean(took) for more, took in self._rounds.items() if more.covers(telling))])
+            return median(self._rounds[telling])
+        known = {kind: median(took) for kind, took in self._rounds.items()}
+        most = min([self._pilot, *(seconds for kind, seconds in known.items() if kind.covers(telling))])
+        return max([most, *(seconds for kind, seconds in known.items() if telling.covers(kind))])

@@ -29,19 +29,26 @@ def pilot(
     agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
-        ((ranks, seconds),) = run([(variant, Plan(budget.warmup, steps))], ONLY_TIMES)
-        if any(rank.background for rank in ranks):
-            turns.discard(variant.key)
-        first = launch_of(0, ranks, seconds)
-        step = typical(first.step_times)
-        fixed = max(0.0, seconds - step * steps)
         share = budget.screening / budget.launches / len(variants)
+        step, fixed, background = _piloted(variant, Plan(budget.warmup, steps), run)
+        if fixed > max(LAUNCH_SECONDS, share / 2):  # the first one fills caches, compiles, connects: once more
+            step, again, background = _piloted(variant, Plan(budget.warmup, steps), run)
+            fixed = min(fixed, again)
+        if background:
+            turns.discard(variant.key)
         followed = agreed.get(variant.key) if variant.other else variant.steps
         plan = Plan(budget.warmup, budget.steps or followed or fitting_steps(step, share - fixed))
         agreed[variant.key] = plan.steps
         plans.append(plan)
         expected += fixed + plan.steps * step
     return plans, turns, expected
+
+
+def _piloted(variant: Variant, plan: Plan, run: Run) -> tuple[float, float, bool]:
+    """Seconds of a step and of all else in a launch; whether its ranks work on in the background."""
+    ((ranks, seconds),) = run([(variant, plan)], ONLY_TIMES)
+    step = typical(launch_of(0, ranks, seconds).step_times)
+    return step, max(0.0, seconds - step * plan.steps), any(rank.background for rank in ranks)
 
 
 def fitting_steps(step: float, seconds: float) -> int:

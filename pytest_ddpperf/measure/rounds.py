@@ -38,21 +38,24 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     wanted, confirming = budget.launches, False
     in_rounds = any(variant.other for variant in variants)
 
-    def is_last() -> bool:
-        """Whether another round would end after the deadline."""
-        first_look = budget.launches * costs.of(Telling(diagnosed=False, growth=True))
-        deadline = budget.deadline(first_look, confirming=confirming, in_rounds=in_rounds)
-        return observer.clock() - start + costs.of(rounds.telling) > deadline
+    def fits(telling: Telling) -> bool:
+        """Whether another round would end before the deadline."""
+        first_look = rounds.first_look(budget.launches, costs)
+        deadline = budget.deadline(first_look=first_look, confirming=confirming, in_rounds=in_rounds)
+        return observer.clock() - start + costs.of(telling) <= deadline
 
     while True:
-        while rounds.made < wanted and not (rounds.made >= FEWEST_LAUNCHES and is_last()):
+        while rounds.made < wanted and (rounds.made < FEWEST_LAUNCHES or fits(ONLY_TIMES)):
+            if rounds.made >= FEWEST_LAUNCHES and not fits(rounds.telling):
+                rounds.diagnosing = False  # times come first
             begun, telling = observer.clock(), rounds.telling
             ahead = begun - start + costs.of(telling) * (wanted - rounds.made)
             observer.progress(Progress(rounds.made + 1, wanted, begun - start, ahead))
             rounds.launch(run, observer)
             costs.add(telling, observer.clock() - begun)
         measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget)])
-        look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=is_last())
+        first_look = rounds.first_look(budget.launches, costs)
+        look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=not fits(ONLY_TIMES), first_look=first_look)
         verdict = observer.judge(measurements, look)
         if verdict.action == "stop" or (look.last and verdict.action == "more"):
             return measurements
@@ -73,7 +76,7 @@ class _Rounds:
     Attributes:
         turns: keys of the benchmarks whose sides take turns.
         growth: whether the next launches are to tell if memory grows.
-        diagnosed: how many launches are to tell where the time goes, at most.
+        diagnosing: whether the first ones are to tell where the time goes.
     """
 
     variants: Sequence[Variant]
@@ -81,7 +84,7 @@ class _Rounds:
     turns: Collection[tuple[str, int]]
     draw: random.Random
     growth: bool = True
-    diagnosed: int = DIAGNOSED_LAUNCHES
+    diagnosing: bool = True
     made: int = 0
     _launches: list[list[Launch]] = field(init=False)
     _order: list[int] = field(default_factory=list)
@@ -92,17 +95,23 @@ class _Rounds:
     @property
     def telling(self) -> Telling:
         """What launches of the next round are to tell: in all of them what one of them is."""
-        return Telling(any(map(self._diagnosing, self.plans)), self.growth)
+        return Telling(any(map(self._diagnosed, self.plans)), self.growth)
 
-    def _diagnosing(self, plan: Plan) -> bool:
-        return self.made < min(self.diagnosed, diagnosed_launches(plan))
+    def _diagnosed(self, plan: Plan) -> bool:
+        return self.diagnosing and self.made < diagnosed_launches(plan)
+
+    def first_look(self, launches: int, costs: Costs) -> float:
+        """Seconds that one with so many launches takes: all of them tell if memory grows, the first where time goes."""
+        diagnosed = min(launches, max(map(diagnosed_launches, self.plans)))
+        others = (launches - diagnosed) * costs.of(Telling(diagnosed=False, growth=True))
+        return diagnosed * costs.of(Telling(diagnosed=True, growth=True)) + others
 
     def launch(self, run: Run, observer: Observer) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         number = range(len(self.variants))
         self._order = self._order[::-1] if self.made % 2 == 1 else self.draw.sample(number, len(number))
         for group in together(self.variants, self._order, self.turns):
-            telling = Telling(self._diagnosing(self.plans[group[0]]), self.growth)
+            telling = Telling(self._diagnosed(self.plans[group[0]]), self.growth)
             health = observer.watch()
             try:
                 ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
@@ -113,10 +122,10 @@ class _Rounds:
         self.made += 1
 
     def begin_again(self) -> None:
-        """Drop all launches: others are to confirm what they made suspect; those have less to tell besides."""
+        """Drop all launches: others are to confirm what they made suspect."""
         for launches in self._launches:
             launches.clear()
-        self.made, self.diagnosed, self.growth = 0, FEWEST_LAUNCHES, True
+        self.made, self.diagnosing, self.growth = 0, True, True
 
     def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""

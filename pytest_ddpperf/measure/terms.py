@@ -29,7 +29,7 @@ class Budget:
     screening: float
     turns: bool = True
 
-    def deadline(self, first_look: float, *, confirming: bool, in_rounds: bool) -> float:
+    def deadline(self, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
         """Seconds by which a phase has to end.
 
         Side by side, more rounds always tell more: a screening may take all but the first look of a confirmation.
@@ -45,6 +45,13 @@ class Budget:
             return self.max_time
         return max(self.screening, self.max_time - first_look if in_rounds else 0.0)
 
+    def max_time_for(self, seconds: float, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
+        """The ``max_time`` with which a phase may last that many seconds: the inverse of ``deadline``."""
+        if confirming:
+            return seconds
+        doubled = seconds * self.max_time / self.screening
+        return min(doubled, seconds + first_look) if in_rounds else doubled
+
 
 @dataclass(frozen=True)
 class Look:
@@ -54,11 +61,13 @@ class Look:
         elapsed: seconds of measuring so far.
         round_seconds: that another launch of each variant takes, timed and nothing else.
         last: whether there is no time for another one.
+        first_look: seconds that the first look of a confirmation takes.
     """
 
     elapsed: float
     round_seconds: float
     last: bool
+    first_look: float = 0.0
 
 
 @dataclass(frozen=True)

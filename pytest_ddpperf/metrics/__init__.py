@@ -1,4 +1,4 @@
-"""What a measurement amounts to: named series, one sample per launch."""
+"""What a measurement amounts to: named series, a sample per launch that tells them."""
 
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series

@@ -103,7 +103,9 @@ class Simulated:
         while True:
             budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
             confirming = state.phase is Phase.CONFIRM
-            deadline = budget.deadline(self.round_seconds, confirming=confirming, in_rounds=True)
+            deadline = budget.deadline(
+                first_look=settings["launches"] * self.round_seconds, confirming=confirming, in_rounds=True
+            )
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(started.good)))
                 self.rounds += 1

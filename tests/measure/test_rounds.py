@@ -247,7 +247,7 @@ def test_side_by_side_screening_leaves_time_for_the_first_look_of_a_confirmation
     in_rounds: bool,
 ) -> None:
     budget = Budget(None, 5, 6, 60, 30)
-    assert budget.deadline(first_look, confirming=confirming, in_rounds=in_rounds) == expected
+    assert budget.deadline(first_look=first_look, confirming=confirming, in_rounds=in_rounds) == expected
 
 
 def test_progress_says_what_is_expected() -> None:
@@ -257,11 +257,10 @@ def test_progress_says_what_is_expected() -> None:
     assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_the_first_launches_are_diagnosed_and_fewer_of_those_that_confirm() -> None:
+def test_the_first_launches_are_diagnosed_and_so_are_those_that_confirm() -> None:
     answers = [Next("confirm", 3), Next("stop")]
     _, machine, _, _ = run_script([variant()], Budget(20, 0, 6, 600, 600), answers)
-    # The pilot, six launches, three more.
-    assert machine.diagnosed == [False, *[True] * 4, False, False, True, True, False]
+    assert machine.diagnosed == [False, *[True] * 4, False, False, *[True] * 3]  # the pilot, six launches, three more
 
 
 def test_growth_of_memory_is_read_at_first_and_as_long_as_it_is_asked_for() -> None:
@@ -305,29 +304,71 @@ def looks(machine: Machine, budget: Budget) -> list[tuple[int, float, float, boo
 def test_rounds_are_planned_by_what_those_like_them_take() -> None:
     """Launches of 0.5 s; of the first three, which tell if memory grows, two are diagnosed: 1.5, 1.5 and 0.8 s.
 
-    With the pilot that is 4.3 s, and two more rounds of 0.5 s end at 5.3 s, when a third one would end at 5.8 s.
+    With the pilot that is 4.3 s. Rounds of nothing but times are not known then, but do not take more than 0.5 s, the
+    pilot: two of them end at 5.3 s, when a third one would end at 5.8 s.
     """
     found = looks(Slow(diagnosis=0.7, growing=0.3), Budget(5, 0, 3, 5.7, 5.7))
     assert found == [(3, 4.3, 0.5, False), (4, 4.8, 0.5, False), (5, 5.3, 0.5, True)]
 
 
 def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
-    """It takes 16.5 s, launches 0.5 s: all six of the first look are made, and four more until 21.5 s."""
+    """It takes 16.5 s and is made again, in 0.5 s like launches: six of a first look, and three more until 21.5 s."""
     found = looks(Slow(cold=16.0), Budget(5, 0, 6, 21.6, 21.6))
-    assert [made for made, *_ in found] == [6, 7, 8, 9, 10]
+    assert [made for made, *_ in found] == [6, 7, 8, 9]
     assert {seconds for _, _, seconds, _ in found} == {0.5}
 
 
+def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
+    """A first launch 4 s slower than others takes most of the 5 s that each has: it is made again, at 0.5 s."""
+    machine = Slow(cold=4.0)
+    measure([variant()], Budget(None, 0, 6, 60, 30), machine.run, Observer(Script([Next("stop")]), lambda _: None))
+    assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[20] * 6]  # of 0.05 s
+
+
+def test_times_come_before_a_diagnosis_that_there_is_no_time_for() -> None:
+    """A diagnosis takes 4 s beside 0.5 s: after two there is time for four launches more, but for none with it."""
+    machine = Slow(diagnosis=4.0)
+    found = looks(machine, Budget(20, 0, 6, 16.0, 16.0))
+    assert machine.diagnosed == [False, True, True, False, False, False, False]
+    assert [made for made, *_ in found] == [6]
+
+
 def test_side_by_side_a_confirmation_has_time_for_all_of_its_first_look() -> None:
-    """Rounds of two launches of 0.5 s, of which those of a first look take another 0.4 s each: 1.8 s, six times."""
-    machine = Slow(growing=0.4)
-    judge = Script([Next("more", 1)] * 9 + [Next("confirm", 6), Next("stop")])
+    """Rounds of two launches of 0.5 s, and of a first look 0.4 s more for each, and 0.6 s where they are diagnosed.
+
+    The first look takes 2 x 3 + 4 x 1.8 = 13.2 s. So a screening of 40 s has time until 26.8 s: the pilots' 1 s, as
+    much, and twelve rounds more.
+    """
+    machine = Slow(growing=0.4, diagnosis=0.6)
+    judge = Script([Next("more", 1)] * 12 + [Next("confirm", 6), Next("stop")])
     sides = [variant(), variant(other=True)]
-    budget = Budget(5, 0, 6, 33.0, 10.0, turns=False)
+    budget = Budget(5, 0, 6, 40.0, 10.0, turns=False)
     ours, _ = measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
-    assert [len(look[0].launches) for look in judge.looks] == [*range(6, 16), 6]
-    assert machine.now == pytest.approx(1.0 + 6 * 1.8 + 9 * 1.0 + 6 * 1.8)
-    assert ours.findings == (" looked worse in 15 launches; judged by fresh ones alone",)
+    assert [len(look[0].launches) for look in judge.looks] == [*range(6, 19), 6]
+    assert machine.now == pytest.approx(1.0 + 13.2 + 12 * 1.0 + 13.2)
+    assert ours.findings == (" looked worse in 18 launches; judged by fresh ones alone",)
+
+
+@pytest.mark.parametrize("in_rounds", [False, True])
+def test_the_time_that_launches_take_is_enough_for_them(*, in_rounds: bool) -> None:
+    """Whoever is told what ten launches more take, and sets that, gets ten launches more."""
+    sides = [variant(), variant(other=True)] if in_rounds else [variant()]
+    said: list[tuple[int, Look]] = []
+
+    def judge(measured: tuple[Measurement, ...], look: Look) -> Next:
+        said.append((len(measured[0].launches), look))
+        return Next("more", 1)
+
+    def made(budget: Budget) -> int:
+        machine = Slow(growing=0.4, diagnosis=0.6, cold=3.0)
+        measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+        return said[-1][0]
+
+    budget = Budget(20, 0, 6, 60.0, 30.0, turns=False)
+    before, look = made(budget), said[-1][1]
+    seconds = look.elapsed + 10 * look.round_seconds
+    more = budget.max_time_for(seconds, first_look=look.first_look, confirming=False, in_rounds=in_rounds)
+    assert made(replace(budget, max_time=more, screening=more / 2)) == before + 10
 
 
 def test_of_long_steps_fewer_launches_are_diagnosed() -> None:
