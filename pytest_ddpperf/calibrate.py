@@ -15,7 +15,7 @@ from pytest_ddpperf.calibration import Calibrated, calibration, recommended, typ
 from pytest_ddpperf.judge import TOLERANCE, Judge, Relate
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.metrics import STEP_TIME, findings_of, series_of
-from pytest_ddpperf.records import Measurement, Series
+from pytest_ddpperf.records import Launch, Measurement, Series
 from pytest_ddpperf.replay import Dealer, deck_of, replayed
 from pytest_ddpperf.results import Found, Provenance, Result, record_of
 from pytest_ddpperf.settings import Settings
@@ -89,7 +89,7 @@ def calibrated(
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
     outcomes = against_themselves(test, settings, runs.each, relate)
-    round_seconds = math.fsum(statistics.fmean(one.seconds for one in every.launches) for every in together)
+    round_seconds = math.fsum(_usual_seconds(every.launches) for every in together)
     found = []
     for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
         results = [outcome[i] for outcome in outcomes]
@@ -117,6 +117,12 @@ def calibrated(
             )
         )
     return tuple(found)
+
+
+def _usual_seconds(launches: Sequence[Launch]) -> float:
+    """Seconds of a launch that does not tell where the time goes, as most of a longer run do not; of all if all do."""
+    usual = [one.seconds for one in launches if one.ranks[0].phases is None]
+    return statistics.fmean(usual or [one.seconds for one in launches])
 
 
 def against_themselves(

@@ -11,6 +11,7 @@ from pytest_ddpperf.calibrate import COMPARISONS, Runs, against_themselves, cali
 from pytest_ddpperf.judge import alone
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.metrics import series_of
+from pytest_ddpperf.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.results import Provenance
 from pytest_ddpperf.settings import Settings
@@ -70,6 +71,24 @@ def test_runs_that_agree_are_unchanged() -> None:
 def test_a_run_that_deviates_is_an_alarm_beside_the_others() -> None:
     """The first run is faster by a sixth: both others are slower than it, each confirmed by the other's launches."""
     assert verdicts(1.0, 1.2, 1.2) == [Verdict.REGRESSED] * 2 + [Verdict.UNCHANGED] * 4
+
+
+def test_the_time_that_is_recommended_is_that_of_launches_which_only_time_steps() -> None:
+    """Four launches and the pilot of 1.5 s fit into half of 60 s; those that tell where time goes take 20 s."""
+    phases = PhaseTimes(dict.fromkeys(PHASES, (0.1,)))
+
+    def told(launch: Launch) -> Launch:
+        return replace(launch, ranks=tuple(replace(rank, phases=phases) for rank in launch.ranks), seconds=20.0)
+
+    def recommended(diagnosed: int) -> float | None:
+        one = run()
+        launches = (*map(told, one.launches[:diagnosed]), *one.launches[diagnosed:])
+        runs = Runs(((replace(one, launches=launches),),) * 2, 100.0)
+        (found,) = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+        return found.recommended.max_time
+
+    assert (recommended(0), recommended(3)) == (None, None)
+    assert recommended(4) == 200.0
 
 
 def test_one_run_alone_does_not_confirm_its_slowness() -> None:
