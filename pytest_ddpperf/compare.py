@@ -20,6 +20,7 @@ from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
+FEW = 6  # launches; by the scatter of fewer, little can be foreseen
 PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
 
@@ -279,7 +280,8 @@ def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool
         told = ""
         if series.gated and rules.last and rules.max_time_for is not None:
             told = f" (max_time {math.ceil(rules.max_time_for(launches - len(series.samples)))} s)"
-        return f"about {format_count(launches, 'launch')}{told} would decide it"
+        few = f", as far as {len(series.samples)} can tell" if len(series.samples) < FEW else ""
+        return f"about {format_count(launches, 'launch')}{told} would decide it{few}"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:
         fact, cure = "more launches would not decide it", "a baseline of more launches"

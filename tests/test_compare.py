@@ -192,6 +192,8 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     more = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note(last=True))
     assert more is not None
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
+    few = inconclusive([0.92, 1.08, 1.0, 0.93, 1.07], STEADY, tolerance=0.05)
+    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", few.note)
 
 
 def test_what_only_the_first_launches_tell_says_so() -> None:

@@ -53,7 +53,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             observer.progress(Progress(rounds.made + 1, wanted, begun - start, ahead))
             rounds.launch(run, observer)
             costs.add(telling, observer.clock() - begun)
-        measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget)])
+        measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget, confirming=confirming)])
         first_look = rounds.first_look(budget.launches, costs)
         look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=not fits(ONLY_TIMES), first_look=first_look)
         verdict = observer.judge(measurements, look)
@@ -153,12 +153,13 @@ def together(
     return list(groups.values())
 
 
-def _shortage(made: int, budget: Budget) -> list[str]:
+def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:
     """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
     if made >= budget.launches:
         return []
     wanted = format_count(budget.launches, "launch")
-    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]
+    kept = "" if confirming or budget.screening == budget.max_time else ", part of it kept to confirm a suspicion"
+    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s{kept}"]
 
 
 def diagnosed_launches(plan: Plan) -> int:
