@@ -105,25 +105,29 @@ class Passes:
 
         What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
         """
-        launched: Counter[str] = Counter()
+        printed: set[str] = set()
+        diagnosed: Counter[str] = Counter()
         picked: dict[int, tuple[str, str]] = {}
 
         def result_of(
             variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
         ) -> LaunchResult[RankLaunch]:
             __tracebackhide__ = True
-            size, number = variant.environment.world_size, launched[_label(variant)]
+            size = variant.environment.world_size
             loader = loader_settings(picked[size][0]) if size in picked else settings.loader
             job = self._job(replace(settings, loader=loader), variant, plan)
-            job = replace(job, seed=number, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
+            # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
+            seed = diagnosed[_label(variant)]
+            job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
             # In turns it has to sit out all other launches as well.
             shared = replace(settings, timeout=settings.timeout * (1 if turns is None else turns.sides))
             return self._launch(shared, variant, run_launch, job)
 
-        def kept(variant: Variant, result: LaunchResult[RankLaunch]) -> Ran:
+        def kept(variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
             label, size = _label(variant), variant.environment.world_size
-            launched[label] += 1
-            if launched[label] == 1:
+            diagnosed[label] += telling.diagnosed
+            if label not in printed:
+                printed.add(label)
                 self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
             first, *others = result.values
             if first.picked is not None:
@@ -134,7 +138,7 @@ class Passes:
             __tracebackhide__ = True
             calls = [partial(result_of, *launch, telling) for launch in launches]
             results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
-            return [kept(variant, result) for (variant, _), result in zip(launches, results, strict=True)]
+            return [kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
         return run
 

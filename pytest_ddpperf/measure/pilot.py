@@ -19,9 +19,9 @@ FEWEST_STEPS, MOST_STEPS = 5, 1000
 def pilot(
     variants: Sequence[Variant], budget: Budget, run: Run
 ) -> tuple[list[Plan], Collection[tuple[str, int]], float]:
-    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round of nothing else takes.
+    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round of timed steps takes.
 
-    On the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
+    Turns on the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
     alone. Nor do turns suit what works on in the background meanwhile: data would be there before it is waited for.
     """
     plans, expected = [], 0.0

@@ -123,7 +123,7 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
 
 
 def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
-    """What the failure was not waited for to be known of."""
+    """The gated metrics that were still open when the failure was known."""
     others = [short_text(one) for one in decisive(result, {Verdict.INCONCLUSIVE}) if one not in heads]
     return [f"undecided: {'; '.join(others)}"] if others else []
 
