@@ -181,7 +181,8 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         series, base.value, rules.tolerance, step.value if step is not None and step.gated else None
     )
     tolerance = max(accepted, floor_of(series, found.noise))
-    if series.metric == RESIDENT and base.value == 0 and series.value <= RESIDENT_FLOOR:
+    levels = base.value, series.value
+    if series.metric == RESIDENT and min(levels) == 0 and max(levels) <= RESIDENT_FLOOR:
         verdict, note = Verdict.UNCHANGED, ""
     elif change is None:
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"

@@ -47,14 +47,15 @@ def communication_table(results: Sequence[Result]) -> Table | None:
 
 
 def _measured(result: Result, common: Scale) -> tuple[str, str, str]:
-    """A whole step, what of it is exposed, and the one divided by the other."""
+    """A whole step, what of it is exposed, and the one divided by the other; of less than nothing there is no share."""
     step, exposed = synchronised_step(result.measurement), find(result, EXPOSED)
     if step is None or exposed is None:
         return NOTHING, NOTHING, NOTHING
     interval = exposed.series.interval
     value = common.number(exposed.series.value)
     ends = "" if interval is None else f" [{common.number(interval.low)}, {common.number(interval.high)}]"
-    return common.number(step), f"{value}{ends}", significant(100 * exposed.series.value / step)
+    share = exposed.series.value / step
+    return common.number(step), f"{value}{ends}", significant(100 * share) if share >= 0 else NOTHING
 
 
 def _with_gaps(profile: CommunicationProfile, common: Scale) -> str:

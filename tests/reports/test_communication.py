@@ -45,6 +45,18 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
     assert table.notes == ()
 
 
+def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compare) -> None:
+    """What is left of two step times may come out below 0 where nothing is exposed."""
+    launches = (
+        Launch(0, (RankLaunch(0, (0.05,), {}, None, None, None, communication=BlockTimes((0.05,), (0.051,))),), 1),
+    )
+    below = exposed(make_comparison, 0.004, 0.0062)
+    below = replace(below, series=replace(below.series, value=-0.001, interval=Interval(-0.003, 0.001, 0.95)))
+    table = communication_table([make_result(comparisons=(below,), measured={"launches": launches})])
+    assert table is not None
+    assert table.rows == (("test_step[bucketed]", "bucketed", "50.0", "-1.00 [-3.00, 1.00]", "-"),)
+
+
 def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: Compare) -> None:
     table = communication_table([make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),))])
     assert table is not None

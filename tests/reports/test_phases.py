@@ -100,6 +100,21 @@ def test_communication_that_did_not_change_points_at_the_computation(make_result
     )
 
 
+def test_the_part_that_changed_most_comes_first(make_result: Make, part: Compare) -> None:
+    result = make_result(
+        comparisons=(
+            *make_result().comparisons,
+            part("exposed_communication", 0.0012, 0.0034, 0.0001, 0.0043),
+            part("phase_forward", 0.012, 0.020, 0.007, 0.009),
+            part("phase_optimizer", 0.009, 0.004, -0.006, -0.004),
+        )
+    )
+    assert parts_text(result) == (
+        "forward +8.00 ms [95 % CI +7.00 ms .. +9.00 ms]; optimizer -5.00 ms [95 % CI -6.00 ms .. -4.00 ms]; "
+        "exposed communication +2.20 ms [95 % CI +100 us .. +4.30 ms]"
+    )
+
+
 def test_what_may_be_chance_is_not_named(make_result: Make, make_comparison: Compare, part: Compare) -> None:
     chance = part("exposed_communication", 0.0012, 0.0063, -0.001, 0.0112)
     result = make_result(comparisons=(*make_result().comparisons, chance))
