@@ -22,11 +22,11 @@ WITHIN_LAUNCHES = 0.5
 
 NO_SPREAD = Spread(0.0, math.inf)
 
-RESIDENT_FLOOR = 16 * 2**20
+RESIDENT_FLOOR = 8 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is.
 
-Seen for unchanged code: launches of 16 to 26 MiB, and 44 beside 48 MiB on average where the process that ranks are
-forked from had imported more. Tensors are counted to the byte: peak_tensor_bytes."""
+Seen for unchanged code: single launches from 16 to 26 MiB, and 44 beside 48 MiB on average where the process that ranks
+are forked from had imported more. Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:

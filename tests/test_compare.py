@@ -306,20 +306,19 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
 
 
 def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
-    """16 MiB are more than the 10 % of 100 MiB; of 200 MiB they are not."""
+    """8 MiB are more than the 10 % of 50 MiB; of 100 MiB they are not."""
     for baseline, more, expected in (
-        (20, 15.9, Verdict.UNCHANGED),
-        (20, -15.9, Verdict.UNCHANGED),
-        (26, -10.0, Verdict.UNCHANGED),
-        (26, -16.1, Verdict.IMPROVED),
-        (15, -15.0, Verdict.UNCHANGED),
-        (20, 16.1, Verdict.REGRESSED),
-        (100, 15.9, Verdict.UNCHANGED),
-        (100, 16.1, Verdict.REGRESSED),
-        (200, 16.1, Verdict.UNCHANGED),
-        (200, 20.1, Verdict.REGRESSED),
-        (0, 15, Verdict.UNCHANGED),
-        (0, 17, Verdict.INCONCLUSIVE),
+        (20, 7.9, Verdict.UNCHANGED),
+        (20, 8.1, Verdict.REGRESSED),
+        (20, -7.9, Verdict.UNCHANGED),
+        (20, -8.1, Verdict.IMPROVED),
+        (50, 7.9, Verdict.UNCHANGED),
+        (50, 8.1, Verdict.REGRESSED),
+        (100, 8.1, Verdict.UNCHANGED),
+        (100, 10.1, Verdict.REGRESSED),
+        (0, 7, Verdict.UNCHANGED),
+        (7, -7.0, Verdict.UNCHANGED),
+        (0, 9, Verdict.INCONCLUSIVE),
     ):
         base = found(series("peak_resident", [baseline * 2.0**20] * 4))
         result = judged(measured(series("peak_resident", [(baseline + more) * 2.0**20] * 4)), base)
