@@ -11,6 +11,8 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, Not
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.probe import Probe
     from pytest_ddpperf.rank_group import RankGroup
@@ -48,14 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[SETTINGS] = settings = _settings(config)
         _require_calibrating_alone(settings)
-        if settings.baseline not in {None, settings.save}:
-            from pytest_ddpperf.session import require_set
-
-            require_set(settings, config.rootpath, str(settings.baseline))
-        if settings.save is not None or settings.calibrate is not None:
-            from pytest_ddpperf.session import open_store
-
-            open_store(settings, config.rootpath, settings.save or DEFAULT_SET).ensure_writable()
+        _require_baselines(settings, config.rootpath / settings.baseline_dir)
         config.stash[REVISION] = _revision(config, settings)
         if settings.json is not None:
             from pytest_ddpperf.reports.json_report import ensure_writable
@@ -80,6 +75,19 @@ def _settings(config: pytest.Config) -> Settings:
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
     settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None}, said_in_ini)
     return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
+
+
+def _require_baselines(settings: Settings, folder: Path) -> None:
+    """Those that are asked for must be there, and where any are to be stored that must be possible."""
+    asked = settings.baseline not in {None, settings.save}
+    storing = settings.save is not None or settings.calibrate is not None
+    if asked or storing:
+        from pytest_ddpperf.baselines.store import Store
+
+        if asked:
+            Store(folder, settings.compared).ensure_there()
+        if storing:
+            Store(folder, settings.save or DEFAULT_SET).ensure_writable()
 
 
 def _require_calibrating_alone(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.checkout import Checkout, checkout
 from pytest_ddpperf.baselines.fingerprint import environment, environment_key, training_differences
@@ -18,21 +19,17 @@ from pytest_ddpperf.baselines.naming import plain_name
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.batch_size import Search
 from pytest_ddpperf.calibration import Calibrated
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.metrics import STEP_TIME
-from pytest_ddpperf.metrics.findings import thin_baseline
 from pytest_ddpperf.other_side import OtherSide
 from pytest_ddpperf.probe import Probe
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.results import BaselineRecord, Found, Noise, Provenance, Result, record_of
+from pytest_ddpperf.results import BaselineRecord, Found, Noise, Provenance, Result
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
-from pytest_ddpperf.stats.summaries import step_summary
-from pytest_ddpperf.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.summary import Told
@@ -47,25 +44,6 @@ PRELOADED = (
     "pytest_ddpperf.instruments.phases.diagnosis",
     "pytest_ddpperf.strategies.ddp",
 )
-
-
-def open_store(settings: Settings, root: Path, name: str) -> Store:
-    """The set of baselines ``name`` of the project at ``root``."""
-    return Store(root / settings.baseline_dir, name)
-
-
-def require_set(settings: Settings, root: Path, name: str) -> None:
-    """Make sure that a set of baselines exists: a misspelt one would let everything pass as new.
-
-    Raises:
-        SettingError: there is no such set; those there are are named.
-    """
-    folder = root / settings.baseline_dir
-    if name == DEFAULT_SET or open_store(settings, root, name).folder.is_dir():
-        return
-    known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
-    there = f"there are {', '.join(known)}" if known else "there are no named sets"
-    raise SettingError(f"--ddpperf-baseline={name}: no such set in {folder}; {there}")
 
 
 class Session:
@@ -114,7 +92,7 @@ class Session:
         self._stored: list[str] = []
         self._recorded = ""
         self._threads = 1
-        self._store = open_store(settings, root, settings.compared)
+        self._store = Store(root / settings.baseline_dir, settings.compared)
 
     @cached_property
     def launcher(self) -> Launcher:
@@ -227,14 +205,14 @@ class Session:
         if not passed:
             self._stored.append(f"not stored: {test} failed")
             return
-        unsure = [r for r in results if r.verdict is Verdict.INCONCLUSIVE and not self.settings.force_save]
+        accepted = [result for result in results if self.settings.force_save or acceptable(result)]
         self._stored += [
             f"not stored: {r.name} of {test} is inconclusive; the old baseline stays (--ddpperf-force-save stores it)"
-            for r in unsure
+            for r in results
+            if r not in accepted
         ]
-        stored = [result for result in results if result not in unsure]
-        self._save(test, self.settings.save, stored)
-        self.results = [_warned(result) if result in stored else result for result in self.results]
+        self._save(test, self.settings.save, accepted)
+        self.results = [warned(result) if result in accepted else result for result in self.results]
 
     def _store_noise(self, test: str, *, passed: bool) -> None:
         found = [
@@ -251,8 +229,7 @@ class Session:
 
     def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
         now = self.provenance()
-        records = [_record(result, now) for result in results]
-        changes = open_store(self.settings, self._root, name).save(test, records)
+        changes = Store(self._baselines, name).save(test, [baseline_record(result, now) for result in results])
         self._stored += map(self._shown, changes)
 
     def _shown(self, path: str) -> str:
@@ -310,24 +287,3 @@ class Session:
             for side in (self.own, self.other):
                 if side is not None:
                     side.close()
-
-
-def _warned(result: Result) -> Result:
-    """A result that was stored, with what is to be said of it as a baseline."""
-    remark = thin_baseline(result.measurement)
-    return result if remark is None else replace(result, findings=(*result.findings, remark))
-
-
-def _record(result: Result, now: Provenance) -> BaselineRecord:
-    """What is stored of a result; what it did not look at, times or counts, stays as it was stored before."""
-    measured, old = result.measurement, result.baseline
-    new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
-    same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
-    if old is None or not same or result.differs:
-        return new
-    timed, counted = (tuple(one for one in old.series if (one.scale == "exact") is exact) for exact in (False, True))
-    if not measured.launches:
-        return replace(old, series=(*timed, *measured.series), counts=measured.counts, counted=now)
-    if measured.counts is None and old.counts is not None:
-        return replace(new, series=(*measured.series, *counted), counts=old.counts, counted=old.counts_from)
-    return new

@@ -20,7 +20,7 @@ from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
 from pytest_ddpperf.count_changes import verdict_of
 from pytest_ddpperf.counts import difference_text, quantity_texts
-from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.records import Environment, Series
 from pytest_ddpperf.results import BaselineRecord, Found
 from pytest_ddpperf.settings import DEFAULT_SET
@@ -33,6 +33,7 @@ class Store:
 
     def __init__(self, root: Path, name: str = DEFAULT_SET) -> None:
         self.folder = root if name == DEFAULT_SET else root / f"@{name}"
+        self._name = name
 
     def file(self, test: str, environment: Environment) -> Path:
         """Where the records of a test (a pytest node id) in an environment lie, or would lie."""
@@ -134,6 +135,19 @@ class Store:
             for file, text in texts.items():
                 write(file, text)
         return tuple(changes)
+
+    def ensure_there(self) -> None:
+        """Makes sure that a set with a name exists: beside a misspelt one everything would pass as new.
+
+        Raises:
+            SettingError: there is no such set; those there are are named.
+        """
+        if self._name == DEFAULT_SET or self.folder.is_dir():
+            return
+        folder = self.folder.parent
+        known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
+        there = f"there are {', '.join(known)}" if known else "there are no named sets"
+        raise SettingError(f"--ddpperf-baseline={self._name}: no such set in {folder}; {there}")
 
     def ensure_writable(self) -> None:
         """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind.

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.counts import Counts
-from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment
 from pytest_ddpperf.results import BaselineRecord, Provenance
@@ -52,6 +52,17 @@ def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
     assert Store(tmp_path).find(TEST, "ddp", record.environment).record is None
     assert Store(tmp_path).files() == ()
     assert Store(tmp_path, "nightly").find(TEST, "ddp", record.environment).record == record
+
+
+def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record: Make) -> None:
+    with pytest.raises(SettingError, match=r"^--ddpperf-baseline=night: no such set in .*; there are no named sets$"):
+        Store(tmp_path, "night").ensure_there()
+    for name in ("nightly", "main"):
+        Store(tmp_path, name).save(TEST, [make_record()])
+        Store(tmp_path, name).ensure_there()
+    with pytest.raises(SettingError, match=r"there are main, nightly$"):
+        Store(tmp_path, "night").ensure_there()
+    Store(tmp_path / "nowhere").ensure_there()  # the default set begins with its first baseline
 
 
 def test_no_baseline_has_a_reason(store: Store, make_environment: MakeEnvironment) -> None:
