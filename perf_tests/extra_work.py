@@ -1,8 +1,8 @@
 """A way to see a red test: make one workload slower than it is, by a known share of its step.
 
-    PERF_TESTS_SLOW="larger:0.15" pytest perf_tests --ddpperf-world-size=2
+    PERF_TESTS_SLOW="larger:0.5" pytest perf_tests --ddpperf-world-size=2
 
-makes every step of the workload named ``larger`` take 15 % longer.
+makes every step of the workload named ``larger`` take half as long again.
 """
 
 from __future__ import annotations

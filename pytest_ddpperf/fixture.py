@@ -53,7 +53,7 @@ class Ddpperf:
 
         Args:
             subject: a Workload, or a function ``build(ctx)`` that gives back one training step: a callable, or a
-                callable object with ``samples_per_step``, ``tokens_per_step`` and ``close()`` besides.
+                callable object with ``samples``, ``tokens`` (one rank's, in one step) and ``close()`` besides.
             strategy: how a Workload is trained in parallel (default: ``ddp``; ``single`` with one rank): a name, a name
                 with options (``"ddp[bucket_cap_mb=5]"``), a ``Strategy``, or a function of your own
                 ``parallelise(module, ctx) -> Parallel``.

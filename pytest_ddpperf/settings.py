@@ -116,7 +116,12 @@ class Settings:
         "other benchmarks take the largest",
         "N[,N...]",
     )
-    backend: str = _knob("auto", one_of("auto", "nccl", "gloo"), "auto (nccl on GPUs, else gloo), nccl or gloo", "NAME")
+    backend: str = _knob(
+        "auto",
+        one_of("auto", "nccl", "gloo"),
+        "auto (nccl where each rank has a GPU of its own, else gloo), nccl or gloo",
+        "NAME",
+    )
     device: str = _knob("auto", one_of("auto", "cpu", "cuda"), "auto (cuda where there is a GPU), cpu or cuda", "NAME")
     steps: int | None = _knob(
         None, steps, "timed steps of a launch; auto: the baseline's, else as many as fill about a second", "N"

@@ -140,6 +140,7 @@ def test_points_of_a_curve_are_held_against_the_first() -> None:
     assert point["speedup"].value == pytest.approx(3.2, rel=1e-3)
     assert not point["scaling_efficiency"].gated
     assert not point["step_time"].gated
+    assert not point["step_time_tail"].gated
     assert point["final_loss"].gated
     assert not point.findings
 

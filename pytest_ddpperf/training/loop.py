@@ -21,7 +21,7 @@ from pytest_ddpperf.launch.turns import Waiting
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.room import room_for
-from pytest_ddpperf.training.timing import Layout, alternating, by_period, timed_blocks
+from pytest_ddpperf.training.timing import alternating, by_period, timed_blocks
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -92,13 +92,12 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         warmup = _warm_up(ctx, job, step)
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
-        layout = Layout((steps,)) if job.turns is None else alternating(steps, step.period)
-        clock = clock_for(ctx.device, marks=layout.longest + 1)
+        sizes = (steps,) if job.turns is None else alternating(steps, step.period)
+        clock = clock_for(ctx.device, marks=max(sizes) + 1)
         graphs = compiled_graphs()
         with collector_paused():
-            timed = timed_blocks(step.run, layout, clock, begin)
-        overflowed = {number - warmup for number in step.skipped_steps}
-        skipped = tuple(i for i, number in enumerate(timed.numbers) if number in overflowed)
+            timed = timed_blocks(step.run, sizes, clock, begin)
+        skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
         step_times = by_period(timed.seconds, step.period)
         if job.times_matter:
             _refuse_compiling(compiled_graphs() - graphs, job.plan)

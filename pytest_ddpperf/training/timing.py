@@ -10,8 +10,14 @@ from typing import Any
 
 from pytest_ddpperf.instruments.clock import Clock
 
-BLOCKS = 5  # of a launch that takes turns
-FEWEST_PERIODS = 3  # of a block: one more leads in to it
+BLOCKS = 45
+"""Of a launch that takes turns: some 20 ms each.
+
+What disturbs steps on a shared machine lasts for some tenths of a second, and is another thing in the next ones: it
+hits both sides alike only where they alternate faster. benchmarks/turns.py prints by how much two sides of the same
+code differ."""
+
+FEWEST_PERIODS = 2  # of a block
 
 
 def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple[float, ...], Any]:
@@ -35,63 +41,44 @@ class Timed:
 
     Attributes:
         seconds: of each.
-        numbers: of each, counted from 0 over all steps that ran, untimed ones between blocks too.
         loss: what the last one gave back.
         cpu: seconds that all threads of the process were at work on a core for a step, on average.
     """
 
     seconds: tuple[float, ...]
-    numbers: tuple[int, ...]
     loss: Any
     cpu: float
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Timed steps in blocks of these ``sizes``, each after ``untimed`` steps that lead in."""
+def alternating(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
+    """How many steps there are in each block that is timed in turns with another launch's: whole periods.
 
-    sizes: tuple[int, ...]
-    untimed: int = 0
-
-    @property
-    def longest(self) -> int:
-        """Steps of the longest block."""
-        return max(self.sizes)
-
-
-def alternating(steps: int, period: int) -> Layout:
-    """The blocks of steps that are timed in turns with another launch's: whole periods, few enough to lead in to.
-
-    A block lasts a fifth of a launch's second; of long steps there are fewer blocks, down to one.
+    Of long steps there are fewer than ``blocks``, down to one. None leads in to a block: the first step pays for what
+    its ranks have forgotten while they waited, on both sides alike, and a further one would be time that tells nothing.
     """
     periods = steps // period
-    number = min(BLOCKS, max(1, periods // FEWEST_PERIODS))
-    return Layout(tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number)), period)
+    number = min(blocks, max(1, periods // FEWEST_PERIODS))
+    return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
 
 
-def timed_blocks(run: Callable[[], Any], layout: Layout, clock: Clock, begin: Callable[[], None]) -> Timed:
+def timed_blocks(run: Callable[[], Any], sizes: Sequence[int], clock: Clock, begin: Callable[[], None]) -> Timed:
     """Blocks of timed steps.
 
     Args:
         run: a step.
-        layout: of the blocks.
+        sizes: how many steps there are in each block.
         clock: that times them.
         begin: returns when a block may begin, on all ranks together.
     """
     seconds: list[float] = []
-    numbers: list[int] = []
-    ran, loss, cpu = 0, None, 0.0
-    for size in layout.sizes:
+    loss, cpu = None, 0.0
+    for size in sizes:
         begin()
-        for _ in range(layout.untimed):
-            run()
         at_work = time.process_time()
         times, loss = timed_block(run, size, clock)
         cpu += time.process_time() - at_work
         seconds += times
-        numbers += range(ran + layout.untimed, ran + layout.untimed + size)
-        ran += layout.untimed + size
-    return Timed(tuple(seconds), tuple(numbers), loss, cpu / len(seconds))
+    return Timed(tuple(seconds), loss, cpu / len(seconds))
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:

@@ -159,14 +159,14 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
 
 
 def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> None:
-    """A step's loss is its number: two of warm-up, and 13 in four blocks, each after one step that leads in."""
+    """A step's loss is its number: two of warm-up, and 13 in six blocks."""
 
     def build(_ctx: RankContext) -> Any:
         number = itertools.count(1)
         return lambda: next(number)
 
     reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(2, 13)), 2)
-    assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13 + 4)] * 2
+    assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13)] * 2
 
 
 def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
@@ -184,11 +184,12 @@ def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
     assert [report.background for report in reports] == [True, True, False]
 
 
-def test_steps_that_lead_in_to_a_block_are_not_among_the_skipped(launcher: Launcher) -> None:
-    """Two steps of warm-up, one that leads in, and three timed ones, of which the second overflows."""
-    (report,) = in_turn(launcher, overflowing(1e35, 1, 1e35, 1, 1e35, 1), 1)
-    assert len(report.step_times) == 2
-    assert report.skipped_steps == (1,)
+def test_skipped_steps_are_numbered_over_all_blocks(launcher: Launcher) -> None:
+    """Two steps of warm-up and two blocks of two timed ones: the first of the second block overflows."""
+    given = replace(overflowing(1e35, 1, 1, 1, 1e35, 1), plan=Plan(2, 4))
+    (report,) = in_turn(launcher, given, 1)
+    assert len(report.step_times) == 3
+    assert report.skipped_steps == (2,)
 
 
 def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:

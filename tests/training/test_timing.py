@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.timing import Layout, alternating, by_period, timed_block, timed_blocks
+from pytest_ddpperf.training.timing import alternating, by_period, timed_block, timed_blocks
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -41,19 +41,23 @@ def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
 @pytest.mark.parametrize(
     ("steps", "period", "sizes"),
     [
-        pytest.param(84, 1, (16, 17, 17, 17, 17), id="a second of 12 ms steps"),
-        pytest.param(13, 1, (3, 3, 3, 4), id="a second of 80 ms steps: four blocks of three or more"),
-        pytest.param(5, 1, (5,), id="long steps are not divided"),
-        pytest.param(40, 4, (12, 12, 16), id="blocks are whole periods"),
+        pytest.param(184, 1, (4,) * 41 + (5,) * 4, id="a second of 5 ms steps"),
+        pytest.param(90, 1, (2,) * 45, id="a second of 11 ms steps"),
+        pytest.param(15, 1, (2,) * 6 + (3,), id="a second of 70 ms steps: blocks of two or more"),
+        pytest.param(5, 1, (2, 3), id="the fewest steps that are planned"),
+        pytest.param(3, 1, (3,), id="not divided"),
+        pytest.param(40, 4, (8,) * 5, id="blocks are whole periods"),
         pytest.param(4, 4, (4,), id="one period"),
     ],
 )
-def test_steps_that_take_turns_are_timed_in_a_few_blocks(steps: int, period: int, sizes: tuple[int, ...]) -> None:
-    assert alternating(steps, period) == Layout(sizes, period)
+def test_steps_that_take_turns_are_timed_in_short_blocks(steps: int, period: int, sizes: tuple[int, ...]) -> None:
+    blocks = alternating(steps, period)
+    assert sorted(blocks) == list(sizes)
+    assert sum(blocks) == steps
 
 
-def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still but for the steps, of which the n-th takes n seconds: 0 leads in to 1, 2, and 3 to 4."""
+def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still but for the steps, of which the n-th takes n seconds."""
     events: list[str] = []
     steps, now = count(), [0.0]
 
@@ -66,7 +70,7 @@ def test_every_block_begins_when_it_may_and_after_steps_that_are_not_timed(monke
     clock = Clock(lambda: None, lambda: now[0], lambda marks: tuple(b - a for a, b in pairwise(marks)))
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
     monkeypatch.setattr(time, "process_time", lambda: next(at_work))
-    timed = timed_blocks(run, Layout((2, 1), untimed=1), clock, lambda: events.append("begin"))
-    assert (timed.seconds, timed.numbers, timed.loss) == ((1.0, 2.0, 4.0), (1, 2, 4), 4)
+    timed = timed_blocks(run, (2, 1), clock, lambda: events.append("begin"))
+    assert (timed.seconds, timed.loss) == ((0.0, 1.0, 2.0), 2)
     assert timed.cpu == (0.5 + 0.25) / 3
-    assert events == ["begin", "0", "1", "2", "begin", "3", "4"]
+    assert events == ["begin", "0", "1", "begin", "2"]

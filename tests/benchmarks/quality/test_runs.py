@@ -43,10 +43,20 @@ def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 HEADER = b'{"schema": "pytest-ddpperf/real-runs/1"}'
-OTHERS = [b"no gzip", b"", gzip.compress(b"{}" * 99)[:-12]]
 
 
-@pytest.mark.parametrize("content", [*OTHERS, *map(gzip.compress, (b"[1]", b'{"schema": "other/1"}', b"{", HEADER))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"no gzip", id="no gzip"),
+        pytest.param(b"", id="empty"),
+        pytest.param(gzip.compress(b"{}" * 99)[:-12], id="cut off"),
+        pytest.param(gzip.compress(b"[1]"), id="a list"),
+        pytest.param(gzip.compress(b'{"schema": "other/1"}'), id="another schema"),
+        pytest.param(gzip.compress(b"{"), id="half"),
+        pytest.param(gzip.compress(HEADER), id="nothing but a header"),
+    ],
+)
 def test_another_file_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "runs.gz"
     file.write_bytes(content)

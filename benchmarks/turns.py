@@ -1,0 +1,150 @@
+"""By how much two sides of the same code differ that time their steps in turns: by the number of turns in a launch.
+
+    python benchmarks/turns.py
+
+Pairs of launches of a training step (DDP, two gloo ranks), as side by side with another revision, their timed steps in
+1, 5, 15 and 45 blocks, in random order. Printed are the root mean square of what the step times and CPU times of a pair
+differ by, and what a layout costs: the seconds of measuring that it takes to see as small a change, beside the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scipy.stats import chi2
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch import Launcher, RankContext
+    from pytest_ddpperf.launch.turns import Turns
+    from pytest_ddpperf.records import RankLaunch
+    from pytest_ddpperf.training.loop import LaunchJob
+
+RANKS = 2
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two launches of the same that took turns: logarithms of what their times differ by, and seconds for both."""
+
+    step_time: float
+    cpu_time: float
+    seconds: float
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
+    from benchmarks.quality.conditions import LENGTHS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=7, help="for each length of steps (default: %(default)s)")
+    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help="(default: all)")
+    parser.add_argument("--blocks", nargs="+", type=int, default=[1, 5, 15, 45], help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
+    options = parser.parse_args()
+    for length in options.lengths:
+        print(report(length, measure(length, options.blocks, 60 * options.minutes, options.seed)), flush=True)
+
+
+def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> dict[int, list[Pair]]:
+    """Pairs of launches by their number of blocks, measured until the time is up."""
+    from benchmarks.quality.conditions import LENGTHS, Injection
+    from benchmarks.quality.launches import WARMUP
+    from benchmarks.quality.steps import Training
+    from pytest_ddpperf.launch import Launcher
+    from pytest_ddpperf.launch.turns import in_turns
+    from pytest_ddpperf.records import Plan
+    from pytest_ddpperf.session import PRELOADED
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.training.loop import LaunchJob
+    from pytest_ddpperf.training.timing import alternating
+
+    plan = Plan(WARMUP, LENGTHS[length].steps)
+    subject = Training(LENGTHS[length], Injection())
+
+    def launched(launcher: Launcher, blocks: int, turns: Turns) -> tuple[RankLaunch, ...]:
+        job = LaunchJob(subject, None, Settings(), plan, growth=False, diagnosed=False, turns=turns)
+        return launcher.run(in_blocks, job, blocks, world_size=RANKS, backend="gloo", device="cpu", timeout=300).values
+
+    draw = random.Random(seed)  # noqa: S311  no secret
+    # Of long steps there are fewer blocks.
+    layouts = list(dict.fromkeys(len(alternating(plan.steps, 1, blocks)) for blocks in layouts))
+    pairs: dict[int, list[Pair]] = {blocks: [] for blocks in layouts}
+    preload = (*PRELOADED, "benchmarks.quality.steps")
+    until = time.monotonic() + seconds
+    with Launcher(preload=preload) as one, Launcher(preload=preload) as other:
+
+        def abort() -> None:
+            one.abort()
+            other.abort()
+
+        while time.monotonic() < until:
+            for blocks in draw.sample(layouts, len(layouts)):
+                begun = time.monotonic()
+                sides = in_turns([partial(launched, side, blocks) for side in (one, other)], abort)
+                pairs[blocks].append(pair(sides, time.monotonic() - begun))
+    return {blocks: found[1:] for blocks, found in pairs.items()}  # the first one is slow
+
+
+def in_blocks(ctx: RankContext, job: LaunchJob, blocks: int) -> RankLaunch:
+    """On a rank: a launch whose timed steps are so many blocks."""
+    from pytest_ddpperf.training import loop, timing
+
+    # What decides it in a launch that is like any other but for this.
+    setattr(loop, "alternating", partial(timing.alternating, blocks=blocks))  # noqa: B010
+    return loop.run_launch(ctx, job)
+
+
+def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float) -> Pair:
+    """What two launches differ by."""
+    from pytest_ddpperf.metrics.launches import typical_step
+    from pytest_ddpperf.records import Launch
+
+    def apart(of: Callable[[tuple[RankLaunch, ...]], float]) -> float:
+        first, second = map(of, sides)
+        return math.log(first / second)
+
+    return Pair(
+        apart(lambda ranks: typical_step(Launch(0, ranks, seconds))),
+        apart(lambda ranks: max(rank.cpu_time or 0.0 for rank in ranks)),
+        seconds,
+    )
+
+
+def report(length: str, pairs: dict[int, list[Pair]]) -> str:
+    """A line for each number of blocks, the differences with their 95 % intervals (chi-squared)."""
+    first, *_ = (costs(found) for found in pairs.values())
+    lines = [
+        f"steps of {length}, {RANKS} ranks",
+        "  blocks  pairs   step times apart by    CPU times apart by  s a pair  takes",
+    ]
+    for blocks, found in pairs.items():
+        step, cpu = (apart([getattr(one, name) for one in found]) for name in ("step_time", "cpu_time"))
+        middle = statistics.median(one.seconds for one in found)
+        lines.append(f"  {blocks:6}  {len(found):5}  {step:>20}  {cpu:>20}  {middle:8.1f}  {costs(found) / first:.2f}")
+    return "\n".join(lines)
+
+
+def apart(differences: Sequence[float]) -> str:
+    """The root mean square of differences that are 0 on average, in per cent."""
+    squares, number = math.fsum(one**2 for one in differences), len(differences)
+    low, high = (math.sqrt(squares / chi2.ppf(q, number)) for q in (0.975, 0.025))
+    return f"{math.sqrt(squares / number):.1%} [{low:.1%} .. {high:.1%}]"
+
+
+def costs(pairs: Sequence[Pair]) -> float:
+    """Seconds of a pair times the variance of its step times: what a given certainty takes, in some unit."""
+    return statistics.median(one.seconds for one in pairs) * statistics.fmean(one.step_time**2 for one in pairs)
+
+
+if __name__ == "__main__":
+    main()
