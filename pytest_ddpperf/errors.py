@@ -71,6 +71,10 @@ class OtherSideFailed(DdpperfError):
         self.benchmark = benchmark
 
 
+class OtherSideStopped(DdpperfError):
+    """The other revision failed in a launch such as it had completed before: it can run the benchmark, and did not."""
+
+
 class SameCode(DdpperfError):
     """Both sides of a comparison ran the same file of the project; the message names it and the cure."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
-from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.errors import OtherSideFailed, OtherSideStopped, RankSkipped
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
@@ -107,6 +107,7 @@ class Passes:
         """
         printed: set[str] = set()
         diagnosed: Counter[str] = Counter()
+        completed: list[tuple[str, Plan, Telling]] = []
         picked: dict[int, tuple[str, str]] = {}
 
         def result_of(
@@ -137,7 +138,16 @@ class Passes:
         def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
             __tracebackhide__ = True
             calls = [partial(result_of, *launch, telling) for launch in launches]
-            results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
+            try:
+                results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
+            except OtherSideFailed as error:
+                theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
+                if any((label, plan) in theirs and told.covers(telling) for label, plan, told in completed):
+                    raise OtherSideStopped(
+                        f"it had run on the other revision before, and failed now: {error}"
+                    ) from error
+                raise
+            completed.extend((_label(variant), plan, telling) for variant, plan in launches)
             return [kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
         return run

@@ -73,7 +73,8 @@ def _settings(config: pytest.Config) -> Settings:
 
     ini = {name: config.getini(knob.ini) for name, knob in KNOBS.items()}
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
-    settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None}, said_in_ini)
+    # With nothing behind the name a setting is not given: so -o can take back what the file says.
+    settings = overlay(Settings(), {k: v for k, v in ini.items() if v not in {None, ""}}, said_in_ini)
     return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
 
 
@@ -152,7 +153,7 @@ def _session(config: pytest.Config) -> Session:
             config.stash[REVISION],
             probe=probe,
         )
-        config.stash[SESSION].tests = config.stash[TESTS]
+        config.stash[SESSION].tests = config.stash.get(TESTS, 1)  # the controller of pytest-xdist collects none
     return config.stash[SESSION]
 
 

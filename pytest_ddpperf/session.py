@@ -19,6 +19,7 @@ from pytest_ddpperf.baselines.naming import plain_name
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.batch_size import Search
 from pytest_ddpperf.calibration import Calibrated
+from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.launch import Launcher
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
@@ -100,7 +101,7 @@ class Session:
         self._threads = thread_count(pinned(os.environ, mark=""))
         if self.other is not None:
             self.other.start()
-            _ = self._code  # as it is now: it may be changed while it is measured
+        _ = self._code  # as it is now: it may be changed while it is measured
         return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
 
     @property
@@ -183,7 +184,10 @@ class Session:
         from pytest_ddpperf.baselines.history import entries
         from pytest_ddpperf.baselines.learned import learned_noise
 
-        recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
+        try:
+            recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
+        except HistoryError:
+            return None  # said at the end, when the run cannot be recorded; no fault of a benchmark
         return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
 
     def accept_command(self, test: str) -> str:
@@ -274,7 +278,7 @@ class Session:
             return
         from pytest_ddpperf.baselines.history import record, run_of
 
-        number = record(self._root / self.settings.history, run_of(self._root, self._baselines), self.results)
+        number = record(self._root / self.settings.history, run_of(self._code), self.results)
         self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:

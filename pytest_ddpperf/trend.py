@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 
 from pytest_ddpperf.baselines.history import Benchmark, Entry, Run
 from pytest_ddpperf.records import Interval
@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.change_points import Change, change_points, exact_chan
 from pytest_ddpperf.stats.intervals import from_log
 
 LEAST = 0.01
-"""The smallest change worth telling, as a fraction (absolute for differences)."""
+"""The smallest change worth telling, as a fraction of the level before; of metrics that are subtracted see `_floor`."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def trends(entries: Iterable[Entry], *, least: float = LEAST, last: int | None =
 
     Args:
         entries: in the order of commits.
-        least: changes that are smaller are not told, nor those below the metric's slack; any change of a count is.
+        least: changes that are smaller are not told, nor those below the metric's slack; any change of a count is. It
+            is a fraction; for shares and other plain numbers that are subtracted it is itself what they may differ by.
         last: how many commits to look at, counted from the newest; None for all.
     """
     lines: dict[Benchmark, list[Entry]] = {}
@@ -96,7 +97,7 @@ def _trend(benchmark: Benchmark, line: Sequence[Entry], least: float, last: int 
     # A count that differs from step to step has noise.
     exact = benchmark.scale == "exact" and all(entry.gated for entry in line)
     fit = exact_change_points(values) if exact else change_points(values)
-    floor = 0.0 if benchmark.scale == "exact" else max(least, *(entry.slack for entry in line))
+    floor = _floor(benchmark, values, least, max(entry.slack for entry in line))
     changes = (_in_terms(change, terms) for change in fit.changes)
     return Trend(
         benchmark=benchmark,
@@ -104,6 +105,18 @@ def _trend(benchmark: Benchmark, line: Sequence[Entry], least: float, last: int 
         changes=tuple(change for change in changes if abs(change.size) >= floor),
         outliers=fit.outliers,
     )
+
+
+def _floor(benchmark: Benchmark, values: Sequence[float], least: float, slack: float) -> float:
+    """The smallest change to tell, as changes are told: a fraction for ratios, else an amount.
+
+    A hundredth of what is subtracted is one of the typical value (seconds, bytes), but of a plain number, which lies
+    around 1 or is a share already, it is 0.01.
+    """
+    if benchmark.scale == "exact":
+        return 0.0
+    amount = benchmark.scale == "difference" and benchmark.unit != "1"
+    return max(least * median(map(abs, values)) if amount else least, slack)
 
 
 def _terms(benchmark: Benchmark, values: Sequence[float]) -> _Terms:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history import entries, recorded_metrics, recorded_tests
+from pytest_ddpperf.baselines.history import entries, recorded_branches, recorded_metrics, recorded_tests
 from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.inifile import ini_value
@@ -18,7 +18,7 @@ from pytest_ddpperf.trend import LEAST, Trend, trends
 from pytest_ddpperf.values import argument, fraction, positive_int
 
 _HISTORY = KNOBS["history"]
-_SHOWN = 10  # tests that an error names
+_SHOWN = 10  # tests or branches that an error names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=argument(fraction),
         default=LEAST,
         metavar="FRACTION",
-        help="the smallest change to tell, such as 0.01 or 1%% (default: %(default)s)",
+        help="the smallest change to tell, such as 0.01 or 1%%, which for shares and losses is an absolute 0.01 "
+        "(default: %(default)s)",
     )
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
 
@@ -84,6 +85,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
         "branch": options.branch,
     }
     chosen: Sequence[str | None] = [None] if options.test is None else _tests(options.test, file)
+    _require_branch(options.branch, file)
     recorded = [entry for test in chosen for entry in entries(file, options.metric, test=test, **like)]
     if not recorded:
         kept = "".join(f", {name.replace('_', ' ')} {value}" for name, value in like.items() if value is not None)
@@ -99,9 +101,22 @@ def _tests(test: str, file: Path) -> list[str]:
     known = recorded_tests(file)
     chosen = [test] if test in known else [one for one in known if test in one]
     if not chosen:
-        shown = ", ".join(known[:_SHOWN]) + (f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
-        raise HistoryError(f"history file {file} has no test {test}; it has {shown}")
+        raise HistoryError(f"history file {file} has no test {test}; it has {_shown(known)}")
     return chosen
+
+
+def _require_branch(branch: str | None, file: Path) -> None:
+    """Makes sure that a branch that was named is known.
+
+    Raises:
+        HistoryError: it is not; those that are known are named.
+    """
+    if branch is not None and branch not in (known := recorded_branches(file)):
+        raise HistoryError(f"history file {file} has no branch {branch}; it has {_shown(known) or 'none'}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _history(named: Path | None) -> Path:

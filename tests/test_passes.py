@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.errors import OtherSideFailed, OtherSideStopped
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.measure import ONLY_TIMES, Telling, Variant
 from pytest_ddpperf.passes import Passes
@@ -36,3 +37,41 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     for variant in (ours, theirs, theirs, ours):
         run([(variant, Plan(1, 5))], DIAGNOSED)
     assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "plan", "telling", "stopped"),
+    [
+        pytest.param(None, Plan(1, 5), ONLY_TIMES, False, id="its first launch"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), ONLY_TIMES, True, id="one as before"),
+        pytest.param((Plan(1, 5), DIAGNOSED), Plan(1, 5), ONLY_TIMES, True, id="less than before"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), DIAGNOSED, False, id="more than before"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 90), ONLY_TIMES, False, id="more steps than the pilot"),
+    ],
+)
+def test_what_the_other_revision_has_run_it_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[Plan, Telling] | None,
+    plan: Plan,
+    telling: Telling,
+    *,
+    stopped: bool,
+) -> None:
+    """Else one lost connection would let a regression pass as new."""
+    theirs = Variant("ddp", None, None, None, ENVIRONMENT, other=True)
+    fine: list[bool] = []
+
+    def launch(*_: Any) -> LaunchResult[RankLaunch]:
+        if not fine:
+            raise OtherSideFailed("rank 0 of 2 raised", benchmark=theirs.key)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "_launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    if before is not None:
+        fine.append(True)
+        run([(theirs, before[0])], before[1])
+        fine.clear()
+    with pytest.raises(OtherSideStopped if stopped else OtherSideFailed):
+        run([(theirs, plan)], telling)

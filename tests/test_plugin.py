@@ -371,6 +371,22 @@ def test_a_worker_of_xdist_refuses_to_measure(inner: pytest.Pytester) -> None:
     run.stdout.fnmatch_lines(["benchmarks disturb each other in pytest-xdist's workers; *"])
 
 
+def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_nothing(): pass")
+    inner.makeini("[pytest]\nddpperf_history = runs.sqlite\n")
+    run = inner.runpytest_subprocess("-n", "1", "--ddpperf-json=out.json")
+    run.assert_outcomes(passed=1)
+    assert run.ret == 0
+    assert json.loads((inner.path / "out.json").read_text())["results"] == []
+
+
+def test_a_setting_of_the_ini_file_can_be_taken_back(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_nothing(): pass")
+    inner.makeini("[pytest]\nddpperf_against = nowhere\n")
+    assert inner.runpytest().ret == pytest.ExitCode.USAGE_ERROR
+    inner.runpytest("-o", "ddpperf_against=").assert_outcomes(passed=1)
+
+
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     run = inner.runpytest("--ddpperf-json=out.json")

@@ -111,3 +111,10 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     assert kept(counts) == ([0.75, 3.0], counted(3.0), "2026-01-14", "2026-01-15")
     anew = saved(tmp_path, "2026-01-16", monkeypatch, seconds=0.5, calls=1.0)
     assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
+
+
+@pytest.mark.parametrize("content", [b"", b"no database"])
+def test_a_history_that_cannot_be_read_spoils_no_benchmark(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "runs.sqlite").write_bytes(content)
+    session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
+    assert noise_known(session) is None

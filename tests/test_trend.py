@@ -14,6 +14,8 @@ from pytest_ddpperf.trend import Trend, trends
 
 BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
 COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")
+PHASE = replace(BENCHMARK, metric="phase_optimizer", unit="s", scale="difference")
+GROWTH = replace(BENCHMARK, metric="memory_growth", unit="B", scale="difference")
 EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
 
 
@@ -71,6 +73,24 @@ def test_small_changes_are_left_out() -> None:
     assert trends(history(values, slack=0.03), least=0.01)[0].changes == ()
 
 
+def test_the_smallest_change_of_what_is_subtracted_is_a_share_of_its_typical_value() -> None:
+    """Seconds and bytes are no shares: 1 % is not 10 ms."""
+    for old, new in ((0.004, 0.010), (-0.004, -0.010), (0.1, 0.102)):
+        (trend,) = trends(history([old] * 5 + [new] * 5, PHASE))
+        assert found(trend) == [("step", 4, 5, new - old)]
+    assert trends(history([0.1] * 5 + [0.1009] * 5, PHASE))[0].changes == ()
+    assert trends(history([0.1] * 5 + [0.102] * 5, PHASE), least=0.03)[0].changes == ()
+    assert trends(history([0.9] * 5 + [0.892] * 5, EFFICIENCY))[0].changes == ()  # of plain numbers it is 0.01
+    assert len(trends(history([0.1] * 5 + [0.112] * 5, EFFICIENCY))[0].changes) == 1
+
+
+def test_the_slack_of_bytes_is_an_amount() -> None:
+    slack = 64 * 2.0**10
+    assert trends(history([0.0] * 5 + [slack - 1] * 5, GROWTH, slack=slack))[0].changes == ()
+    assert len(trends(history([0.0] * 5 + [slack + 1] * 5, GROWTH, slack=slack))[0].changes) == 1
+    assert trends(history([2.0**30] * 5 + [2.0**30 + 2 * slack] * 5, GROWTH, slack=slack))[0].changes == ()
+
+
 def test_runs_of_one_commit_are_one_point() -> None:
     again = Entry(BENCHMARK, replace(run(1), date="2026-05-01T00:00:00+00:00"), 0.09, None, 0.0, gated=True)
     interval = Interval(0.03, 0.05, 0.95)
@@ -87,9 +107,9 @@ def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> No
 
 
 def test_unlike_benchmarks_are_lines_of_their_own() -> None:
-    other = replace(BENCHMARK, environment_key="cpu-b-8c")
-    found = trends([*history([0.04] * 3), *history([0.01] * 4, other)])
-    assert [(trend.benchmark, len(trend.points)) for trend in found] == [(BENCHMARK, 3), (other, 4)]
+    for other in (replace(BENCHMARK, environment_key="cpu-b-8c"), replace(BENCHMARK, steps=65)):
+        found = trends([*history([0.04] * 3), *history([0.01] * 4, other)])
+        assert [(trend.benchmark, len(trend.points)) for trend in found] == [(BENCHMARK, 3), (other, 4)]
 
 
 def test_only_the_last_commits() -> None:

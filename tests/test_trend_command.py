@@ -108,9 +108,12 @@ def test_the_history_of_the_ini_file(
         (["test_c", "--history", "H"], "history file H has no test test_c; it has t.py::test_slower, t.py::test_still"),
         (["--metric", "speed", "--history", "H"], "history file H has no speed of any test; it has other, step_time"),
         (
-            ["still", "--branch", "x", "--world-size", "4", "--history", "H"],
-            "history file H has no step_time of still, world size 4, branch x; it has other, step_time",
+            ["still", "--branch", "main", "--world-size", "4", "--history", "H"],
+            "history file H has no step_time of still, world size 4, branch main; it has other, step_time",
         ),
+        (["--branch", "x", "--history", "H"], "history file H has no branch x; it has main, topic\n"),
+        (["--history", "E"], "history file E: no run was recorded in it yet\n"),
+        (["still", "--history", "E"], "history file E: no run was recorded in it yet\n"),
     ],
 )
 def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
@@ -123,11 +126,15 @@ def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
-    given = [str(history) if word == "H" else word for word in arguments]
+    (tmp_path / "empty.sqlite").touch()
+    files = {"H": str(history), "E": str(tmp_path / "empty.sqlite")}
+    given = [files.get(word, word) for word in arguments]
     assert main(["trend", *given]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"ddpperf: error: {says.replace('file H', f'file {history}')}")
+    for word, file in files.items():
+        says = says.replace(f"file {word}", f"file {file}")
+    assert err.startswith(f"ddpperf: error: {says}")
     assert err.count("\n") == 1
 
 

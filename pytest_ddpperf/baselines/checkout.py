@@ -4,67 +4,99 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import subprocess  # git has no other interface in the standard library
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_TIMEOUT = 5.0  # seconds; a repository on a slow file system must not hold up the tests
+from pytest_ddpperf.revision.git import GitError, git
+
+_STATUS_SECONDS = 60.0  # every tracked file is looked at, and there may be a million
+# Where CI jobs say what they run for: they check out a commit, not a branch. The first that says anything is right:
+# for a pull request GITHUB_REF_NAME is that of its merge.
+_CI_BRANCHES = (
+    "GITHUB_HEAD_REF",
+    "GITHUB_REF_NAME",
+    "CI_COMMIT_REF_NAME",  # GitLab
+    "BRANCH_NAME",  # Jenkins
+    "BUILD_SOURCEBRANCHNAME",  # Azure
+)
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A git work tree as it is now.
+    """A git work tree as it was when it was looked at.
 
     Attributes:
         commit: the full hash of HEAD.
-        branch: the branch's name; None where HEAD is detached, as in most CI jobs.
-        dirty: whether tracked files differ from the commit.
+        branch: the branch's name; where HEAD is detached, as in most CI jobs, the one that the job says it runs for;
+            None where that is unknown, too.
+        dirty: whether tracked files differed from the commit.
+        commit_date: when the commit was made, ISO 8601 in UTC; None where git does not tell.
     """
 
     commit: str
     branch: str | None
     dirty: bool
+    commit_date: str | None = None
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
-    """The state of the work tree that holds ``path``; None without git, a repository or a first commit.
+    """The state of the work tree that holds ``path``.
 
     Args:
         path: a folder.
         apart_from: a file or folder whose changes do not count, such as that of the baselines.
+
+    Returns:
+        Its state; None without git, a repository or a first commit, or where git takes too long to tell.
     """
-    revision, top = _git(path, "rev-parse", "--verify", "HEAD"), _git(path, "rev-parse", "--show-toplevel")
-    if revision is None or top is None:
+    try:
+        revision, top = _head(path), Path(git(path, "rev-parse", "--show-toplevel"))
+        dirty = _dirty(path, top, apart_from)
+    except GitError:
         return None
-    aside = None if apart_from is None else Path(os.path.relpath(apart_from.resolve(), Path(top).resolve()))
-    exclusion = [] if aside is None or aside.parts[:1] == ("..",) else [":/", f":(top,exclude,literal){aside}"]
-    # Untracked files are left out: baselines being saved for the first time do not change the code.
-    changes = _git(path, "status", "--porcelain", "--untracked-files=no", "--", *exclusion)
-    if changes is None:
-        return None
-    branch = _git(path, "symbolic-ref", "--short", "--quiet", "HEAD")
-    return Checkout(commit=revision, branch=branch or None, dirty=changes != "")
+    return Checkout(revision, _branch(path, os.environ), dirty, _commit_date(path, revision))
 
 
 def commit(path: Path) -> str | None:
     """The full hash of the commit that ``path`` is checked out at; None without git, a repository or a first commit."""
-    return _git(path, "rev-parse", "--verify", "HEAD")
-
-
-def commit_date(path: Path) -> str | None:
-    """When the commit that ``path`` is checked out at was made, ISO 8601 in UTC; None where there is none."""
-    seconds = _git(path, "show", "-s", "--format=%ct", "HEAD")
-    return None if seconds is None else dt.datetime.fromtimestamp(int(seconds), tz=dt.timezone.utc).isoformat()
-
-
-def _git(path: Path, *arguments: str) -> str | None:
-    """What git prints; None if it cannot answer."""
-    # Reading must not refresh the index on disk: that takes a lock and may collide with the user's own git.
-    command = ["git", "--no-optional-locks", "-C", str(path), *arguments]
     try:
-        done = subprocess.run(  # noqa: S603 - fixed words and a path, no shell
-            command, capture_output=True, check=True, timeout=_TIMEOUT, encoding="utf-8", errors="replace"
-        )
-    except (OSError, subprocess.SubprocessError):
+        return _head(path)
+    except GitError:
         return None
-    return done.stdout.strip()
+
+
+def _head(path: Path) -> str:
+    """The full hash of the commit that is checked out.
+
+    Raises:
+        GitError: there is none.
+    """
+    return git(path, "rev-parse", "--verify", "HEAD")
+
+
+def _dirty(path: Path, top: Path, apart_from: Path | None) -> bool:
+    """Whether tracked files differ from the commit, but for those below ``apart_from``.
+
+    Raises:
+        GitError: git cannot tell.
+    """
+    aside = None if apart_from is None else Path(os.path.relpath(apart_from.resolve(), top.resolve()))
+    exclusion = [] if aside is None or aside.parts[:1] == ("..",) else [":/", f":(top,exclude,literal){aside}"]
+    # Untracked files are left out: baselines being saved for the first time do not change the code.
+    return git(path, "status", "--porcelain", "--untracked-files=no", "--", *exclusion, seconds=_STATUS_SECONDS) != ""
+
+
+def _branch(path: Path, environ: Mapping[str, str]) -> str | None:
+    try:
+        return git(path, "symbolic-ref", "--short", "--quiet", "HEAD")
+    except GitError:  # detached
+        return next(filter(None, map(environ.get, _CI_BRANCHES)), None)
+
+
+def _commit_date(path: Path, revision: str) -> str | None:
+    try:
+        seconds = int(git(path, "show", "-s", "--format=%ct", revision))
+        return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).isoformat()
+    except (GitError, ValueError, OverflowError, OSError):  # of a time that is no time, too
+        return None

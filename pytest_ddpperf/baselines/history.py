@@ -12,12 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_ddpperf.baselines.checkout import checkout, commit_date
+from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history_file import make_tables, opened
+from pytest_ddpperf.baselines.history_file import NoRunYet, make_tables, opened, tells_steps
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.metrics.table import FINAL_LOSS
 from pytest_ddpperf.records import Better, Interval, Mode, Scale
 from pytest_ddpperf.results import Comparison, Result
 
@@ -47,6 +48,8 @@ class Benchmark:
 
     Attributes:
         recipe: as JSON text, which can be compared.
+        steps: after how many a ``final_loss`` is, warm-up included; None for all else, and where that was not
+            recorded.
     """
 
     test: str
@@ -60,6 +63,7 @@ class Benchmark:
     unit: str
     better: Better
     scale: Scale
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,12 @@ class Entry:
     gated: bool
 
 
-def run_of(folder: Path, apart_from: Path | None = None) -> Run:
-    """A run that ends now, of the code in ``folder``; ``apart_from`` as of ``checkout``."""
-    state = checkout(folder, apart_from)
-    return Run(
-        date=dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
-        commit=None if state is None else state.commit,
-        commit_date=None if state is None else commit_date(folder),
-        branch=None if state is None else state.branch,
-        dirty=state is not None and state.dirty,
-    )
+def run_of(checkout: Checkout | None) -> Run:
+    """A run that ends now, of the code that was checked out when it began; None where that is unknown."""
+    now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+    if checkout is None:
+        return Run(now, None, None, None, dirty=False)
+    return Run(now, checkout.commit, checkout.commit_date, checkout.branch, checkout.dirty)
 
 
 def ensure_recordable(file: Path) -> None:
@@ -139,6 +139,8 @@ def recorded_tests(file: Path) -> tuple[str, ...]:
 def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, ...]:
     """What was recorded of a metric, in the order of the commits (of the runs, where there is no commit).
 
+    It is nothing where no run was recorded yet.
+
     Args:
         file: the history.
         metric: its name, such as ``step_time``.
@@ -151,16 +153,22 @@ def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, .
     # CROSS JOIN keeps the order: one test's results and then their metrics, or all of the metric.
     tables = "result CROSS JOIN metric" if "test" in wanted else "metric CROSS JOIN result"
     conditions = "".join(f" AND {column} = :{column}" for column in wanted)
-    query = f"""
-        SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
-               date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
-        FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
-             JOIN environment ON environment.id = result.environment
-        WHERE metric = :metric AND value IS NOT NULL{conditions}
-        ORDER BY coalesce(commit_date, date), run.id, result.id
-    """  # noqa: S608 - the columns' names are the code's own
-    with opened(file) as connection:
-        return tuple(map(_entry, connection.execute(query, {"metric": metric, **wanted})))
+    try:
+        with opened(file) as connection:
+            # A loss falls from step to step; nothing else depends on how many there were.
+            told = metric == FINAL_LOSS and tells_steps(connection)
+            query = f"""
+                SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
+                       {"warmup + steps" if told else "NULL"},
+                       date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
+                FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
+                     JOIN environment ON environment.id = result.environment
+                WHERE metric = :metric AND value IS NOT NULL{conditions}
+                ORDER BY coalesce(commit_date, date), run.id, result.id
+            """  # noqa: S608 - the columns' names are the code's own
+            return tuple(map(_entry, connection.execute(query, {"metric": metric, **wanted})))
+    except NoRunYet:
+        return ()
 
 
 def recorded_metrics(file: Path) -> tuple[str, ...]:
@@ -173,11 +181,22 @@ def recorded_metrics(file: Path) -> tuple[str, ...]:
         return tuple(name for (name,) in connection.execute("SELECT DISTINCT metric FROM metric ORDER BY metric"))
 
 
+def recorded_branches(file: Path) -> tuple[str, ...]:
+    """The names of all branches that the history knows, in alphabetical order.
+
+    Raises:
+        HistoryError: the file cannot be read.
+    """
+    query = "SELECT DISTINCT branch FROM run WHERE branch IS NOT NULL ORDER BY branch"
+    with opened(file) as connection:
+        return tuple(name for (name,) in connection.execute(query))
+
+
 def _entry(row: tuple[Any, ...]) -> Entry:
-    date, commit, committed, branch, dirty, value, low, high, confidence, slack, gated = row[11:]
+    date, commit, committed, branch, dirty, value, low, high, confidence, slack, gated = row[12:]
     interval = None if low is None or high is None else Interval(low, high, confidence)
     run = Run(date, commit, committed, branch, bool(dirty))
-    return Entry(Benchmark(*row[:11]), run, value, interval, slack, bool(gated))
+    return Entry(Benchmark(*row[:12]), run, value, interval, slack, bool(gated))
 
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
@@ -186,7 +205,8 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
     connection.execute("INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (key, facts))
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
     what = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
-    number = _insert(connection, "result", None, run, environment, *what, measured.world_size, result.verdict.value)
+    how = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps)
+    number = _insert(connection, "result", None, run, environment, *what, *how)
     for comparison in result.comparisons:
         _insert(connection, "metric", *_metric_row(number, comparison))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pytest_ddpperf.errors import HistoryError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION = 0x64647066  # "ddpf": tells our files from other programs'
-VERSION = 1
+VERSION = 2  # 1 did not know the steps of a result
 PATIENCE = 30.0  # seconds to wait for other processes, each of which writes for milliseconds
 
 # Rows of one metric lie together, so that a trend reads few pages of a large file.
@@ -47,7 +47,9 @@ _SCHEMA = (
         mode TEXT,               -- of a point of a scaling curve: strong, weak
         recipe TEXT NOT NULL,    -- JSON: the settings that are not the defaults
         world_size INTEGER NOT NULL,
-        verdict TEXT NOT NULL
+        verdict TEXT NOT NULL,
+        warmup INTEGER,          -- untimed steps of each launch; NULL in what version 1 recorded
+        steps INTEGER            -- timed ones after them; likewise
     )
     """,
     "CREATE INDEX result_of_test ON result (test, name)",
@@ -71,14 +73,26 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
+_STEPS_SINCE = 2
+_STEPS = ("ALTER TABLE result ADD COLUMN warmup INTEGER", "ALTER TABLE result ADD COLUMN steps INTEGER")
 _KEPT = "restore it from a backup, or name another file and start a new history there"
 
 
+class NoRunYet(HistoryError):
+    """Nothing was recorded in the file yet: it is empty, as a file that the first run could not be written to is."""
+
+
+def tells_steps(connection: sqlite3.Connection) -> bool:
+    """Whether the tables have a place for the steps of a result; those of version 1 have not."""
+    return _version(connection) >= _STEPS_SINCE
+
+
 def make_tables(connection: sqlite3.Connection) -> None:
-    """Makes the tables of a new file, within the transaction that writes to it; does nothing to one that has them."""
-    if connection.execute("PRAGMA user_version").fetchone() != (0,):
+    """Makes the tables of a new file, and adds to those of an older one, within the transaction that writes to it."""
+    version = _version(connection)
+    if version == VERSION:
         return
-    for statement in _SCHEMA:
+    for statement in _STEPS if version else _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -97,6 +111,7 @@ def opened(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
         mode: ``read``, ``rw`` to write to a file that is there, ``rwc`` to make it if need be.
 
     Raises:
+        NoRunYet: it was to be read and is empty.
         HistoryError: the file is missing, locked, unwritable, broken, foreign or newer.
     """
     import sqlite3
@@ -115,6 +130,11 @@ def opened(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
         raise HistoryError(f"history file {file}: {error}: it is broken, or no history; {_KEPT}") from None
 
 
+def _version(connection: sqlite3.Connection) -> int:
+    """That of the tables; 0 where there are none."""
+    return cast("int", connection.execute("PRAGMA user_version").fetchone()[0])
+
+
 def _require_ours(connection: sqlite3.Connection, file: Path, *, empty: bool) -> None:
     connection.execute("BEGIN")  # all three answers from one moment: another process may be making the tables
     questions = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -122,7 +142,7 @@ def _require_ours(connection: sqlite3.Connection, file: Path, *, empty: bool) ->
     connection.execute("ROLLBACK")
     if application == written == tables == 0:
         if not empty:
-            raise HistoryError(f"history file {file}: no run was recorded in it yet")
+            raise NoRunYet(f"history file {file}: no run was recorded in it yet")
         return
     if application != APPLICATION:
         raise HistoryError(f"history file {file} is a database of another program; name another file")

@@ -27,6 +27,12 @@ def attempts(run: RunProbe, probe: Probe, started: Started, number: int = ATTEMP
         probe = replace(probe, settings={**probe.settings, **more})
 
 
+def longest(settings: Mapping[str, object]) -> float | None:
+    """The seconds that an attempt may measure for; None where its settings do not say, as of a first one."""
+    seconds = settings.get("max_time")
+    return seconds if isinstance(seconds, float) else None
+
+
 def effort(outcome: Outcome, times: int = 1) -> Mapping[str, object]:
     """The settings for so many times the launches that an outcome rests on; none where nothing was timed.
 

@@ -6,15 +6,16 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_ddpperf.bisection.attempts import FORCED, attempts
+from pytest_ddpperf.bisection.attempts import FORCED, attempts, longest
 from pytest_ddpperf.bisection.commits import SHORT, Range, commits_between, described
-from pytest_ddpperf.bisection.ends import Ends, ends_of, sharpened
+from pytest_ddpperf.bisection.ends import ERROR, Ends, ends_of, sharpened
+from pytest_ddpperf.bisection.estimate import again_line, search_lines
 from pytest_ddpperf.bisection.hunt import Hunt
-from pytest_ddpperf.bisection.processes import Started, run_probe
-from pytest_ddpperf.bisection.target import Target, is_counted, obstacle, shown, targets, undecided
+from pytest_ddpperf.bisection.processes import Started, command_line, run_probe
+from pytest_ddpperf.bisection.target import Target, is_counted, not_compared, obstacle, shown, targets, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.reports.phrases import comparison_text, note_text
@@ -22,29 +23,36 @@ from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
 FOUND, NOT_FOUND, INTERRUPTED = 0, 1, 130
-_SHOWN = 10  # commits that are listed where several are left
+_SHOWN = 10  # lines of a list
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
-    parser.add_argument("test", metavar="TEST", help="a test's node id, or a file of tests, as for pytest")
+    """Declare what the command takes; all else is pytest's, in the order as given."""
+    parser.usage = (
+        "ddpperf bisect [-h] --good REV [--bad REV] [--metric NAME] [--first-parent] "
+        "[TESTS and options of pytest, such as perf -k small ...]"
+    )
     parser.add_argument("--good", required=True, metavar="REV", help="a commit from before the change")
     parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit that has it (default: %(default)s)")
     parser.add_argument("--metric", metavar="NAME", help="what to follow (default: what is worse at --bad)")
     parser.add_argument(
         "--first-parent", action="store_true", help="see a merge as one commit, and leave out what it merged"
     )
-    parser.epilog = "All other arguments go to pytest, such as --ddpperf-world-size=4."
+    parser.epilog = (
+        "All other arguments go to pytest as they are: tests, and options such as --ddpperf-world-size=4. Without "
+        "tests pytest runs those that it always does. Of all benchmarks that are worse one is followed."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Search, and tell what was found.
 
     Returns:
-        0 where it is one commit, 1 where it is not, or the ends do not differ, 130 after Ctrl-C.
+        0 where it is one commit, 1 where it is not, or the ends do not differ or are not known well enough, 130 after
+        Ctrl-C.
 
     Raises:
-        DdpperfError: the commits or the test are not there, or cannot be searched.
+        DdpperfError: the commits or the tests are not there, or cannot be searched.
     """
     between = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
     try:
@@ -66,24 +74,26 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 def _search(between: Range, options: argparse.Namespace) -> int:
-    given = (options.test, *options.rest)
+    given = tuple(options.rest)
     good, bad = (described(between.root, commit).short for commit in (between.good, between.bad))
     print(f"good {good}\nbad  {bad}", flush=True)
     settings = {**FORCED, **({"counted_only": True} if is_counted(options.metric) else {})}
     red: list[Target] = []
-    for outcome in attempts(run_probe, Probe(between.bad, settings, options.metric), Started(between.good, given)):
+    for outcome in attempts(_probe_ends, Probe(between.bad, settings, options.metric), Started(between.good, given)):
         red = targets(outcome, options.metric)
         if red or not undecided(outcome, options.metric):
             break
     ends = ends_of(between, red[0], outcome) if red else None
     if ends is not None:
-        # The test alone from here on, where more were asked for.
-        given = (f"{outcome.root}/{ends.target.test}", *options.rest)
-        ends, outcome = sharpened(ends, outcome, given, run_probe)
+        ends, outcome = sharpened(ends, outcome, given, _probe_ends)
     if ends is None:
         print(_nothing_red(outcome, options))
         return NOT_FOUND
-    print("\n".join(_ends_lines(ends, red)), flush=True)
+    print(_ends_text(ends, red), flush=True)
+    if not ends.searchable:
+        print(_not_searchable(ends))
+        return NOT_FOUND
+    print(*search_lines(ends), "", sep="\n", flush=True)
     hunt = Hunt(ends, given, run_probe)
     number = 0
     while (commit := hunt.next) is not None:
@@ -96,40 +106,59 @@ def _search(between: Range, options: argparse.Namespace) -> int:
     return _conclude(hunt)
 
 
+def _probe_ends(probe: Probe, started: Started) -> Outcome:
+    """Runs a probe of the ends; where it is not the first one, it is told before how long it may take."""
+    seconds = longest(probe.settings)
+    if seconds is not None:
+        print(again_line(seconds), flush=True)
+    return run_probe(probe, started)
+
+
+def _not_searchable(ends: Ends) -> str:
+    """Why there is nothing that probes could tell."""
+    return (
+        f"the ends are not known well enough to search: that they differ may be wrong by {format_percent(ends.error)}, "
+        f"and all answers of a search together by {format_percent(ERROR)} at most, so that no probe could tell\n"
+        "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
+    )
+
+
 def _nothing_red(outcome: Outcome, options: argparse.Namespace) -> str:
     """Why there is nothing to search for.
 
     Raises:
         SettingError: there is no such metric, or no benchmark.
     """
-    reason = obstacle(outcome)
+    asked, reason = command_line(options.rest), obstacle(outcome)
     if reason is not None and not outcome.failures and not outcome.results:
-        raise SettingError(f"{options.test} measures no benchmark: none of its tests calls ddpperf.check or the like")
+        raise SettingError(f"{asked} measures no benchmark: none of its tests calls ddpperf.check or the like")
     if reason is not None:
         return f"{options.bad} cannot be held against {options.good}: {reason}"
-    told = shown(outcome, options.metric)
+    told = [f"{result.test} {result.name}: {comparison_text(one)}" for result, one in shown(outcome, options.metric)]
+    lacking = _first(not_compared(outcome))
     if options.metric is not None and not told:
         known = dict.fromkeys(one.series.metric for result in outcome.results for one in result.comparisons)
-        raise SettingError(f"--metric {options.metric}: {options.test} has no such metric; it has {', '.join(known)}")
-    lines = [f"  {result.test} {result.name}: {comparison_text(one)}" for result, one in told]
+        if options.metric in known:
+            head = (
+                f"{options.bad} cannot be held against {options.good}: nothing that was compared has {options.metric}"
+            )
+            return "\n  ".join([head, *lacking])
+        raise SettingError(f"--metric {options.metric}: {asked} has no such metric; it has {', '.join(known)}")
     words = "cannot be told apart from" if undecided(outcome, options.metric) else "is not worse than"
-    return "\n".join([f"{options.bad} {words} {options.good}: there is nothing to search for", *lines])
+    head = f"{options.bad} {words} {options.good}: there is nothing to search for"
+    return "\n  ".join([head, *told, *lacking])
 
 
-def _ends_lines(ends: Ends, red: list[Target]) -> list[str]:
+def _ends_text(ends: Ends, red: list[Target]) -> str:
     """What is followed, and what else is worse."""
     test, (name, size) = ends.target.test, ends.target.benchmark
     others = dict.fromkeys(one.metric for one in red if one.metric != ends.target.metric)
     also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
-    count = len(ends.between.parents)
-    return [
-        f"{test} {name}, {format_count(size, 'rank')}: {comparison_text(ends.comparison)}{also}",
-        f"{format_count(count, 'commit')} to search\n",
-    ]
+    return f"{test} {name}, {format_count(size, 'rank')}: {comparison_text(ends.comparison)}{also}"
 
 
 def _conclude(hunt: Hunt) -> int:
-    suspects = [commit for commit in hunt.search.ancestors if commit in hunt.search.suspects]
+    suspects = hunt.search.suspects
     if len(suspects) > 1:
         print("\n".join(_range_lines(hunt, suspects)))
         return NOT_FOUND
@@ -150,11 +179,15 @@ def _conclude(hunt: Hunt) -> int:
     return FOUND if found else NOT_FOUND
 
 
-def _range_lines(hunt: Hunt, suspects: list[str]) -> list[str]:
-    shown = [f"  {hunt.described(commit).short}" for commit in suspects[:_SHOWN]]
-    more = [f"  and {len(suspects) - _SHOWN} more"] if len(suspects) > _SHOWN else []
+def _range_lines(hunt: Hunt, suspects: Sequence[str]) -> list[str]:
+    told = [f"  {line}" for line in _first([hunt.described(commit).short for commit in suspects])]
     head = f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves"
-    return [head, *shown, *more, _sureness(hunt)]
+    return [head, *told, _sureness(hunt)]
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """As many lines as one reads, and how many there are besides."""
+    return [*lines[:_SHOWN], *([f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])]
 
 
 def _sureness(hunt: Hunt) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from pytest_ddpperf.bisection.search import Search, begin
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import GitError, commit_of, fetching, git, no_repository, top_folder
 
@@ -27,6 +29,11 @@ class Range:
     good: str
     bad: str
     parents: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def search(self) -> Search:
+        """The search among them, as it begins."""
+        return begin(self.parents)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pytest_ddpperf.bisection.attempts import ATTEMPTS, FORCED, MORE_LAUNCHES, R
 from pytest_ddpperf.bisection.commits import Range
 from pytest_ddpperf.bisection.likeness import Shift, error, likeness, shift_of
 from pytest_ddpperf.bisection.processes import Started
-from pytest_ddpperf.bisection.search import Search, begin, expected_probes
+from pytest_ddpperf.bisection.search import Search, expected_probes
 from pytest_ddpperf.bisection.target import Target
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.reports.phrases import find
@@ -44,9 +44,12 @@ class Ends:
     def telling(self) -> bool:
         """Whether a commit that is like the good end, measured for as long as the bad one was, can be told from it."""
         like_good = Shift(0.0, self.shift.standard_error, self.shift.df)
-        return ATTEMPTS * likeness(like_good, self.shift).error <= share(
-            ERROR - self.error, begin(self.between.parents)
-        )
+        return ATTEMPTS * likeness(like_good, self.shift).error <= share(ERROR - self.error, self.between.search)
+
+    @property
+    def searchable(self) -> bool:
+        """Whether they leave any error to the answers, where some are needed: else all would be skipped."""
+        return self.error < ERROR or not self.between.search.candidates
 
 
 def share(left: float, search: Search) -> float:
@@ -88,7 +91,7 @@ def sharpened(ends: Ends, outcome: Outcome, arguments: tuple[str, ...], run: Run
     settings = {**FORCED, "counted": False, **effort(outcome, MORE_LAUNCHES)}
     probe = Probe(between.bad, settings, target.metric, target.benchmark)
     found, last = None, outcome
-    for last in attempts(run, probe, Started(between.good, arguments), ATTEMPTS - 1):
+    for last in attempts(run, probe, Started(between.good, arguments, target.test), ATTEMPTS - 1):
         again = ends_of(between, target, last)
         if again is None or again.comparison.verdict not in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}:
             return None, last

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from pytest_ddpperf.bisection.attempts import ATTEMPTS, FORCED, RunProbe, attempts
 from pytest_ddpperf.bisection.commits import Commit, described
 from pytest_ddpperf.bisection.ends import ERROR, Ends, share
 from pytest_ddpperf.bisection.likeness import likeness, middle, shift_of
 from pytest_ddpperf.bisection.processes import Started
-from pytest_ddpperf.bisection.search import Answer, Search, advance, begin, expected_probes, next_probe
+from pytest_ddpperf.bisection.search import Answer, Search, advance, expected_probes, next_probe
 from pytest_ddpperf.bisection.target import obstacle
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.reports.phrases import change_text, find, values_text
@@ -49,16 +48,16 @@ class Hunt:
 
     def __init__(self, ends: Ends, arguments: tuple[str, ...], run: RunProbe) -> None:
         self.ends = ends
-        self.search: Search = begin(ends.between.parents)
+        self.search: Search = ends.between.search
         self.error = ends.error
         self._left = ERROR - ends.error  # for the answers to come
         self._arguments = arguments
         self._run = run
 
-    @cached_property
+    @property
     def expected(self) -> int:
         """About how many probes it takes."""
-        return expected_probes(begin(self.ends.between.parents))
+        return expected_probes(self.ends.between.search)
 
     @property
     def next(self) -> Commit | None:
@@ -96,7 +95,7 @@ class Hunt:
     def _attempts(self, commit: str, against: str, settings: Mapping[str, object]) -> Iterator[Outcome]:
         target = self.ends.target
         probe = Probe(commit, {**FORCED, **self.ends.effort, **settings}, target.metric, target.benchmark)
-        return attempts(self._run, probe, Started(against, self._arguments))
+        return attempts(self._run, probe, Started(against, self._arguments, target.test))
 
     @property
     def _midway(self) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.settings import KNOBS
 
 FOLDER = "ddpperf-bisect-"  # names of folders begin with it
+TEST_OPTION = "--ddpperf-bisect-test"  # of that plugin
+_ONE_TEST = "pytest_ddpperf.bisection.one_test"  # a plugin; not imported here, for pytest wants to do that
 _END_SECONDS = 30.0  # for a probe that is interrupted to end its ranks and remove its checkouts
 _UNUSABLE = {4, 5}  # pytest's exit status where its arguments are wrong, and where they name no test
 _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILINE)
@@ -31,11 +34,13 @@ class Started:
 
     Attributes:
         good: full hash of the commit that is held against.
-        arguments: for pytest: the test, and what the user gave besides.
+        arguments: for pytest, as the user gave them.
+        test: node id of the only test to run, of those that they name; None for all.
     """
 
     good: str
     arguments: tuple[str, ...]
+    test: str | None = None
 
 
 def run_probe(probe: Probe, started: Started) -> Outcome:
@@ -53,6 +58,7 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
             *(sys.executable, "-m", "pytest_ddpperf.probe_session"),
             *(probe.dumps(), str(file), str(os.getpid())),
             *started.arguments,
+            *([] if started.test is None else ["-p", _ONE_TEST, f"{TEST_OPTION}={started.test}"]),
             f"{KNOBS['against'].option}={started.good}",
             *(f"{KNOBS[knob].option}={path}" for knob, path in aside.items()),
         ]
@@ -61,11 +67,16 @@ def run_probe(probe: Probe, started: Started) -> Outcome:
             output.seek(0)
             said = output.read().decode(errors="replace")
         if status in _UNUSABLE or not file.exists():
-            raise SettingError(f"pytest {' '.join(started.arguments)}: {_complaint(said, status)}")
+            raise SettingError(f"{command_line(started.arguments)}: {_complaint(said, status)}")
         outcome = pickle.loads(file.read_bytes())
         if not isinstance(outcome, Outcome):
             raise TypeError(outcome)
         return outcome
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """What the user would type to run pytest like that: ``pytest perf -k small``."""
+    return shlex.join(("pytest", *arguments))
 
 
 def exit_status(

@@ -1,4 +1,7 @@
-"""The search itself: which commit to look at next, and which are left when one has been looked at. Pure."""
+"""The search itself: which commit to look at next, and which are left when one has been looked at. Pure.
+
+Sets of commits are integers with a bit for each, so that a search of thousands takes megabytes and milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,40 @@ class Search:
     """Where a search stands. The change is taken to have come with one commit and to have stayed.
 
     Attributes:
-        ancestors: of each commit between the good and the bad end, itself and those before it that lie there too;
-            commits in an order in which parents come first.
-        suspects: the commits that may be the first bad one. One of them, the last, is an heir of all others and known
-            to be bad.
-        skipped: commits of which cannot be said whether they are good or bad.
+        ancestors: of each commit between the good and the bad end, the set of itself and those before it that lie there
+            too. Parents come first, in the order as in the bits, so that a commit's own bit is its highest one.
+        suspected: the set of commits that may be the first bad one. One of them, the last, is an heir of all others and
+            known to be bad.
+        passed_over: the set of commits of which cannot be said whether they are good or bad.
     """
 
-    ancestors: Mapping[str, frozenset[str]]
-    suspects: frozenset[str]
-    skipped: frozenset[str] = frozenset()
+    ancestors: Mapping[str, int]
+    suspected: int
+    passed_over: int = 0
 
     @property
-    def bad(self) -> str:
-        """The last of the suspects, known to be bad."""
-        return next(commit for commit in self.suspects if self.ancestors[commit] >= self.suspects)
+    def suspects(self) -> tuple[str, ...]:
+        """The commits that may be the first bad one, parents first; the last is known to be bad."""
+        return self._named(self.suspected)
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is left to look at: the suspects are the answer, several where some had to be skipped."""
-        return self.suspects - self.skipped <= {self.bad}
+    def skipped(self) -> tuple[str, ...]:
+        """The commits that say nothing, parents first."""
+        return self._named(self.passed_over)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The suspects to look at, parents first: where there are none, the suspects are the answer."""
+        known = _own(self.suspected)
+        return self._named(self.suspected & ~self.passed_over & ~known)
+
+    def _named(self, those: int) -> tuple[str, ...]:
+        return tuple(commit for commit, before in self.ancestors.items() if those & _own(before))
+
+
+def _own(before: int) -> int:
+    """The last one of a set of commits, which is a commit's own bit in the set of it and its ancestors."""
+    return 1 << before.bit_length() >> 1
 
 
 def begin(parents: Mapping[str, tuple[str, ...]]) -> Search:
@@ -44,11 +61,13 @@ def begin(parents: Mapping[str, tuple[str, ...]]) -> Search:
         parents: of the commits between the ends, the bad one included and the good one not, parents first and the bad
             end last.
     """
-    ancestors: dict[str, frozenset[str]] = {}
-    for commit, before in parents.items():
-        ancestors[commit] = frozenset({commit}).union(*(ancestors.get(parent, frozenset()) for parent in before))
-    bad = next(reversed(ancestors))
-    return Search({commit: ancestors[commit] for commit in ancestors if commit in ancestors[bad]}, ancestors[bad])
+    ancestors: dict[str, int] = {}
+    for number, (commit, before) in enumerate(parents.items()):
+        ancestors[commit] = 1 << number
+        for parent in before:
+            ancestors[commit] |= ancestors.get(parent, 0)
+    between = ancestors[next(reversed(ancestors))]
+    return Search({commit: before for commit, before in ancestors.items() if between & _own(before)}, between)
 
 
 def next_probe(search: Search) -> str | None:
@@ -56,25 +75,24 @@ def next_probe(search: Search) -> str | None:
 
     Of equal ones it is the earliest, so that a search is always the same.
     """
-    if search.done:
-        return None
-    candidates = [c for c in search.ancestors if c in search.suspects - search.skipped - {search.bad}]
+    number = search.suspected.bit_count()
 
     def split(commit: str) -> int:
-        before = len(search.ancestors[commit] & search.suspects)
-        return min(before, len(search.suspects) - before)
+        before = (search.ancestors[commit] & search.suspected).bit_count()
+        return min(before, number - before)
 
-    return max(candidates, key=split)
+    return max(search.candidates, key=split, default=None)
 
 
 def advance(search: Search, commit: str, answer: Answer) -> Search:
     """The search when it is known what ``commit`` is: its ancestors are as good as a good one, its heirs as bad."""
-    if answer == "skipped":
-        return replace(search, skipped=search.skipped | {commit})
     before = search.ancestors[commit]
-    return replace(search, suspects=search.suspects & before if answer == "bad" else search.suspects - before)
+    if answer == "skipped":
+        return replace(search, passed_over=search.passed_over | _own(before))
+    return replace(search, suspected=search.suspected & (before if answer == "bad" else ~before))
 
 
 def expected_probes(search: Search) -> int:
     """About how many more commits will have to be looked at: every one halves the suspects."""
-    return math.ceil(math.log2(len(search.suspects))) if search.suspects else 0
+    number = search.suspected.bit_count()
+    return math.ceil(math.log2(number)) if number else 0

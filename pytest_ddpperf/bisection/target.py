@@ -62,6 +62,8 @@ def targets(outcome: Outcome, metric: str | None) -> list[Target]:
 
 def _compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
     for result in outcome.results:
+        if _lack(result) is not None:
+            continue
         named = None if metric is None else find(result, metric)
         for comparison in decisive(result, set(Verdict)) if metric is None else filter(None, [named]):
             yield result, comparison
@@ -90,12 +92,25 @@ def shown(outcome: Outcome, metric: str | None) -> list[tuple[Result, Comparison
 def obstacle(outcome: Outcome, target: Target | None = None) -> str | None:
     """Why a probe says nothing, in a line; None where it says something of its target, or of anything at all."""
     results = outcome.results if target is None else tuple(filter(None, [target.of(outcome)]))
-    for result in results:
-        if result.counterpart is not None and result.counterpart.lacking:
-            return f"{result.origin}: {result.counterpart.lacking}"
-        if result.verdict is Verdict.BROKEN:
-            return (*result.findings, "it could not be measured")[0]
-    if results:
-        return None
+    lacks = [_lack(result) for result in results]
+    if lacks:
+        return None if None in lacks else lacks[0]
     reasons = [reason for test, reason in outcome.failures.items() if target is None or test == target.test]
     return next(iter((*reasons, *outcome.failures.values())), "no benchmark was measured")
+
+
+def not_compared(outcome: Outcome) -> list[str]:
+    """The benchmarks that say nothing, and the tests that came to none, each in a line with why."""
+    lacks = [(f"{result.test} {result.name}", _lack(result)) for result in outcome.results]
+    measured = {result.test for result in outcome.results}
+    failed = [one for one in outcome.failures.items() if one[0] not in measured]
+    return [f"{name}: not compared: {reason}" for name, reason in (*lacks, *failed) if reason is not None]
+
+
+def _lack(result: Result) -> str | None:
+    """Why a benchmark says nothing; None where it says something."""
+    if result.counterpart is not None and result.counterpart.lacking:
+        return f"{result.origin}: {result.counterpart.lacking}"
+    if result.verdict is Verdict.BROKEN:
+        return (*result.findings, "it could not be measured")[0]
+    return None

@@ -93,6 +93,7 @@ def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
                 "recipe": json.loads(trend.benchmark.recipe),
                 "world_size": trend.benchmark.world_size,
                 "environment_key": trend.benchmark.environment_key,
+                "steps": trend.benchmark.steps,
                 "unit": trend.benchmark.unit,
                 "better": trend.benchmark.better,
                 "scale": trend.benchmark.scale,
@@ -110,7 +111,8 @@ def _heading(trend: Trend) -> str:
     training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
     own = "" if benchmark.name == training else f" ({training}{mode})"
-    return f"{benchmark.test}: {benchmark.name}{own}\n{benchmark.environment_key}"
+    after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
+    return f"{benchmark.test}: {benchmark.name}{own}{after}\n{benchmark.environment_key}"
 
 
 def _span(trend: Trend) -> str:

@@ -30,7 +30,10 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
     Raises:
         GitError: it exits with an error, takes longer, or is not there.
     """
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    # Reading must not refresh the index on disk: that takes a lock and may collide with the user's own git. What it
+    # shows of a commit must not begin with a signature that it was told to check.
+    quietly = ("--no-optional-locks", "-c", "log.showSignature=false")
+    command = ["git", *quietly, "-C", str(folder), *arguments]
     try:
         done = subprocess.run(  # noqa: S603  no shell
             command,

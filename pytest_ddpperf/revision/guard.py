@@ -17,7 +17,8 @@ from pathlib import Path
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
 _GIT_SECONDS = 30.0
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
-_CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set where pytest runs in a hook of git's
+# Set where pytest runs in a hook of git's.
+_CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 def git_environ() -> dict[str, str]:

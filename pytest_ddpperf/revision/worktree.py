@@ -175,12 +175,25 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
     """A folder as the other side.
 
     Raises:
-        SettingError: it is this side.
+        SettingError: it is this side, or a part of it.
     """
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
+    if here in there.parents and _top_of(there) == here:
+        raise _refused(
+            given,
+            "there is no such branch, tag or commit, and the folder of that name is a part of this very checkout; "
+            f"{fetching(root)}; or name the folder of another checkout",
+        )
     return Revision(given, commit_of(there, "HEAD"), here, there)
+
+
+def _top_of(folder: Path) -> Path | None:
+    """The top folder of the work tree that holds ``folder``; one inside another has its own. None where unknown."""
+    with contextlib.suppress(GitError):
+        return top_folder(folder).resolve()
+    return None
 
 
 def _merge_base(given: str, root: Path) -> str:

@@ -1,43 +1,60 @@
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.baselines.checkout import checkout, commit, commit_date
+from pytest_ddpperf.baselines.checkout import Checkout, checkout, commit
+
+module = importlib.import_module("pytest_ddpperf.baselines.checkout")  # its package has a function of that name
+SIGNER = """#!/bin/sh
+case "$*" in
+*--verify*) echo "gpg: Good signature" >&2; echo "[GNUPG:] GOODSIG 0" ;;
+*) cat >/dev/null; echo "[GNUPG:] SIG_CREATED " >&2
+   printf -- "-----BEGIN PGP SIGNATURE-----\\n\\nAA==\\n-----END PGP SIGNATURE-----\\n" ;;
+esac
+"""
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True)
+
+
+def found(path: Path, apart_from: Path | None = None) -> Checkout:
+    state = checkout(path, apart_from)
+    assert state is not None
+    return state
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
+    for name in [name for name in os.environ if name.startswith("GIT_") or name in module._CI_BRANCHES]:
         monkeypatch.delenv(name)
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    (tmp_path / "code.py").write_text("old\n")
-    for words in (("init", "-q", "-b", "trunk"), ("add", "code.py"), (*who, "commit", "-q", "-m", "first")):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    return tmp_path
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "code.py").write_text("old\n")
+    for words in (("init", "-q", "-b", "trunk"), ("add", "code.py"), ("commit", "-q", "-m", "first")):
+        git(root, *words)
+    return root
 
 
 def test_a_clean_work_tree(repository: Path) -> None:
-    found = checkout(repository)
-    assert found is not None
-    assert (found.branch, found.dirty) == ("trunk", False)
-    assert len(found.commit) == 40
-    assert commit(repository) == found.commit
+    state = found(repository)
+    assert (state.branch, state.dirty) == ("trunk", False)
+    assert len(state.commit) == 40
+    assert commit(repository) == state.commit
 
 
 def test_changed_code_is_dirty_and_new_files_are_not(repository: Path) -> None:
     (repository / "baseline.json").write_text("{}")
-    found = checkout(repository)
-    assert found is not None
-    assert not found.dirty
-
+    assert not found(repository).dirty
     (repository / "code.py").write_text("new\n")
-    found = checkout(repository)
-    assert found is not None
-    assert found.dirty
+    assert found(repository).dirty
 
 
 def test_what_is_set_apart_does_not_count(repository: Path) -> None:
@@ -45,30 +62,52 @@ def test_what_is_set_apart_does_not_count(repository: Path) -> None:
     project = repository / "project"
     (project / "perf *").mkdir(parents=True)
     (project / "perf *" / "a.json").write_text("{}")
-    subprocess.run(["git", "add", "."], cwd=repository, check=True)
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *who, "commit", "-q", "-m", "second"], cwd=repository, check=True)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "second")
     (project / "perf *" / "a.json").write_text("{ }")
-    apart = [checkout(project, place) for place in (project / "perf *", project / "other", repository.parent / "x")]
-    assert [found.dirty for found in apart if found is not None] == [False, True, True]
+    places = (project / "perf *", project / "other", repository.parent / "x")
+    assert [found(project, place).dirty for place in places] == [False, True, True]
 
     (repository / "code.py").write_text("new\n")
-    found = checkout(project, project / "perf *")
-    assert found is not None
-    assert found.dirty
+    assert found(project, project / "perf *").dirty
+
+
+def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one, git takes the folder that it is run in for the whole work tree."""
+    project = repository / "project"
+    project.mkdir()
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    assert not found(project).dirty
 
 
 def test_a_detached_head_has_no_branch(repository: Path) -> None:
-    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=repository, check=True)
-    found = checkout(repository)
-    assert found is not None
-    assert found.branch is None
+    git(repository, "checkout", "-q", "--detach")
+    assert found(repository).branch is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "branch"),
+    [
+        ({"GITHUB_HEAD_REF": "topic", "GITHUB_REF_NAME": "12/merge"}, "topic"),
+        ({"GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"}, "main"),
+        ({"CI_COMMIT_REF_NAME": "topic"}, "topic"),
+        ({"BRANCH_NAME": "PR-12"}, "PR-12"),
+        ({"BUILD_SOURCEBRANCHNAME": "main"}, "main"),
+    ],
+)
+def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], branch: str
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert found(repository).branch == "trunk"
+    git(repository, "checkout", "-q", "--detach")
+    assert found(repository).branch == branch
 
 
 def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit(tmp_path) is None
-    assert commit_date(tmp_path) is None
     assert checkout(tmp_path) is None
     assert commit(tmp_path / "missing") is None
 
@@ -76,10 +115,48 @@ def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.M
 def test_no_commit_without_git(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit(repository) is None
+    assert checkout(repository) is None
 
 
-def test_the_date_of_a_commit_is_in_utc(repository: Path) -> None:
-    when = {**os.environ, "GIT_COMMITTER_DATE": "2026-01-12T01:30:00+02:00"}
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *who, "commit", "-q", "--allow-empty", "-m", "second"], cwd=repository, check=True, env=when)
-    assert commit_date(repository) == "2026-01-11T23:30:00+00:00"
+def test_a_work_tree_that_takes_too_long_to_look_through_is_unknown(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("git")
+    (tmp_path / "git").write_text(f'#!/bin/sh\ncase "$*" in *status*) exec sleep 600 ;; esac\nexec {real} "$@"\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(module, "_STATUS_SECONDS", 0.1)
+    assert checkout(repository) is None
+    assert commit(repository) is not None
+
+
+def test_the_date_of_a_commit_is_in_utc(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2026-01-12T01:30:00+02:00")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "second")
+    assert found(repository).commit_date == "2026-01-11T23:30:00+00:00"
+
+
+def test_a_signature_that_git_is_told_to_show_is_no_date(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "signer").write_text(SIGNER)
+    (tmp_path / "signer").chmod(0o755)
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2026-01-12T01:30:00+02:00")
+    for name, value in (("gpg.program", str(tmp_path / "signer")), ("log.showSignature", "true")):
+        git(repository, "config", name, value)
+    git(repository, "commit", "-q", "--allow-empty", "-S", "-m", "signed")
+    shown = subprocess.run(["git", "show", "-s", "--format=%ct"], cwd=repository, capture_output=True, check=True)
+    assert shown.stdout.startswith(b"gpg: Good signature")
+    assert found(repository).commit_date == "2026-01-11T23:30:00+00:00"
+
+
+@pytest.mark.parametrize("told", ["", "gpg: Good signature", "9" * 40])
+def test_what_is_no_time_is_no_date(repository: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    real = module.git
+
+    def changed(folder: Path, *arguments: str, **options: float) -> str:
+        return told if arguments[0] == "show" else real(folder, *arguments, **options)
+
+    monkeypatch.setattr(module, "git", changed)
+    state = found(repository)
+    assert (state.branch, state.commit_date) == ("trunk", None)

@@ -10,7 +10,7 @@ import pytest
 from pytest_ddpperf.bisection.commits import Range
 from pytest_ddpperf.bisection.ends import Ends, ends_of, share, sharpened
 from pytest_ddpperf.bisection.processes import Started
-from pytest_ddpperf.bisection.search import advance, begin
+from pytest_ddpperf.bisection.search import advance
 from pytest_ddpperf.bisection.target import targets
 from pytest_ddpperf.probe import Outcome, Probe
 
@@ -30,7 +30,7 @@ class Runs:
         self.asked: list[Probe] = []
 
     def __call__(self, probe: Probe, started: Started) -> Outcome:
-        assert started == Started("c0", ("t.py",))
+        assert started == Started("c0", ("t.py",), "t.py::test_a")
         self.asked.append(probe)
         return self._outcomes.pop(0)
 
@@ -49,6 +49,20 @@ def test_they_tell_where_the_good_end_known_as_well_would_be_told_from_the_bad_o
     assert ends(made.outcome(made.timed(0.131, error=error))).telling is telling
 
 
+@pytest.mark.parametrize(("error", "searchable"), [(0.019, True), (0.0191, False)])
+def test_they_are_searchable_while_their_own_error_leaves_some_to_the_answers(
+    made: Any,
+    error: float,
+    searchable: bool,  # noqa: FBT001
+) -> None:
+    """5 % in 4 attempts with 16 looks each: t(1 - 0.05 / 64, df 7) = 5.002, and log(1.1) / 5.002 = 0.01906."""
+    told = made.outcome(made.timed(0.1, error=error))
+    assert ends(told).searchable is searchable
+    one = ends_of(Range(Path("/nowhere"), "c0", "c1", {"c1": ("c0",)}), targets(told, None)[0], told)
+    assert one is not None
+    assert one.searchable  # there is nothing to probe
+
+
 def test_counts_always_tell(made: Any) -> None:
     found = ends(made.outcome(made.counted(2.0, 3.0)))
     assert found.telling
@@ -57,7 +71,7 @@ def test_counts_always_tell(made: Any) -> None:
 
 
 def test_shares_are_equal_while_probes_go_as_expected_and_one_is_left() -> None:
-    search, left, shares = begin(LINE), 0.05, []
+    search, left, shares = BETWEEN.search, 0.05, []
     for commit in ("c8", "c12", "c14", "c15"):
         shares.append(share(left, search))
         left -= shares[-1]

@@ -154,6 +154,23 @@ def test_what_cannot_be_measured_is_passed_over_at_once(made: Any, kind: str) ->
     assert len(runs.asked) == 1
 
 
+def test_all_that_is_run_is_the_test_of_the_target(made: Any) -> None:
+    asked: list[Started] = []
+
+    def run(probe: Probe, started: Started) -> Outcome:
+        asked.append(started)
+        told: Outcome = made.outcome(made.timed(0.2))
+        return told
+
+    told = made.outcome(made.timed(0.2))
+    ends = ends_of(BETWEEN, targets(told, None)[0], told)
+    assert ends is not None
+    one = Hunt(ends, ("perf", "-k", "a or b"), run)
+    one.probe("c8")
+    one.confirmation("c8")
+    assert asked == [Started(good, ("perf", "-k", "a or b"), "t.py::test_a") for good in ("c0", "c7")]
+
+
 def test_the_culprit_is_held_against_the_commit_before_it(made: Any) -> None:
     unsure, sure = made.outcome(made.timed(0.2, error=0.2)), made.outcome(made.timed(0.2))
     runs = Runs(c9=[unsure, sure])

@@ -145,6 +145,15 @@ def test_what_pytest_will_not_run_is_told_in_its_words(
     assert "\n" not in str(caught.value)
 
 
+def test_a_probe_of_one_test_leaves_out_the_others_that_the_arguments_name(project: Callable[..., Path]) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    (root / "test_more.py").write_text("def test_skips():\n    assert False\n")
+    named = ("-k", "skips", "test_demo.py", "test_more.py")
+    outcome = run_probe(Probe(between.bad), Started(between.good, named, "test_demo.py::test_skips"))
+    assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
+
+
 CODE = """
 import signal, sys
 from pytest_ddpperf.cli import main

@@ -38,6 +38,7 @@ def trend(values: list[float], benchmark: Benchmark = BENCHMARK) -> Trend:
     return made
 
 
+LOSS = replace(BENCHMARK, metric="final_loss", unit="1", scale="difference")
 PLACE = "between 3333333 (2026-10-04) and 4444444 (2026-10-05)"
 STEP = trend([0.04] * 4 + [0.05] * 4)
 
@@ -55,6 +56,11 @@ def test_a_table_has_a_line_for_each_commit() -> None:
     assert lines[-1].startswith(
         "between 3333333 (2026-10-04) and 4444444 (2026-10-05): step_time +25.0 % [95 % CI +25.0"
     )
+
+
+def test_a_loss_says_after_how_many_steps_it_is() -> None:
+    heads = [render(trend_table(trend([0.5] * 8, replace(LOSS, steps=steps)))).splitlines()[0] for steps in (65, None)]
+    assert heads == ["t.py::test_a: ddp, after 65 steps", "t.py::test_a: ddp"]
 
 
 def test_the_level_stands_beside_the_values() -> None:
@@ -121,7 +127,8 @@ def test_of_all_tests_those_that_changed_come_worst_first() -> None:
 
 def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
-    document = json.loads(json.dumps(trend_document([STEP, counted, creep], "step_time"), allow_nan=False))
+    loss = trend([0.5] * 8, replace(LOSS, steps=65))
+    document = json.loads(json.dumps(trend_document([STEP, counted, creep, loss], "step_time"), allow_nan=False))
     jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
@@ -129,6 +136,7 @@ def test_the_json_keeps_to_its_schema() -> None:
     assert (change["kind"], change["worse"], change["size"]) == ("step", True, pytest.approx(0.25))
     assert (change["before"]["commit"], change["after"]["commit"]) == ("3" * 40, "4" * 40)
     assert document["trends"][1]["changes"][0]["evidence"] is None
+    assert [one["steps"] for one in document["trends"]] == [None, None, None, 65]
 
 
 def test_the_schema_is_strict() -> None:

@@ -85,6 +85,28 @@ def test_a_folder_is_another_checkout(repository: Path, tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "number").exists()
 
 
+def test_a_part_of_this_checkout_is_none_of_another(repository: Path) -> None:
+    """A folder may be called like the branch that was meant, which is not fetched."""
+    (repository / "src" / "deep").mkdir(parents=True)
+    for given in ("src", "src/deep", str(repository / "src")):
+        with pytest.raises(
+            SettingError,
+            match=f"--ddpperf-against={given}: there is no such branch, tag or commit, and the folder of that name is "
+            "a part of this very checkout; git fetch may bring it; or name the folder of another checkout",
+        ):
+            resolve(given, repository, repository)
+    git(repository, "branch", "src", "v1")
+    assert resolve("src", repository, repository).commit == git(repository, "rev-parse", "v1")
+
+
+def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
+    git(repository, "worktree", "add", "-q", "--detach", "trees/first", "v1")
+    git(repository, "clone", "-q", ".", "copy")
+    first, second = git(repository, "rev-parse", "v1"), git(repository, "rev-parse", "main")
+    for given, commit in (("trees/first", first), ("copy", second)):
+        assert resolve(given, repository, repository) == Revision(given, commit, repository, repository / given)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
