@@ -101,7 +101,9 @@ class Session:
         self._threads = thread_count(pinned(os.environ, mark=""))
         if self.other is not None:
             self.other.start()
-        _ = self._code  # as it is now: it may be changed while it is measured
+        given = self.settings
+        if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
+            _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
         return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
 
     @property

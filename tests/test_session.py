@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.baselines import noise
+from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.baselines.history import Run, record
 from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics import METRICS
@@ -118,3 +119,26 @@ def test_a_history_that_cannot_be_read_spoils_no_benchmark(tmp_path: Path, conte
     (tmp_path / "runs.sqlite").write_bytes(content)
     session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
     assert noise_known(session) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "read"),
+    [
+        (Settings(), False),
+        (Settings(json=Path("out.json")), True),
+        (Settings(history=Path("runs.sqlite")), True),
+        (Settings(save="default"), True),
+        (Settings(calibrate=5), True),
+    ],
+)
+def test_the_commit_that_results_name_is_that_of_the_first_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, *, read: bool
+) -> None:
+    """Another may be checked out before the session ends."""
+    commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
+    monkeypatch.setattr("pytest_ddpperf.session.checkout", lambda *_: next(commits))
+    session = Session(settings, tmp_path, LiveLine(None, None))
+    _ = session.launcher
+    if read:
+        assert (session.provenance().commit, session.provenance().dirty) == ("1" * 40, False)
+    assert next(commits).commit == ("2" if read else "1") * 40
