@@ -66,7 +66,7 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     from pytest_ddpperf.session import PRELOADED
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.training.loop import LaunchJob
-    from pytest_ddpperf.training.timing import alternating
+    from pytest_ddpperf.training.timing import turn_sizes
 
     plan = Plan(WARMUP, LENGTHS[length].steps)
     subject = Training(LENGTHS[length], Injection())
@@ -77,7 +77,7 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
 
     draw = random.Random(seed)  # noqa: S311  no secret
     # Of long steps there are fewer blocks.
-    layouts = list(dict.fromkeys(len(alternating(plan.steps, 1, blocks)) for blocks in layouts))
+    layouts = list(dict.fromkeys(len(turn_sizes(plan.steps, 1, blocks)) for blocks in layouts))
     pairs: dict[int, list[Pair]] = {blocks: [] for blocks in layouts}
     preload = (*PRELOADED, "benchmarks.quality.steps")
     until = time.monotonic() + seconds
@@ -100,7 +100,7 @@ def in_blocks(ctx: RankContext, job: LaunchJob, blocks: int) -> RankLaunch:
     from pytest_ddpperf.training import loop, timing
 
     # What decides it in a launch that is like any other but for this.
-    setattr(loop, "alternating", partial(timing.alternating, blocks=blocks))  # noqa: B010
+    setattr(loop, "turn_sizes", partial(timing.turn_sizes, blocks=blocks))  # noqa: B010
     return loop.run_launch(ctx, job)
 
 

@@ -27,7 +27,7 @@ def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
     """A setting of pytest's, as a run in ``folder`` would find it: in the next file upwards with a section for pytest.
 
     Returns:
-        Its value, and the folder of the file, which is the root of the project; None where it is not set.
+        Its value, and the folder of the file, which is the root of the project; None where it is not set, or empty.
 
     Raises:
         SettingError: a file cannot be read.
@@ -37,7 +37,8 @@ def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
             if (parent / file).is_file():
                 settings = _settings(parent / file, sections)
                 if settings is not None:
-                    return None if name not in settings else (str(settings[name]), parent)
+                    value = settings.get(name)
+                    return None if value in (None, "") else (str(value), parent)
     return None
 
 

@@ -74,7 +74,7 @@ def _settings(config: pytest.Config) -> Settings:
     ini = {name: config.getini(knob.ini) for name, knob in KNOBS.items()}
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
-    settings = overlay(Settings(), {k: v for k, v in ini.items() if v not in {None, ""}}, said_in_ini)
+    settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None and v != ""}, said_in_ini)
     return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
 
 

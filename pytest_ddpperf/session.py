@@ -99,11 +99,11 @@ class Session:
     def launcher(self) -> Launcher:
         """Starts ranks; its zygote lives until the session ends, and so do the threads per rank it was started with."""
         self._threads = thread_count(pinned(os.environ, mark=""))
-        if self.other is not None:
-            self.other.start()
         given = self.settings
         if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
+        if self.other is not None:
+            self.other.start()
         return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
 
     @property
@@ -188,8 +188,10 @@ class Session:
 
         try:
             recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
-        except HistoryError:
-            return None  # said at the end, when the run cannot be recorded; no fault of a benchmark
+        except HistoryError as error:  # no fault of the benchmark
+            remark = f"noise was not learned: {error}"
+            self.complaints += [remark] if remark not in self.complaints else []
+            return None
         return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
 
     def accept_command(self, test: str) -> str:

@@ -15,6 +15,9 @@ from pytest_ddpperf.stats.intervals import from_log
 LEAST = 0.01
 """The smallest change worth telling, as a fraction of the level before; of metrics that are subtracted see `_floor`."""
 
+LEAST_SECONDS = 1e-5
+"""Of a part of a step: what is near 0 has no level to take a fraction of."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -116,7 +119,8 @@ def _floor(benchmark: Benchmark, values: Sequence[float], least: float, slack: f
     if benchmark.scale == "exact":
         return 0.0
     amount = benchmark.scale == "difference" and benchmark.unit != "1"
-    return max(least * median(map(abs, values)) if amount else least, slack)
+    smallest = LEAST_SECONDS if benchmark.unit == "s" else 0.0
+    return max(least * median(map(abs, values)), smallest, slack) if amount else max(least, slack)
 
 
 def _terms(benchmark: Benchmark, values: Sequence[float]) -> _Terms:

@@ -11,14 +11,14 @@ from pathlib import Path
 from pytest_ddpperf.revision.git import GitError, git
 
 _STATUS_SECONDS = 60.0  # every tracked file is looked at, and there may be a million
-# Where CI jobs say what they run for: they check out a commit, not a branch. The first that says anything is right:
-# for a pull request GITHUB_REF_NAME is that of its merge.
-_CI_BRANCHES = (
-    "GITHUB_HEAD_REF",
-    "GITHUB_REF_NAME",
-    "CI_COMMIT_REF_NAME",  # GitLab
-    "BRANCH_NAME",  # Jenkins
-    "BUILD_SOURCEBRANCHNAME",  # Azure
+# Where CI jobs, which check out a commit and no branch, say which one they run for, and what for. Of a pull request it
+# is the name of its merge (12/merge, refs/pull/12/merge, PR-12): that of its branch may be one here, as a fork's main.
+_CI_JOBS = (
+    ("GITHUB_SHA", "GITHUB_REF_NAME"),
+    ("CI_COMMIT_SHA", "CI_COMMIT_BRANCH"),  # GitLab; not set for merge requests
+    ("CI_COMMIT_SHA", "CI_MERGE_REQUEST_REF_PATH"),
+    ("GIT_COMMIT", "BRANCH_NAME"),  # Jenkins
+    ("BUILD_SOURCEVERSION", "BUILD_SOURCEBRANCH"),  # Azure
 )
 
 
@@ -55,7 +55,7 @@ def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
         dirty = _dirty(path, top, apart_from)
     except GitError:
         return None
-    return Checkout(revision, _branch(path, os.environ), dirty, _commit_date(path, revision))
+    return Checkout(revision, _branch(path, revision, os.environ), dirty, _commit_date(path, revision))
 
 
 def commit(path: Path) -> str | None:
@@ -87,11 +87,12 @@ def _dirty(path: Path, top: Path, apart_from: Path | None) -> bool:
     return git(path, "status", "--porcelain", "--untracked-files=no", "--", *exclusion, seconds=_STATUS_SECONDS) != ""
 
 
-def _branch(path: Path, environ: Mapping[str, str]) -> str | None:
+def _branch(path: Path, revision: str, environ: Mapping[str, str]) -> str | None:
     try:
         return git(path, "symbolic-ref", "--short", "--quiet", "HEAD")
-    except GitError:  # detached
-        return next(filter(None, map(environ.get, _CI_BRANCHES)), None)
+    except GitError:  # detached: a job that checked out what it does not run for says nothing of it
+        names = (environ.get(name) for commit, name in _CI_JOBS if environ.get(commit) == revision)
+        return next((name.removeprefix("refs/heads/") for name in names if name), None)
 
 
 def _commit_date(path: Path, revision: str) -> str | None:

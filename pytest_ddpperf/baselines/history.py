@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history_file import NoRunYet, make_tables, opened, tells_steps
+from pytest_ddpperf.baselines.history_file import NoRunYet, make_tables, opened, tells_how
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS
@@ -50,6 +50,8 @@ class Benchmark:
         recipe: as JSON text, which can be compared.
         steps: after how many a ``final_loss`` is, warm-up included; None for all else, and where that was not
             recorded.
+        beside: whether another revision was measured side by side: steps that take turns last a little longer. Of
+            counts it does not matter.
     """
 
     test: str
@@ -64,6 +66,7 @@ class Benchmark:
     better: Better
     scale: Scale
     steps: int | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,11 @@ def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, .
     try:
         with opened(file) as connection:
             # A loss falls from step to step; nothing else depends on how many there were.
-            told = metric == FINAL_LOSS and tells_steps(connection)
+            told = tells_how(connection)
             query = f"""
                 SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
-                       {"warmup + steps" if told else "NULL"},
+                       {"warmup + steps" if told and metric == FINAL_LOSS else "NULL"},
+                       {"beside AND scale <> 'exact'" if told else "0"},
                        date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
                 FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
                      JOIN environment ON environment.id = result.environment
@@ -193,10 +197,11 @@ def recorded_branches(file: Path) -> tuple[str, ...]:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    date, commit, committed, branch, dirty, value, low, high, confidence, slack, gated = row[12:]
+    date, commit, committed, branch, dirty, value, low, high, confidence, slack, gated = row[13:]
     interval = None if low is None or high is None else Interval(low, high, confidence)
     run = Run(date, commit, committed, branch, bool(dirty))
-    return Entry(Benchmark(*row[:12]), run, value, interval, slack, bool(gated))
+    benchmark = Benchmark(*(*row[:12], bool(row[12])))
+    return Entry(benchmark, run, value, interval, slack, bool(gated))
 
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
@@ -205,8 +210,8 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
     connection.execute("INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (key, facts))
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
     what = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
-    how = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps)
-    number = _insert(connection, "result", None, run, environment, *what, *how)
+    told = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps)
+    number = _insert(connection, "result", None, run, environment, *what, *told, result.counterpart is not None)
     for comparison in result.comparisons:
         _insert(connection, "metric", *_metric_row(number, comparison))
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION = 0x64647066  # "ddpf": tells our files from other programs'
-VERSION = 2  # 1 did not know the steps of a result
+VERSION = 2  # 1 knew neither the steps of a result nor whether it was measured side by side
 PATIENCE = 30.0  # seconds to wait for other processes, each of which writes for milliseconds
 
 # Rows of one metric lie together, so that a trend reads few pages of a large file.
@@ -49,7 +49,8 @@ _SCHEMA = (
         world_size INTEGER NOT NULL,
         verdict TEXT NOT NULL,
         warmup INTEGER,          -- untimed steps of each launch; NULL in what version 1 recorded
-        steps INTEGER            -- timed ones after them; likewise
+        steps INTEGER,           -- timed ones after them; likewise
+        beside INTEGER           -- whether another revision was measured side by side; likewise
     )
     """,
     "CREATE INDEX result_of_test ON result (test, name)",
@@ -73,8 +74,7 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
-_STEPS_SINCE = 2
-_STEPS = ("ALTER TABLE result ADD COLUMN warmup INTEGER", "ALTER TABLE result ADD COLUMN steps INTEGER")
+_ADDED = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
 _KEPT = "restore it from a backup, or name another file and start a new history there"
 
 
@@ -82,17 +82,17 @@ class NoRunYet(HistoryError):
     """Nothing was recorded in the file yet: it is empty, as a file that the first run could not be written to is."""
 
 
-def tells_steps(connection: sqlite3.Connection) -> bool:
-    """Whether the tables have a place for the steps of a result; those of version 1 have not."""
-    return _version(connection) >= _STEPS_SINCE
+def tells_how(connection: sqlite3.Connection) -> bool:
+    """Whether the tables have a place for how a result was measured; those of version 1 have not."""
+    return _version(connection) > 1
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
     """Makes the tables of a new file, and adds to those of an older one, within the transaction that writes to it."""
     version = _version(connection)
-    if version == VERSION:
+    if version >= VERSION:
         return
-    for statement in _STEPS if version else _SCHEMA:
+    for statement in _ADDED if version else _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -19,7 +19,8 @@ def learned_noise(
     """The noise of a benchmark's step time, from the runs of commits that were run more than once.
 
     The spread is that of the runs' values within a commit, all commits together: what the launches add to it is not
-    taken out, so it is a little too large. Runs of a work tree with changes are left out.
+    taken out, so it is a little too large. Runs of a work tree with changes are left out, and those side by side with
+    another revision.
 
     Args:
         recorded: values of one variant of one test, in any environment.
@@ -34,7 +35,7 @@ def learned_noise(
     for entry in recorded:
         one = entry.benchmark
         alike = (one.environment_key, one.strategy, json.loads(one.recipe)) == (environment_key, strategy, dict(recipe))
-        if alike and entry.run.commit is not None and not entry.run.dirty:
+        if alike and not one.beside and entry.run.commit is not None and not entry.run.dirty:
             commits.setdefault(entry.run.commit, []).append(entry.value)
     groups = [values for values in commits.values() if len(values) > 1]
     spread = pooled(groups)

@@ -94,6 +94,7 @@ def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
                 "world_size": trend.benchmark.world_size,
                 "environment_key": trend.benchmark.environment_key,
                 "steps": trend.benchmark.steps,
+                "beside": trend.benchmark.beside,
                 "unit": trend.benchmark.unit,
                 "better": trend.benchmark.better,
                 "scale": trend.benchmark.scale,
@@ -112,7 +113,8 @@ def _heading(trend: Trend) -> str:
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
     own = "" if benchmark.name == training else f" ({training}{mode})"
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
-    return f"{benchmark.test}: {benchmark.name}{own}{after}\n{benchmark.environment_key}"
+    beside = ", side by side" if benchmark.beside else ""
+    return f"{benchmark.test}: {benchmark.name}{own}{after}{beside}\n{benchmark.environment_key}"
 
 
 def _span(trend: Trend) -> str:

@@ -21,7 +21,7 @@ from pytest_ddpperf.launch.turns import Waiting
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.room import room_for
-from pytest_ddpperf.training.timing import alternating, by_period, timed_blocks
+from pytest_ddpperf.training.timing import by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         warmup = _warm_up(ctx, job, step)
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
-        sizes = (steps,) if job.turns is None else alternating(steps, step.period)
+        sizes = (steps,) if job.turns is None else turn_sizes(steps, step.period)
         clock = clock_for(ctx.device, marks=max(sizes) + 1)
         graphs = compiled_graphs()
         with collector_paused():

@@ -50,7 +50,7 @@ class Timed:
     cpu: float
 
 
-def alternating(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
+def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
     """How many steps there are in each block that is timed in turns with another launch's: whole periods.
 
     Of long steps there are fewer than ``blocks``, down to one. None leads in to a block: the first step pays for what

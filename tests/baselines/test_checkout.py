@@ -4,6 +4,7 @@ import importlib
 import os
 import shutil
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def found(path: Path, apart_from: Path | None = None) -> Checkout:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith("GIT_") or name in module._CI_BRANCHES]:
+    for name in [name for name in os.environ if name.startswith("GIT_") or name in {*chain(*module._CI_JOBS)}]:
         monkeypatch.delenv(name)
     root = tmp_path / "repository"
     root.mkdir()
@@ -86,23 +87,28 @@ def test_a_detached_head_has_no_branch(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "branch"),
+    ("commit", "environ", "branch"),
     [
-        ({"GITHUB_HEAD_REF": "topic", "GITHUB_REF_NAME": "12/merge"}, "topic"),
-        ({"GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"}, "main"),
-        ({"CI_COMMIT_REF_NAME": "topic"}, "topic"),
-        ({"BRANCH_NAME": "PR-12"}, "PR-12"),
-        ({"BUILD_SOURCEBRANCHNAME": "main"}, "main"),
+        ("GITHUB_SHA", {"GITHUB_HEAD_REF": "main", "GITHUB_REF_NAME": "12/merge"}, "12/merge"),
+        ("GITHUB_SHA", {"GITHUB_REF_NAME": "main"}, "main"),
+        ("CI_COMMIT_SHA", {"CI_COMMIT_BRANCH": "main"}, "main"),
+        ("CI_COMMIT_SHA", {"CI_MERGE_REQUEST_REF_PATH": "refs/merge-requests/1/head"}, "refs/merge-requests/1/head"),
+        ("GIT_COMMIT", {"BRANCH_NAME": "PR-12"}, "PR-12"),
+        ("BUILD_SOURCEVERSION", {"BUILD_SOURCEBRANCH": "refs/heads/feature/tools"}, "feature/tools"),
     ],
 )
 def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], branch: str
+    repository: Path, monkeypatch: pytest.MonkeyPatch, commit: str, environ: dict[str, str], branch: str
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert found(repository).branch == "trunk"
     git(repository, "checkout", "-q", "--detach")
+    monkeypatch.setenv(commit, "1" * 40)  # the job runs for another commit than is checked out
+    assert found(repository).branch is None
+    monkeypatch.setenv(commit, found(repository).commit)
     assert found(repository).branch == branch
+    git(repository, "checkout", "-q", "trunk")
+    assert found(repository).branch == "trunk"
 
 
 def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +148,11 @@ def test_a_signature_that_git_is_told_to_show_is_no_date(
     (tmp_path / "signer").write_text(SIGNER)
     (tmp_path / "signer").chmod(0o755)
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2026-01-12T01:30:00+02:00")
-    for name, value in (("gpg.program", str(tmp_path / "signer")), ("log.showSignature", "true")):
+    for name, value in (
+        ("gpg.format", "openpgp"),
+        ("gpg.program", str(tmp_path / "signer")),
+        ("log.showSignature", "true"),
+    ):
         git(repository, "config", name, value)
     git(repository, "commit", "-q", "--allow-empty", "-S", "-m", "signed")
     shown = subprocess.run(["git", "show", "-s", "--format=%ct"], cwd=repository, capture_output=True, check=True)

@@ -25,7 +25,7 @@ from pytest_ddpperf.baselines.history import (
 )
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records import Environment, Interval, Measurement, Plan, Series
-from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.verdict import Verdict
 
 RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0" + "0" * 33, "2026-01-11T09:00:00+00:00", "main", dirty=False)
@@ -131,7 +131,7 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 from pytest_ddpperf.baselines import history
 from pytest_ddpperf.records import Environment, Measurement, Plan, Series
-from pytest_ddpperf.results import Comparison, Result
+from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.verdict import Verdict
 
 env = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None, {{}})
@@ -209,6 +209,19 @@ def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeRes
         record(file, RUN, [make_result("t.py::test_a", STEP_TIME, loss, plan=plan)])
     assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [65, 65, 105]
     assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
+
+
+def test_times_that_were_measured_side_by_side_are_apart_and_counts_are_not(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    """A step that takes turns begins with cold caches: it lasts longer than alone."""
+    file = tmp_path / "history.sqlite"
+    calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
+    alone = make_result("t.py::test_a", STEP_TIME, calls)
+    for one in (alone, replace(alone, counterpart=Counterpart("main", "3f2a1c0"))):
+        record(file, RUN, [one])
+    assert [entry.benchmark.beside for entry in entries(file, "step_time")] == [False, True]
+    assert [entry.benchmark.beside for entry in entries(file, "collective_calls")] == [False, False]
 
 
 def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:

@@ -132,12 +132,12 @@ def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
 
 
 def test_a_history_of_version_1_is_read_and_continued(tmp_path: Path) -> None:
-    """It did not know the steps of a result."""
+    """It did not know how a result was measured."""
     file = tmp_path / "history.sqlite"
     loss = result(metric="final_loss")
     record(file, RUN, [loss])
     with sqlite3.connect(file) as connection:
-        for column in ("warmup", "steps"):
+        for column in ("warmup", "steps", "beside"):
             connection.execute(f"ALTER TABLE result DROP COLUMN {column}")
         connection.execute("PRAGMA user_version = 1")
     connection.close()

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.timing import alternating, by_period, timed_block, timed_blocks
+from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -51,7 +51,7 @@ def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
     ],
 )
 def test_steps_that_take_turns_are_timed_in_short_blocks(steps: int, period: int, sizes: tuple[int, ...]) -> None:
-    blocks = alternating(steps, period)
+    blocks = turn_sizes(steps, period)
     assert sorted(blocks) == list(sizes)
     assert sum(blocks) == steps
 
