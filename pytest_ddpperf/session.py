@@ -245,10 +245,8 @@ class Session:
 
     def told(self) -> Told:
         """What the terminal's summary is made of."""
-        from pytest_ddpperf.reports.phrases import commit_text
         from pytest_ddpperf.reports.summary import Told
 
-        code = self._code if self.settings.against is not None else None
         return Told(
             results=self.results,
             searches=self.searches,
@@ -257,8 +255,20 @@ class Session:
             stored=self._stored,
             recorded=self._recorded,
             accepting=self.settings.accepting,
-            here="" if code is None else commit_text(code.commit, dirty=code.dirty),
+            here=self._here,
         )
+
+    @property
+    def _here(self) -> str:
+        """This side of a run side by side, in words; empty where nothing is known of it, or there is no other."""
+        code = None if self.other is None else self._code
+        if code is None or self.other is None:
+            return ""
+        from pytest_ddpperf.reports.phrases import commit_text
+
+        revision = self.other.revision
+        same = revision.folder is None and revision.commit == code.commit and not code.dirty
+        return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes," * same
 
     def write_json(self) -> None:
         """Write the results to the file that was asked for, if one was.

@@ -390,7 +390,7 @@ def test_a_setting_of_the_ini_file_can_be_taken_back(inner: pytest.Pytester) -> 
 def test_a_list_in_a_toml_file_is_as_good_as_one_in_words(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makepyprojecttoml("[tool.pytest.ini_options]\nddpperf_world_size = [1, 2]\n")
-    inner.runpytest().assert_outcomes(passed=1)
+    inner.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:

@@ -142,3 +142,23 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
     if read:
         assert (session.provenance().commit, session.provenance().dirty) == ("1" * 40, False)
     assert next(commits).commit == ("2" if read else "1") * 40
+
+
+@pytest.mark.parametrize(
+    ("checked_out", "here"),
+    [
+        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit without changes,"),
+        (Checkout("1" * 40, "main", dirty=True), "1111111+changes"),
+        (Checkout("2" * 40, "main", dirty=False), "2222222"),
+        (None, ""),
+    ],
+)
+def test_a_commit_held_against_itself_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
+) -> None:
+    """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
+    monkeypatch.setattr("pytest_ddpperf.session.checkout", lambda *_: checked_out)
+    session = Session(
+        Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
+    )
+    assert session.told().here == here

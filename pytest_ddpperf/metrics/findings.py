@@ -115,7 +115,7 @@ def outlying_launches(measurement: Measurement) -> str | None:
     if not far:
         return None
     noun = "launch" if len(far) == 1 else "launches"
-    return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; the slowest quarter hardly counts"
+    return f"{noun} {', '.join(far)} of {len(times)} far from the median step time; what lies far out hardly counts"
 
 
 @once

@@ -63,7 +63,8 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
     """All trends with a change, the worst first, and how many there are without."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
-    short = sum(len(trend.points) < FEWEST_POINTS for trend in trends)
+    # A count has no noise: two points are enough.
+    short = sum(len(trend.points) < FEWEST_POINTS and trend.benchmark.scale != "exact" for trend in trends)
     last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
     if short:
         last += (
