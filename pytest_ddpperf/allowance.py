@@ -26,8 +26,8 @@ RESIDENT_FLOOR = 8 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is.
 
 In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 (standard
-deviation); where the process that ranks are forked from had imported more, they had 44 in place of 48 MiB on average;
-and single ones of another model went from 16 to 26. Tensors of a step are counted to the byte: peak_tensor_bytes."""
+deviation). Between two processes that ranks are forked from they may differ by some MiB more, by what was imported
+there. Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:

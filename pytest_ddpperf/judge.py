@@ -12,7 +12,7 @@ from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import GROWTH, TAIL
+from pytest_ddpperf.metrics.table import GROWTH
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
@@ -216,5 +216,5 @@ def _held_against(base: Measurement, before: Measurement, point: Measurement, mo
     }
     own = point.series
     if point.environment.oversubscribed:
-        own = tuple(replace(one, gated=one.gated and one.metric not in {*TIMED, TAIL}) for one in own)
+        own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
     return replace(point, series=(*own, *series), findings=(*point.findings, *sorted(remarks)))

@@ -93,7 +93,7 @@ class Session:
         self._stored: list[str] = []
         self._recorded = ""
         self._threads = 1
-        self._store = Store(root / settings.baseline_dir, settings.compared)
+        self._store = Store(self._baselines, settings.compared)
 
     @cached_property
     def launcher(self) -> Launcher:

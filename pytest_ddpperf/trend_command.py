@@ -11,6 +11,7 @@ from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.inifile import ini_value
 from pytest_ddpperf.reports.json_report import write
+from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.reports.trend import changes_text, trend_document, trend_table
 from pytest_ddpperf.settings import KNOBS
@@ -18,7 +19,6 @@ from pytest_ddpperf.trend import LEAST, Trend, trends
 from pytest_ddpperf.values import argument, fraction, positive_int
 
 _HISTORY = KNOBS["history"]
-_SHOWN = 10  # tests or branches that an error names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def _tests(test: str, file: Path) -> list[str]:
     known = recorded_tests(file)
     chosen = [test] if test in known else [one for one in known if test in one]
     if not chosen:
-        raise HistoryError(f"history file {file} has no test {test}; it has {_shown(known)}")
+        raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
     return chosen
 
 
@@ -112,11 +112,7 @@ def _require_branch(branch: str | None, file: Path) -> None:
         HistoryError: it is not; those that are known are named.
     """
     if branch is not None and branch not in (known := recorded_branches(file)):
-        raise HistoryError(f"history file {file} has no branch {branch}; it has {_shown(known) or 'none'}")
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise HistoryError(f"history file {file} has no branch {branch}; it has {', '.join(first_of(known)) or 'none'}")
 
 
 def _history(named: Path | None) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.baselines.checkout import Checkout, checkout, commit
+from pytest_ddpperf.baselines.checkout import Checkout, checkout
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import differences, environment, environment_key
 from pytest_ddpperf.baselines.machine import MachineFacts, machine_facts
@@ -14,7 +14,6 @@ __all__ = [
     "MachineFacts",
     "Store",
     "checkout",
-    "commit",
     "differences",
     "environment",
     "environment_key",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddpperf.revision.git import GitError, git
+from pytest_ddpperf.revision.git import GitError, commit_of, git, top_folder
 
 _STATUS_SECONDS = 60.0  # every tracked file is looked at, and there may be a million
 # Where CI jobs, which check out a commit and no branch, say which one they run for, and what for. Of a pull request it
@@ -50,29 +50,14 @@ def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
     Returns:
         Its state; None without git, a repository or a first commit, or where git takes too long to tell.
     """
+    revision = commit_of(path, "HEAD")
+    if revision is None:
+        return None
     try:
-        revision, top = _head(path), Path(git(path, "rev-parse", "--show-toplevel"))
-        dirty = _dirty(path, top, apart_from)
+        dirty = _dirty(path, top_folder(path), apart_from)
     except GitError:
         return None
     return Checkout(revision, _branch(path, revision, os.environ), dirty, _commit_date(path, revision))
-
-
-def commit(path: Path) -> str | None:
-    """The full hash of the commit that ``path`` is checked out at; None without git, a repository or a first commit."""
-    try:
-        return _head(path)
-    except GitError:
-        return None
-
-
-def _head(path: Path) -> str:
-    """The full hash of the commit that is checked out.
-
-    Raises:
-        GitError: there is none.
-    """
-    return git(path, "rev-parse", "--verify", "HEAD")
 
 
 def _dirty(path: Path, top: Path, apart_from: Path | None) -> bool:

@@ -18,12 +18,11 @@ from pytest_ddpperf.bisection.processes import Started, command_line, run_probe
 from pytest_ddpperf.bisection.target import Target, is_counted, not_compared, obstacle, shown, targets, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.probe import Outcome, Probe
-from pytest_ddpperf.reports.phrases import comparison_text, note_text
+from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
 from pytest_ddpperf.units import format_count, format_percent
 from pytest_ddpperf.verdict import Verdict
 
 FOUND, NOT_FOUND, INTERRUPTED = 0, 1, 130
-_SHOWN = 10  # lines of a list
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +134,7 @@ def _nothing_red(outcome: Outcome, options: argparse.Namespace) -> str:
     if reason is not None:
         return f"{options.bad} cannot be held against {options.good}: {reason}"
     told = [f"{result.test} {result.name}: {comparison_text(one)}" for result, one in shown(outcome, options.metric)]
-    lacking = _first(not_compared(outcome))
+    lacking = first_of(not_compared(outcome))
     if options.metric is not None and not told:
         known = dict.fromkeys(one.series.metric for result in outcome.results for one in result.comparisons)
         if options.metric in known:
@@ -180,14 +179,9 @@ def _conclude(hunt: Hunt) -> int:
 
 
 def _range_lines(hunt: Hunt, suspects: Sequence[str]) -> list[str]:
-    told = [f"  {line}" for line in _first([hunt.described(commit).short for commit in suspects])]
+    told = [f"  {line}" for line in first_of([hunt.described(commit).short for commit in suspects])]
     head = f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves"
     return [head, *told, _sureness(hunt)]
-
-
-def _first(lines: Sequence[str]) -> list[str]:
-    """As many lines as one reads, and how many there are besides."""
-    return [*lines[:_SHOWN], *([f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])]
 
 
 def _sureness(hunt: Hunt) -> str:

@@ -31,7 +31,7 @@ TAIL = "step_time_tail"
 CPU_TIME = "cpu_time"
 GROWTH = "memory_growth"
 BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
-TIMED = frozenset({STEP_TIME, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
+TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 LONGEST = 2.0  # times the typical step
 
@@ -101,7 +101,7 @@ def outliers_of(series: Series) -> Outliers | None:
 def _outliers(metric: str, better: Better) -> Outliers | None:
     if metric in {"scaling_efficiency", "speedup"}:
         return "both"
-    if metric not in TIMED and metric != TAIL:
+    if metric not in TIMED:
         return None
     return "high" if better == "lower" else "low"
 

@@ -19,6 +19,7 @@ from pytest_ddpperf.units import (
 from pytest_ddpperf.verdict import Verdict
 
 _SHORT_COMMIT = 7  # characters
+LISTED = 10  # lines, of more than one reads
 # Computed from step_time alone: where that is told, these say the same thing again.
 _DERIVED = frozenset({"throughput", "token_throughput", "throughput_per_rank"})
 _SYMPTOMS = frozenset({"operators", "kernel_launches", "peak_tensor_bytes"})  # of what other counts name
@@ -50,6 +51,11 @@ def words_of(names: Sequence[str]) -> str:
     """Names in a row: ``forward, backward and optimizer``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def first_of(lines: Sequence[str]) -> list[str]:
+    """As many lines as one reads, and how many there are besides."""
+    return [*lines[:LISTED], *([f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]
 
 
 def confidence_text(confidence: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.baselines.checkout import Checkout, checkout, commit
+from pytest_ddpperf.baselines.checkout import Checkout, checkout
 
 module = importlib.import_module("pytest_ddpperf.baselines.checkout")  # its package has a function of that name
 SIGNER = """#!/bin/sh
@@ -48,7 +48,6 @@ def test_a_clean_work_tree(repository: Path) -> None:
     state = found(repository)
     assert (state.branch, state.dirty) == ("trunk", False)
     assert len(state.commit) == 40
-    assert commit(repository) == state.commit
 
 
 def test_changed_code_is_dirty_and_new_files_are_not(repository: Path) -> None:
@@ -113,14 +112,12 @@ def test_a_detached_head_in_ci_is_of_the_branch_that_the_job_names(
 
 def test_no_commit_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit(tmp_path) is None
     assert checkout(tmp_path) is None
-    assert commit(tmp_path / "missing") is None
+    assert checkout(tmp_path / "missing") is None
 
 
 def test_no_commit_without_git(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit(repository) is None
     assert checkout(repository) is None
 
 
@@ -133,7 +130,6 @@ def test_a_work_tree_that_takes_too_long_to_look_through_is_unknown(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(module, "_STATUS_SECONDS", 0.1)
     assert checkout(repository) is None
-    assert commit(repository) is not None
 
 
 def test_the_date_of_a_commit_is_in_utc(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records import Environment
-from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, values_text
+from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, first_of, values_text
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
@@ -39,3 +39,10 @@ GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, no
 )
 def test_environment_in_a_line(environment: Environment, text: str) -> None:
     assert environment_text(environment) == text
+
+
+@pytest.mark.parametrize(("number", "last"), [(1, "0"), (10, "9"), (11, "and 1 more"), (25, "and 15 more")])
+def test_a_list_is_as_long_as_one_reads(number: int, last: str) -> None:
+    lines = first_of([str(i) for i in range(number)])
+    assert len(lines) == min(number, 11)
+    assert lines[-1] == last
