@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING
 from scipy.stats import chi2
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch import Launcher, RankContext
+    from pytest_ddpperf.launch import Launcher
     from pytest_ddpperf.launch.turns import Turns
     from pytest_ddpperf.records import RankLaunch
-    from pytest_ddpperf.training.loop import LaunchJob
 
 RANKS = 2
 
@@ -65,15 +64,15 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     from pytest_ddpperf.records import Plan
     from pytest_ddpperf.session import PRELOADED
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.training.loop import LaunchJob
+    from pytest_ddpperf.training.loop import LaunchJob, run_launch
     from pytest_ddpperf.training.timing import turn_sizes
 
     plan = Plan(WARMUP, LENGTHS[length].steps)
     subject = Training(LENGTHS[length], Injection())
 
     def launched(launcher: Launcher, blocks: int, turns: Turns) -> tuple[RankLaunch, ...]:
-        job = LaunchJob(subject, None, Settings(), plan, growth=False, diagnosed=False, turns=turns)
-        return launcher.run(in_blocks, job, blocks, world_size=RANKS, backend="gloo", device="cpu", timeout=300).values
+        job = LaunchJob(subject, None, Settings(), plan, growth=False, diagnosed=False, turns=turns, blocks=blocks)
+        return launcher.run(run_launch, job, world_size=RANKS, backend="gloo", device="cpu", timeout=300).values
 
     draw = random.Random(seed)  # noqa: S311  no secret
     # Of long steps there are fewer blocks.
@@ -93,15 +92,6 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
                 sides = in_turns([partial(launched, side, blocks) for side in (one, other)], abort)
                 pairs[blocks].append(pair(sides, time.monotonic() - begun))
     return {blocks: found[1:] for blocks, found in pairs.items()}  # the first one is slow
-
-
-def in_blocks(ctx: RankContext, job: LaunchJob, blocks: int) -> RankLaunch:
-    """On a rank: a launch whose timed steps are so many blocks."""
-    from pytest_ddpperf.training import loop, timing
-
-    # What decides it in a launch that is like any other but for this.
-    setattr(loop, "turn_sizes", partial(timing.turn_sizes, blocks=blocks))  # noqa: B010
-    return loop.run_launch(ctx, job)
 
 
 def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float) -> Pair:

@@ -76,6 +76,7 @@ class Benchmarks:
         if self._session.probe is not None:
             relate = partial(_focused, relate, self._session.probe)
         try:
+            self.passes.start(settings, variants)
             variants = self._verified(settings, variants)
             other = self._session.other
             if settings.calibrate is not None:

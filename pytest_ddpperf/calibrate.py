@@ -89,7 +89,7 @@ def calibrated(
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
     outcomes = against_themselves(test, settings, runs.each, relate)
-    round_seconds = math.fsum(_usual_seconds(every.launches) for every in together)
+    round_seconds = math.fsum(_usual_seconds(every.launches) for every in _with_shares(together))
     found = []
     for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
         results = [outcome[i] for outcome in outcomes]
@@ -138,13 +138,14 @@ def against_themselves(
     if len(pairs) > COMPARISONS:
         pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
     records = [[record_of(one, Provenance("", None)) for one in relate(run)] for run in runs]
+    launched = [_with_shares(run) for run in runs]
     results = []
     for base, new in pairs:
         found = [Found(record, "", counted=record) for record in records[base]]
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
         variants = [_variant(one) for one in runs[new]]
         results.append(
-            replayed(Judge(test, settings, found, relate), settings, variants, dealer([runs[i] for i in later]))
+            replayed(Judge(test, settings, found, relate), settings, variants, dealer([launched[i] for i in later]))
         )
     return results
 
@@ -156,6 +157,16 @@ def dealer(runs: Sequence[Measured]) -> Dealer:
         launches = [launch for one in measured for launch in one.launches]
         decks[deck_of(variant)] = chain(launches[:1], cycle(launches))
     return Dealer(decks)
+
+
+def _with_shares(run: Measured) -> Measured:
+    """A run whose launches have their shares of the seconds of a round: those that took turns lasted as long as it."""
+    return tuple(
+        replace(one, launches=tuple(replace(launch, seconds=launch.seconds / len(run)) for launch in one.launches))
+        if one.turns
+        else one
+        for one in run
+    )
 
 
 def _variant(measured: Measurement) -> Variant:

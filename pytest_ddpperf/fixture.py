@@ -105,7 +105,7 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> ScalingCurve:
-        """Measures a benchmark with several numbers of ranks, in alternating launches, and judges each point.
+        """Measures a benchmark with several numbers of ranks, side by side, and judges each point.
 
         Args:
             subject: as of ``check``. In strong mode a Workload's batch is the global one, shared out among the ranks;
@@ -157,7 +157,7 @@ class Ddpperf:
         tokens_per_step: float | None = None,
         **knobs: Any,
     ) -> SideBySide:
-        """Measures several ways to do the same work, in alternating launches of one run, and judges each.
+        """Measures several ways to do the same work, side by side, and judges each.
 
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.

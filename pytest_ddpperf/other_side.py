@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, SameCode
 from pytest_ddpperf.judge import Partners, Relate
-from pytest_ddpperf.launch import Launcher, LaunchResult
+from pytest_ddpperf.launch import Launcher, Launchers, LaunchResult
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.other_tests import their_call
 from pytest_ddpperf.records import Measurement
@@ -68,28 +69,33 @@ class OtherSide:
             raise
 
     @cached_property
-    def launcher(self) -> Launcher:
-        """Starts ranks that import the project from there.
+    def launchers(self) -> Launchers:
+        """Start ranks that import the project from there.
 
         Raises:
             LaunchError: as of ``redirection``.
         """
-        return Launcher(preload=self._preload, redirection=self.redirection)
+        there = self.redirection
+        return Launchers(lambda: Launcher(preload=self._preload, redirection=there))
 
-    def start(self) -> None:
-        """Have torch imported for its ranks meanwhile. What stands against that is for who needs them to hear."""
+    def start(self, number: int = 1) -> None:
+        """Have torch imported for its ranks meanwhile. What stands against that is for who needs them to hear.
+
+        Args:
+            number: of launches that are to run at the same time.
+        """
         with contextlib.suppress(LaunchError):
-            self.launcher.start()
+            self.launchers.start(number)
 
     @property
-    def ranks_parent(self) -> int | None:
-        """Process id of what its ranks are children of; None where none have been started."""
-        return self.launcher.pid if "launcher" in self.__dict__ else None
+    def ranks_parents(self) -> tuple[int | None, ...]:
+        """Process ids of what its ranks are children of."""
+        return self.launchers.pids if "launchers" in self.__dict__ else ()
 
     def close(self) -> None:
         """End its ranks and remove its files."""
-        if "launcher" in self.__dict__:
-            self.launcher.close()
+        if "launchers" in self.__dict__:
+            self.launchers.close()
         if "_worktree" in self.__dict__:
             self._worktree.close()
 
@@ -110,12 +116,14 @@ class Imports:
         self._here: dict[str, str] = {}
         self._there: dict[str, str] = {}
         self._left: dict[str, None] = {}
+        self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
-    def run(self, here: Callable[..., Any], variant: Variant, *call: Any, **group: Any) -> LaunchResult[Any]:
+    def run(self, here: Launchers, seat: int, variant: Variant, *call: Any, **group: Any) -> LaunchResult[Any]:
         """Runs a launch of a variant on the ranks of its side, and keeps what they have imported.
 
         Args:
-            here: runs a launch on this side, as ``Launcher.run`` does.
+            here: of this side.
+            seat: number of the launcher of either side.
             variant: of either side.
             call: as of ``Launcher.run``.
             group: likewise.
@@ -128,38 +136,40 @@ class Imports:
         __tracebackhide__ = True
         if not variant.other:
             side = self._own or self._other
-            result = self._noted(self._here, here(observed, side.redirection, *call, **group))
-            if self._own is not None:
-                _require_own(self._own, self._here)
-            return result
+            result = here[seat].run(observed, side.redirection, *call, **group)
+            return self._noted(self._here, result, self._own)
         try:
-            result = self._there_run(*call, **group)
+            result = self._there_run(seat, *call, **group)
         except LaunchError:
             raise
         except DdpperfError as error:
             self._sections.append((f"{variant.name}, revision {self._other.revision.label}", str(error)))
             raise OtherSideFailed(str(error), benchmark=variant.key) from error
-        result = self._noted(self._there, result)
-        _require_own(self._other, self._there)
-        return result
+        return self._noted(self._there, result, self._other)
 
-    def _there_run(self, *call: Any, **group: Any) -> LaunchResult[Any]:
-        redirection, run = self._other.redirection, self._other.launcher.run
+    def _there_run(self, seat: int, *call: Any, **group: Any) -> LaunchResult[Any]:
+        redirection, run = self._other.redirection, self._other.launchers[seat].run
         if not self._other.tests:
             return run(observed, redirection, *call, **group)
-        theirs = their_call(call, redirection)
-        self._here.update(theirs.modules)
-        self._left.update(dict.fromkeys(theirs.left))
+        with self._lock:
+            theirs = their_call(call, redirection)
+            self._here.update(theirs.modules)
+            self._left.update(dict.fromkeys(theirs.left))
         return run(observed_theirs, redirection, theirs.packed, **group)
 
     def abort(self) -> None:
-        """End a launch of the other side that another thread has under way."""
-        self._other.launcher.abort()
+        """End launches of the other side that other threads have under way."""
+        self._other.launchers.abort()
 
-    @staticmethod
-    def _noted(files: dict[str, str], result: LaunchResult[Observed[T]]) -> LaunchResult[T]:
-        for one in result.values:
-            files.update(one.files)
+    def _noted(
+        self, files: dict[str, str], result: LaunchResult[Observed[T]], own: OtherSide | None = None
+    ) -> LaunchResult[T]:
+        """A result, whose imports are kept in ``files``, all of which have to be of the side ``own``, if given."""
+        with self._lock:
+            for one in result.values:
+                files.update(one.files)
+            if own is not None:
+                _require_own(own, files)
         return LaunchResult(tuple(one.value for one in result.values), result.outputs, result.seconds)
 
     @property

@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import OtherSideFailed, OtherSideStopped, RankSkipped
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Ran, Run, Telling, Variant
+from pytest_ddpperf.measure import Ran, Run, Telling, Variant, can_take_turns
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -29,6 +29,7 @@ from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.profiling import profile_launch
+from pytest_ddpperf.training.timing import blocks_of
 
 T = TypeVar("T")
 
@@ -62,6 +63,13 @@ class Passes:
             raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
         finally:
             self._session.line.clear()
+
+    def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
+        """Have torch imported meanwhile where launches of all variants will run at the same time."""
+        if settings.turns and not settings.counted_only and can_take_turns(variants):
+            self._session.launchers.start(len(variants))
+            if self._session.other is not None:
+                self._session.other.start(len(variants))
 
     def verification(self, settings: Settings, variant: Variant) -> Verification:
         """What holding a variant against a single process came to, where that is wanted."""
@@ -109,9 +117,10 @@ class Passes:
         diagnosed: Counter[str] = Counter()
         completed: list[tuple[str, Plan, Telling]] = []
         picked: dict[int, tuple[str, str]] = {}
+        seats: dict[tuple[str, int], int] = {}  # each variant has a launcher of its own: its memory is of one process
 
         def result_of(
-            variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+            variant: Variant, plan: Plan, telling: Telling, blocks: int, turns: Turns | None = None
         ) -> LaunchResult[RankLaunch]:
             __tracebackhide__ = True
             size = variant.environment.world_size
@@ -119,10 +128,13 @@ class Passes:
             job = self._job(replace(settings, loader=loader), variant, plan)
             # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
             seed = diagnosed[_label(variant)]
-            job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
-            # In turns it has to sit out all other launches as well.
-            shared = replace(settings, timeout=settings.timeout * (1 if turns is None else turns.sides))
-            return self._launch(shared, variant, run_launch, job)
+            job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth)
+            if turns is None:
+                return self._launch(settings, variant, run_launch, job)
+            # It has to sit out all other launches as well.
+            shared = replace(settings, timeout=settings.timeout * turns.sides)
+            job = replace(job, turns=turns, blocks=blocks)
+            return self._launch(shared, variant, run_launch, job, seat=seats[variant.key])
 
         def kept(variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
             label, size = _label(variant), variant.environment.world_size
@@ -137,9 +149,12 @@ class Passes:
 
         def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
             __tracebackhide__ = True
-            calls = [partial(result_of, *launch, telling) for launch in launches]
+            for variant, _ in launches:
+                seats.setdefault(variant.key, len(seats))
+            blocks = blocks_of([plan.steps for _, plan in launches])
+            calls = [partial(result_of, *launch, telling, blocks) for launch in launches]
             try:
-                results = [calls[0]()] if self.imports is None or len(calls) == 1 else in_turns(calls, self._abort)
+                results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._abort)
             except OtherSideFailed as error:
                 theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
                 if any((label, plan) in theirs and told.covers(telling) for label, plan, told in completed):
@@ -154,7 +169,7 @@ class Passes:
 
     def _abort(self) -> None:
         """End the launches of both sides that are under way in other threads."""
-        self._session.launcher.abort()
+        self._session.launchers.abort()
         if self.imports is not None:
             self.imports.abort()
 
@@ -175,13 +190,14 @@ class Passes:
         return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
 
     def _launch(
-        self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object
+        self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0
     ) -> LaunchResult[T]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group."""
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group; ``seat``: number of its launcher."""
         __tracebackhide__ = True
-        run = self._session.launcher.run
+        launchers = self._session.launchers
+        run = launchers[seat].run
         if self.imports is not None:
-            run = partial(self.imports.run, run, variant)
+            run = partial(self.imports.run, launchers, seat, variant)
         return run(
             function,
             *args,

@@ -105,6 +105,7 @@ def _require_calibrating_alone(settings: Settings) -> None:
 
 def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
     if settings.against is None:
+        _require_a_revision(config)
         return None
     if settings.save is not None:
         raise SettingError(
@@ -113,6 +114,15 @@ def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
     from pytest_ddpperf.revision.worktree import resolve
 
     return resolve(settings.against, config.rootpath, config.invocation_params.dir)
+
+
+def _require_a_revision(config: pytest.Config) -> None:
+    """What a command line says of another revision must have one; an ini file may say it for runs that will."""
+    for name in ("against_setup", "against_tests"):
+        if config.getoption(KNOBS[name].ini) not in {None, False}:
+            raise SettingError(
+                f"{KNOBS[name].option} is for another revision, and none is named: give --ddpperf-against"
+            )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

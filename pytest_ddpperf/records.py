@@ -174,6 +174,7 @@ class Measurement:
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
         over: the name of the variant, measured side by side, that its speedup is held against; None for none.
+        turns: whether its steps were timed in turns with those of other launches, and so last a little longer.
     """
 
     name: str
@@ -188,6 +189,7 @@ class Measurement:
     over: str | None = None
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
+    turns: bool = False
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure: the rest of it fills pages."""
@@ -306,7 +308,7 @@ class ScalingCurve:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Several ways to do the same work, measured in alternating launches.
+    """Several ways to do the same work, measured side by side.
 
     Attributes:
         over: the name of the one that the others are held against.

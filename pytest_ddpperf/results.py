@@ -44,6 +44,7 @@ class BaselineRecord:
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
+    turns: bool = False  # as of Measurement
 
     @property
     def counts_from(self) -> Provenance:
@@ -68,6 +69,7 @@ def record_of(
         recipe=measured.recipe,
         counts=measured.counts,
         dirty=provenance.dirty,
+        turns=measured.turns,
     )
 
 

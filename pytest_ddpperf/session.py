@@ -20,7 +20,7 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.batch_size import Search
 from pytest_ddpperf.calibration import Calibrated
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch import Launcher, Launchers
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.metrics import STEP_TIME
@@ -95,22 +95,26 @@ class Session:
         self._threads = 1
         self._store = Store(self._baselines, settings.compared)
 
-    @cached_property
+    @property
     def launcher(self) -> Launcher:
-        """Starts ranks; its zygote lives until the session ends, and so do the threads per rank it was started with."""
+        """Starts the ranks of what runs alone."""
+        return self.launchers[0]
+
+    @cached_property
+    def launchers(self) -> Launchers:
+        """Start ranks; zygotes live until the session ends, and so do the threads per rank they were started with."""
         self._threads = thread_count(pinned(os.environ, mark=""))
         given = self.settings
         if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
         if self.other is not None:
             self.other.start()
-        return Launcher(preload=PRELOADED) if self.own is None else self.own.launcher
+        return Launchers(lambda: Launcher(preload=PRELOADED)) if self.own is None else self.own.launchers
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of what ranks are children of, on both sides; None for one that there is not yet."""
-        theirs = None if self.other is None else self.other.ranks_parent
-        return (self.launcher.pid,) if theirs is None else (self.launcher.pid, theirs)
+        return (*self.launchers.pids, *(() if self.other is None else self.other.ranks_parents))
 
     @cached_property
     def _torch(self) -> TorchMachine:
@@ -299,8 +303,8 @@ class Session:
         """End the zygote and whatever still runs below it."""
         self.line.clear()
         try:
-            if "launcher" in self.__dict__:
-                self.launcher.close()
+            if "launchers" in self.__dict__:
+                self.launchers.close()
         finally:
             for side in (self.own, self.other):
                 if side is not None:

@@ -302,8 +302,8 @@ class Settings:
     turns: bool = _knob(
         default=True,
         parse=switch,
-        text="launch a benchmark and its other revision at the same time, and time their steps in blocks that "
-        "alternate; on the CPU",
+        text="launch what is measured side by side at the same time, and time its steps in blocks that alternate; "
+        "on the CPU",
         metavar="true|false",
     )
     calibrate: int | None = _knob(

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history import entries, recorded_branches, recorded_metrics, recorded_tests
+from pytest_ddpperf.baselines.history import Column, entries, recorded
 from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.inifile import ini_value
@@ -79,40 +79,42 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
     Raises:
         HistoryError: there are none; what there is is named.
     """
-    like: dict[str, str | int | None] = {
+    like: dict[Column, str | int | None] = {
         "name": options.name,
         "world_size": options.world_size,
         "branch": options.branch,
     }
     chosen: Sequence[str | None] = [None] if options.test is None else _tests(options.test, file)
-    _require_branch(options.branch, file)
-    recorded = [entry for test in chosen for entry in entries(file, options.metric, test=test, **like)]
-    if not recorded:
+    for column, value in like.items():
+        _require(column, value, file)
+    found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **like)]
+    if not found:
         kept = "".join(f", {name.replace('_', ' ')} {value}" for name, value in like.items() if value is not None)
         raise HistoryError(
             f"history file {file} has no {options.metric} of {options.test or 'any test'}{kept}; "
-            f"it has {', '.join(recorded_metrics(file)) or 'no metrics'}"
+            f"it has {', '.join(recorded(file, 'metric')) or 'no metrics'}"
         )
-    return trends(recorded, least=options.least, last=options.last)
+    return trends(found, least=options.least, last=options.last)
 
 
 def _tests(test: str, file: Path) -> list[str]:
     """The test of that node id; else all whose node id holds the text."""
-    known = recorded_tests(file)
+    known = recorded(file, "test")
     chosen = [test] if test in known else [one for one in known if test in one]
     if not chosen:
         raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
     return chosen
 
 
-def _require_branch(branch: str | None, file: Path) -> None:
-    """Makes sure that a branch that was named is known.
+def _require(column: Column, value: str | int | None, file: Path) -> None:
+    """Makes sure that what was named is known.
 
     Raises:
-        HistoryError: it is not; those that are known are named.
+        HistoryError: it is not; what is known is named.
     """
-    if branch is not None and branch not in (known := recorded_branches(file)):
-        raise HistoryError(f"history file {file} has no branch {branch}; it has {', '.join(first_of(known)) or 'none'}")
+    if value is not None and value not in (known := recorded(file, column)):
+        there = ", ".join(first_of([str(one) for one in known])) or "none"
+        raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
 
 
 def _history(named: Path | None) -> Path:

@@ -6,12 +6,11 @@ import gc
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 import pytest
 
 from pytest_ddpperf import session
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch import Launcher, Launchers
 
 pytest_plugins = ["pytester"]
 
@@ -50,29 +49,31 @@ def _like_a_rank() -> None:
     gc.freeze()
 
 
-class SharedLauncher(Launcher):
-    """A launcher that lives on when a session ends."""
+class SharedLaunchers(Launchers):
+    """Launchers that live on when a session ends."""
 
     def close(self) -> None:
-        """Leave it to its owner."""
+        """Leave them to their owner."""
 
 
 @pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
-    """The launcher of all tests but those of launching itself; inner sessions share it."""
+def launchers() -> Iterator[Launchers]:
+    """The launchers of all tests but those of launching itself; inner sessions share them."""
     for name in IMPORTED_ONCE:
         import_module(name)
-    launcher = SharedLauncher(preload=PRELOADED)
-    yield launcher
-    Launcher.close(launcher)
+    launchers = SharedLaunchers(lambda: Launcher(preload=PRELOADED))
+    yield launchers
+    Launchers.close(launchers)
+
+
+@pytest.fixture(scope="session")
+def launcher(launchers: Launchers) -> Launcher:
+    """The first of them."""
+    return launchers[0]
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs suites in this process, on the ranks of a launcher that has been started once for all of them."""
-
-    def shared(**_options: Any) -> Launcher:
-        return launcher
-
-    monkeypatch.setattr(session, "Launcher", shared)
+def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
+    monkeypatch.setattr(session, "Launchers", lambda _make: launchers)
     return pytester

@@ -101,7 +101,9 @@ def test_of_many_runs_some_pairs_are_taken() -> None:
 
 
 def test_a_benchmark_with_its_rates() -> None:
-    runs = Runs(tuple((run(factor=factor), run(factor=2 * factor, name="naive")) for factor in (1.0, 1.001, 1.0)), 12.0)
+    factors = (1.0, 1.001, 1.0)
+    both = [(run(factor=factor), run(factor=2 * factor, name="naive")) for factor in factors]
+    runs = Runs(tuple(tuple(replace(one, turns=True) for one in each) for each in both), 12.0)
     found, naive = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
     assert (found.calibration.name, naive.calibration.name) == ("ddp", "naive")
     assert (found.alarms.found, found.alarms.of, found.alarms.effective) == (0, 6, 1)
@@ -111,3 +113,20 @@ def test_a_benchmark_with_its_rates() -> None:
     assert found.mde > 0.03
     assert (found.recommended.launches, found.recommended.tolerance) == (4, 0.03)
     assert found.findings[0] == "seen"
+
+
+def test_a_round_of_launches_that_took_turns_is_measured_once() -> None:
+    """Each lasts as long as the round: 1.5 s of it are its own, as if it were alone, and 1 s are the other's steps.
+
+    Four rounds are 10 s, and each pilot, of five steps, its half of a round less half of its steps: 0.75 s.
+    """
+
+    def turned(name: str) -> Measurement:
+        one = run(name=name)
+        return replace(one, launches=tuple(replace(launch, seconds=2.5) for launch in one.launches), turns=True)
+
+    both = turned("ddp"), turned("naive")
+    for result, _ in against_themselves("t.py::test", SETTINGS, [both, both], alone):
+        assert result.seconds == pytest.approx(11.5)
+    (result,), _ = against_themselves("t.py::test", SETTINGS, [(run(),), (run(),)], alone)
+    assert result.seconds == pytest.approx(4 * 1.5 + 1.0)

@@ -129,6 +129,20 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
     assert one.note == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
 
 
+@pytest.mark.parametrize("turns", [False, True])
+def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> None:
+    """The first of each turn lasts longer. Bytes do not depend on it."""
+    metrics = [series(metric, STEADY) for metric in ("step_time", "throughput", "peak_resident")]
+    base = replace(found(), record=replace(stored(*metrics), turns=not turns))
+    result = judged(replace(measured(*metrics), turns=turns), base)
+    verdicts = [result[metric.metric].verdict for metric in metrics]
+    assert verdicts == [Verdict.INCOMPATIBLE, Verdict.INCOMPATIBLE, Verdict.UNCHANGED]
+    ways = ["in turns with those of other launches", "with nothing beside them"]
+    then, now = ways[::-1] if turns else ways
+    assert result["step_time"].note == f"the baseline's steps were timed {then}, these {now}: see --ddpperf-turns"
+    assert judged(replace(measured(*metrics), turns=not turns), base).verdict is Verdict.UNCHANGED
+
+
 def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     new = measured(series("final_loss", [0.9] * 4), series("step_time", STEADY))
     result = judged(new, found(series("final_loss", [0.5] * 4), series("step_time", STEADY), plan=Plan(3, 100)))

@@ -185,7 +185,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
             f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
             "step_time regressed: *",
             f"  strategy custom, 2 ranks, gloo, * launches x 5 steps; revision {short} (HEAD), side by side, *+* *",
-            f"change: from revision {short} (HEAD) to {short}+changes, measured in alternating launches",
+            f"change: from revision {short} (HEAD) to {short}+changes, measured side by side",
             f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
             "test_own custom: neither side imported a module from its checkout: *",
         ]
@@ -237,6 +237,8 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
             "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
         ),
         (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
+        (["--ddpperf-against-tests"], "ERROR: --ddpperf-against-tests is for another revision, and none is named: *"),
+        (["--ddpperf-against-setup=make"], "ERROR: --ddpperf-against-setup is for another revision, and none is *"),
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )

@@ -353,6 +353,7 @@ def test_curve(ddpperf):
     assert curve.efficiency(2) == pytest.approx(ratio / 2)
     with pytest.raises(KeyError, match="no point with 4 ranks"):
         curve.efficiency(4)
+    assert all(point.turns for point in curve.points)
     # strong: the global batch stays, so each of two ranks does half of its samples
     assert [point.launches[0].ranks[0].samples_per_step for point in curve.points] == [8, 4]
 """

@@ -138,7 +138,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
     commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
     monkeypatch.setattr("pytest_ddpperf.session.checkout", lambda *_: next(commits))
     session = Session(settings, tmp_path, LiveLine(None, None))
-    _ = session.launcher
+    _ = session.launchers
     if read:
         assert (session.provenance().commit, session.provenance().dirty) == ("1" * 40, False)
     assert next(commits).commit == ("2" if read else "1") * 40

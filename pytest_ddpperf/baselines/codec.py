@@ -21,7 +21,7 @@ from pytest_ddpperf.results import BaselineRecord, Provenance
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
-_OPTIONAL = ("recipe", "counts", "dirty", "counted")
+_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
         **{name: value for name, value in _shallow(record).items() if name not in _OPTIONAL},
         **recipe,
         **counts,
-        **({"dirty": True} if record.dirty else {}),
+        **{name: True for name in ("dirty", "turns") if getattr(record, name)},
         **({"counted": _shallow(record.counted)} if record.counted is not None else {}),
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
@@ -170,6 +170,7 @@ def _record(field: Field) -> BaselineRecord:
         counts=_counts(fields["counts"]) if "counts" in fields else None,
         dirty="dirty" in fields and fields["dirty"].switch(),
         counted=_provenance(fields["counted"]) if "counted" in fields else None,
+        turns="turns" in fields and fields["turns"].switch(),
     )
 
 

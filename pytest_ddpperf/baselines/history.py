@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.baselines.checkout import Checkout
 from pytest_ddpperf.baselines.codec import environment_data
@@ -24,6 +24,16 @@ from pytest_ddpperf.results import Comparison, Result
 
 if TYPE_CHECKING:
     import sqlite3
+
+
+Column = Literal["test", "name", "metric", "branch", "world_size"]
+_TABLES: dict[Column, str] = {
+    "test": "result",
+    "name": "result",
+    "metric": "metric",
+    "branch": "run",
+    "world_size": "result",
+}
 
 
 @dataclass(frozen=True)
@@ -129,14 +139,15 @@ def record(file: Path, run: Run, results: Sequence[Result]) -> int:
     return number
 
 
-def recorded_tests(file: Path) -> tuple[str, ...]:
-    """The node ids of all tests that the history knows, in alphabetical order.
+def recorded(file: Path, column: Column) -> tuple[Any, ...]:
+    """All that the history knows of a column, in order: node ids of tests, names of metrics and branches, world sizes.
 
     Raises:
         HistoryError: the file cannot be read.
     """
+    query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with opened(file) as connection:
-        return tuple(test for (test,) in connection.execute("SELECT DISTINCT test FROM result ORDER BY test"))
+        return tuple(value for (value,) in connection.execute(query))
 
 
 def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, ...]:
@@ -173,27 +184,6 @@ def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, .
             return tuple(map(_entry, connection.execute(query, {"metric": metric, **wanted})))
     except NoRunYet:
         return ()
-
-
-def recorded_metrics(file: Path) -> tuple[str, ...]:
-    """The names of all metrics that the history knows, in alphabetical order.
-
-    Raises:
-        HistoryError: the file cannot be read.
-    """
-    with opened(file) as connection:
-        return tuple(name for (name,) in connection.execute("SELECT DISTINCT metric FROM metric ORDER BY metric"))
-
-
-def recorded_branches(file: Path) -> tuple[str, ...]:
-    """The names of all branches that the history knows, in alphabetical order.
-
-    Raises:
-        HistoryError: the file cannot be read.
-    """
-    query = "SELECT DISTINCT branch FROM run WHERE branch IS NOT NULL ORDER BY branch"
-    with opened(file) as connection:
-        return tuple(name for (name,) in connection.execute(query))
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

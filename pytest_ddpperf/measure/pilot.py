@@ -1,9 +1,9 @@
-"""The first launch of a variant, which is not counted: how many steps fill a launch, and who takes turns."""
+"""The first launch of a variant, which is not counted: how many steps fill a launch, and who can take turns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES
 from pytest_ddpperf.measure.terms import Budget, Run
@@ -16,16 +16,13 @@ LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbour
 FEWEST_STEPS, MOST_STEPS = 5, 1000
 
 
-def pilot(
-    variants: Sequence[Variant], budget: Budget, run: Run
-) -> tuple[list[Plan], Collection[tuple[str, int]], float]:
-    """A plan for each variant, the benchmarks whose sides take turns, and about how long a round of timed steps takes.
+def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> tuple[list[Plan], set[tuple[str, int]], float]:
+    """A plan for each variant, the keys of those that can take turns, and about how long a round of timed steps takes.
 
-    Turns on the CPU only: a GPU would have to hold both sides, and ranks that wait for their turn there do not leave it
-    alone. Nor do turns suit what works on in the background meanwhile: data would be there before it is waited for.
+    Turns do not suit what works on in the background meanwhile: data would be there before it is waited for.
     """
     plans, expected = [], 0.0
-    turns = {one.key for one in variants if one.other and budget.turns and one.environment.device == "cpu"}
+    turns = {one.key for one in variants} if budget.turns and can_take_turns(variants) else set()
     agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
         steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
@@ -42,6 +39,15 @@ def pilot(
         plans.append(plan)
         expected += fixed + plan.steps * step
     return plans, turns, expected
+
+
+def can_take_turns(variants: Sequence[Variant]) -> bool:
+    """Whether launches of these may run at the same time, as far as can be told before any.
+
+    On the CPU only: a GPU would have to hold all of them, and ranks that wait for their turn there do not leave it
+    alone.
+    """
+    return all(one.environment.device == "cpu" for one in variants)
 
 
 def _piloted(variant: Variant, plan: Plan, run: Run) -> tuple[float, float, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
@@ -74,35 +74,33 @@ class _Rounds:
     """The launches that a verdict will rest on, round by round.
 
     Attributes:
-        turns: keys of the benchmarks whose sides take turns.
+        turns: keys of the variants that can take turns.
         growth: whether the next launches are to tell if memory grows.
         diagnosing: whether the first ones are to tell where the time goes.
     """
 
     variants: Sequence[Variant]
     plans: Sequence[Plan]
-    turns: Collection[tuple[str, int]]
+    turns: set[tuple[str, int]]
     draw: random.Random
     growth: bool = True
     diagnosing: bool = True
     made: int = 0
     _launches: list[list[Launch]] = field(init=False)
     _order: list[int] = field(default_factory=list)
+    _in_turns: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._launches = [[] for _ in self.variants]
 
     @property
     def telling(self) -> Telling:
-        """What launches of the next round are to tell: in all of them what one of them is."""
-        return Telling(any(map(self._diagnosed, self.plans)), self.growth)
-
-    def _diagnosed(self, plan: Plan) -> bool:
-        return self.diagnosing and self.made < diagnosed_launches(plan)
+        """What launches of the next round are to tell."""
+        return Telling(self.diagnosing and self.made < diagnosed_launches(self.plans), self.growth)
 
     def first_look(self, launches: int, costs: Costs) -> float:
         """Seconds that one with so many launches takes: all of them tell if memory grows, the first where time goes."""
-        diagnosed = min(launches, max(map(diagnosed_launches, self.plans)))
+        diagnosed = min(launches, diagnosed_launches(self.plans))
         others = (launches - diagnosed) * costs.of(Telling(diagnosed=False, growth=True))
         return diagnosed * costs.of(Telling(diagnosed=True, growth=True)) + others
 
@@ -110,8 +108,9 @@ class _Rounds:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         number = range(len(self.variants))
         self._order = self._order[::-1] if self.made % 2 == 1 else self.draw.sample(number, len(number))
+        telling = self.telling
         for group in together(self.variants, self._order, self.turns):
-            telling = Telling(self._diagnosed(self.plans[group[0]]), self.growth)
+            self._in_turns.update(group if len(group) > 1 else ())
             health = observer.watch()
             try:
                 ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
@@ -130,22 +129,24 @@ class _Rounds:
     def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
         parts = zip(self.variants, self.plans, self._launches, strict=True)
-        return tuple(measurement_of(*part, findings) for part in parts)
+        return tuple(measurement_of(*part, findings, turns=i in self._in_turns) for i, part in enumerate(parts))
 
 
-def together(
-    variants: Sequence[Variant], order: Sequence[int], turns: Collection[tuple[str, int]]
-) -> list[tuple[int, ...]]:
-    """Which variants are launched at the same time: both sides of a benchmark, to time their steps in turns.
+def together(variants: Sequence[Variant], order: Sequence[int], turns: set[tuple[str, int]]) -> list[tuple[int, ...]]:
+    """Which variants are launched at the same time, to time their steps in turns.
+
+    All of them where all can: what is held against each other has to be timed alike. Else both sides of those that can.
 
     Args:
         variants: all of a round.
         order: of their launches in this round; the first of a group has the first turn.
-        turns: keys of the benchmarks whose sides take turns.
+        turns: keys of those that can take turns.
 
     Returns:
         Indices of variants, in groups.
     """
+    if turns >= {variant.key for variant in variants}:
+        return [tuple(order)]
     groups: dict[object, tuple[int, ...]] = {}
     for i in order:
         key: object = variants[i].key if variants[i].key in turns else i
@@ -162,6 +163,6 @@ def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:
     return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s{kept}"]
 
 
-def diagnosed_launches(plan: Plan) -> int:
-    """In how many launches, from the first, it is looked where the time goes."""
-    return FEWEST_LAUNCHES if plan.steps < FEW_STEPS else DIAGNOSED_LAUNCHES
+def diagnosed_launches(plans: Sequence[Plan]) -> int:
+    """In how many launches of each variant, from the first, it is looked where the time goes."""
+    return FEWEST_LAUNCHES if any(plan.steps < FEW_STEPS for plan in plans) else DIAGNOSED_LAUNCHES

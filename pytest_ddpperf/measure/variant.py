@@ -63,9 +63,14 @@ def counted_only(variant: Variant) -> Measurement:
 
 
 def measurement_of(
-    variant: Variant, plan: Plan, launches: Sequence[Launch] = (), findings: Sequence[str] = ()
+    variant: Variant,
+    plan: Plan,
+    launches: Sequence[Launch] = (),
+    findings: Sequence[str] = (),
+    *,
+    turns: bool = False,
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about."""
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about, ``turns`` as there."""
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -77,6 +82,7 @@ def measurement_of(
         profile=variant.profile,
         launches=tuple(launches),
         findings=(*variant.findings, *findings),
+        turns=turns,
     )
     counted = () if variant.counts is None else counted_series(variant.counts)
     return replace(measured, series=(*series_of(measured), *counted))

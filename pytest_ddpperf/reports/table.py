@@ -220,12 +220,12 @@ def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
     """What columns mean, a line for each that its header does not tell."""
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = {result.measurement.over: None for result in results if result.measurement.over}
-    partners = [f"speedup: over {' or '.join(over)}, measured in alternating launches"] if over else []
+    partners = [f"speedup: over {' or '.join(over)}, measured side by side"] if over else []
     others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
     timed = _filled(results, "step_time")
     to, this = (f" to {here}", f"{here} ") if here else ("", "")
     beside = [
-        f"change: from revision {other}{to}, measured in alternating launches"
+        f"change: from revision {other}{to}, measured side by side"
         if timed
         else f"{this}compared with revision {other}"
         for other in others

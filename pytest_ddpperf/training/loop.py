@@ -21,7 +21,7 @@ from pytest_ddpperf.launch.turns import Waiting
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.room import room_for
-from pytest_ddpperf.training.timing import by_period, timed_blocks, turn_sizes
+from pytest_ddpperf.training.timing import BLOCKS, by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class LaunchJob:
         growth: whether steps that tell if memory grows follow the timed ones.
         diagnosed: whether steps that tell where the time goes follow the timed ones.
         times_matter: whether times are asked for; else the steps only have to be of full size in memory.
-        turns: where to ask for turns at timing, beside a launch that runs at the same time; None to be alone.
+        turns: where to ask for turns at timing, beside launches that run at the same time; None to be alone.
+        blocks: how many turns the timed steps take, at most, where they do.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -70,6 +71,7 @@ class LaunchJob:
     diagnosed: bool = True
     times_matter: bool = True
     turns: Turns | None = None
+    blocks: int = BLOCKS
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -92,7 +94,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         warmup = _warm_up(ctx, job, step)
         steps = math.ceil(job.plan.steps / step.period) * step.period
         begin_peaks(ctx.device)
-        sizes = (steps,) if job.turns is None else turn_sizes(steps, step.period)
+        sizes = (steps,) if job.turns is None else turn_sizes(steps, step.period, job.blocks)
         clock = clock_for(ctx.device, marks=max(sizes) + 1)
         graphs = compiled_graphs()
         with collector_paused():

@@ -50,6 +50,14 @@ class Timed:
     cpu: float
 
 
+def blocks_of(steps: Sequence[int]) -> int:
+    """In how many blocks launches that take turns time so many steps each: in as many all of them.
+
+    Long steps are few, and make few blocks; one with more than the others would time the last of them alone.
+    """
+    return min([BLOCKS, *(max(1, one // FEWEST_PERIODS) for one in steps)])
+
+
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
     """How many steps there are in each block that is timed in turns with another launch's: whole periods.
 

@@ -61,6 +61,15 @@ def test_changed_code_is_marked_and_files_from_before_there_was_a_mark_are_read(
         decode(changed(encode(content, FILE), "records/0/dirty", 1), FILE)
 
 
+def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Make) -> None:
+    """Files from before they could, do not."""
+    assert '"turns"' not in text
+    content = BaselineFile("m.py::t", (make_record(turns=True),))
+    assert decode(encode(content, FILE), FILE) == content
+    with pytest.raises(BaselineError, match=r"field records\[0\].turns: expected true or false, found the number 1"):
+        decode(changed(encode(content, FILE), "records/0/turns", 1), FILE)
+
+
 def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: Make) -> None:
     assert '"counted"' not in text
     for commit in ("9c1e2aa", None):

@@ -18,9 +18,7 @@ from pytest_ddpperf.baselines.history import (
     ensure_recordable,
     entries,
     record,
-    recorded_branches,
-    recorded_metrics,
-    recorded_tests,
+    recorded,
     run_of,
 )
 from pytest_ddpperf.errors import HistoryError
@@ -77,9 +75,10 @@ def test_what_is_recorded_is_read_back(tmp_path: Path, make_result: MakeResult) 
     assert (benchmark.world_size, benchmark.environment_key) == (2, "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13")
     assert (benchmark.metric, benchmark.unit, benchmark.better, benchmark.scale) == ("step_time", "s", "lower", "ratio")
     assert entries(file, "collective_bytes")[0].value == 12345678901  # all digits of a count
-    assert recorded_tests(file) == ("t.py::test_a",)
-    assert recorded_metrics(file) == ("collective_bytes", "collective_calls", "step_time")
-    assert recorded_branches(file) == ("main",)
+    assert recorded(file, "test") == ("t.py::test_a",)
+    assert recorded(file, "metric") == ("collective_bytes", "collective_calls", "step_time")
+    assert recorded(file, "branch") == ("main",)
+    assert (recorded(file, "name"), recorded(file, "world_size")) == (("ddp",), (2,))
 
 
 def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path, make_result: MakeResult) -> None:
@@ -198,7 +197,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, make_result: MakeResu
     record(file, RUN, [make_result()])
     with pytest.raises(HistoryError, match="UNIQUE"):
         record(file, RUN, [make_result("t.py::test_b"), make_result("t.py::test_c", STEP_TIME, STEP_TIME)])
-    assert recorded_tests(file) == ("t.py::test_a",)
+    assert recorded(file, "test") == ("t.py::test_a",)
 
 
 def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeResult) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from pytest_ddpperf.baselines.history import (
+    Column,
     Run,
     ensure_recordable,
     entries,
     record,
-    recorded_branches,
-    recorded_metrics,
-    recorded_tests,
+    recorded,
 )
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records import Environment, Measurement, Plan, Series
@@ -103,7 +103,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="there is no such file; pytest --ddpperf-history=FILE makes one"):
-        recorded_tests(tmp_path / "history.sqlite")
+        recorded(tmp_path / "history.sqlite", "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,9 +124,9 @@ def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
     file.touch()
     ensure_recordable(file)
     assert entries(file, "step_time") == ()
-    for recorded in (recorded_tests, recorded_metrics, recorded_branches):
+    for column in get_args(Column):
         with pytest.raises(HistoryError, match="no run was recorded in it yet"):
-            recorded(file)
+            recorded(file, column)
     record(file, RUN, [result()])
     assert len(entries(file, "step_time")) == 1
 

@@ -210,12 +210,12 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     new = make_result(verdict=Verdict.NEW, findings=("revision 3f2a1c0 (main) cannot run it: it raised",), **beside)
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
     assert table.notes == (
-        "change: from revision 3f2a1c0 (main), measured in alternating launches",
+        "change: from revision 3f2a1c0 (main), measured side by side",
         MDE,
         "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
     )
     told = summary_table([new], here="8be01d2+changes").notes
-    assert told[0] == "change: from revision 3f2a1c0 (main) to 8be01d2+changes, measured in alternating launches"
+    assert told[0] == "change: from revision 3f2a1c0 (main) to 8be01d2+changes, measured side by side"
 
 
 def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(

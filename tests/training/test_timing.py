@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
+from pytest_ddpperf.training.timing import blocks_of, by_period, timed_block, timed_blocks, turn_sizes
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -54,6 +54,21 @@ def test_steps_that_take_turns_are_timed_in_short_blocks(steps: int, period: int
     blocks = turn_sizes(steps, period)
     assert sorted(blocks) == list(sizes)
     assert sum(blocks) == steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "blocks"),
+    [
+        ([90, 90], 45),
+        ([250, 250], 45),
+        ([250, 15, 90], 7),  # the longest steps make the fewest
+        ([5], 2),
+        ([1, 90], 1),
+    ],
+)
+def test_launches_that_take_turns_have_as_many_of_them(steps: list[int], blocks: int) -> None:
+    assert blocks_of(steps) == blocks
+    assert {len(turn_sizes(one, 1, blocks)) for one in steps} == {blocks}
 
 
 def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
