@@ -161,6 +161,7 @@ class Benchmarks:
             watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
         )
         with self.passes.shown():
+            self.passes.ready(settings, variants)
             measurements = measure(variants, budget(settings), self.passes.timed(settings), observer)
         self.last = _own(variants, measurements)
         return measurements

@@ -160,13 +160,25 @@ def dealer(runs: Sequence[Measured]) -> Dealer:
 
 
 def _with_shares(run: Measured) -> Measured:
-    """A run whose launches have their shares of the seconds of a round: those that took turns lasted as long as it."""
-    return tuple(
-        replace(one, launches=tuple(replace(launch, seconds=launch.seconds / len(run)) for launch in one.launches))
-        if one.turns
-        else one
-        for one in run
-    )
+    """A run whose launches have their shares of the seconds of a round: those that took turns lasted as long as it.
+
+    Each has its own steps, and an equal part of the rest.
+    """
+    if not all(one.turns for one in run):
+        return run
+
+    def share(launch: Launch, steps: float) -> Launch:
+        return replace(launch, seconds=(launch.seconds - steps) / len(run) + math.fsum(launch.step_times))
+
+    def shares(one: Measurement) -> Measurement:
+        return replace(one, launches=tuple(map(share, one.launches, steps)))
+
+    steps = [math.fsum(map(math.fsum, times)) for times in zip(*(_step_times(one) for one in run), strict=True)]
+    return tuple(map(shares, run))
+
+
+def _step_times(measured: Measurement) -> list[tuple[float, ...]]:
+    return [launch.step_times for launch in measured.launches]
 
 
 def _variant(measured: Measurement) -> Variant:

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 from pytest_ddpperf.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.compare_counts import compare_counted, count_findings
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, FINAL_LOSS, GROWTH, RESIDENT, STEP_TIME, TIMED, outliers_of
+from pytest_ddpperf.metrics.table import (
+    BESIDE,
+    BY_TURNS,
+    CPU_TIME,
+    FINAL_LOSS,
+    GROWTH,
+    RESIDENT,
+    STEP_TIME,
+    outliers_of,
+)
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.stats import intervals
@@ -253,11 +262,11 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
         return f"the baseline has this metric as {' '.join(_kind(base))}, not as {' '.join(_kind(series))}"
     if found.differs:
         return f"the baseline is not comparable: {', '.join(found.differs)}"
-    if series.metric in TIMED and found.record is not None and found.record.turns != measurement.turns:
+    if series.metric in BY_TURNS and found.record is not None and found.record.turns != measurement.turns:
         ways = "with nothing beside them", "in turns with those of other launches"
         if found.record.turns:
             ways = ways[::-1]
-        return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: see --ddpperf-turns"
+        return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
     if series.metric == FINAL_LOSS and found.record is not None:
         then, now = (plan.warmup + plan.steps for plan in (found.record.plan, measurement.plan))
         if then != now:

@@ -87,6 +87,19 @@ class OtherSide:
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 
+    def wait(self, number: int) -> None:
+        """Return when so many launches of it can begin at once.
+
+        Raises:
+            LaunchError: torch cannot be imported there; or as of ``redirection``.
+        """
+        self.launchers.wait(number)
+
+    def keep(self, number: int) -> None:
+        """End all launchers but so many."""
+        if "launchers" in self.__dict__:
+            self.launchers.keep(number)
+
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of what its ranks are children of."""
@@ -156,6 +169,14 @@ class Imports:
             self._here.update(theirs.modules)
             self._left.update(dict.fromkeys(theirs.left))
         return run(observed_theirs, redirection, theirs.packed, **group)
+
+    def wait(self, number: int) -> None:
+        """Return when so many launches of the other side can begin at once.
+
+        Raises:
+            LaunchError: as of ``OtherSide.wait``.
+        """
+        self._other.wait(number)
 
     def abort(self) -> None:
         """End launches of the other side that other threads have under way."""

@@ -13,7 +13,14 @@ import pytest
 
 from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
-from pytest_ddpperf.errors import OtherSideFailed, OtherSideStopped, RankSkipped
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    OtherSideFailed,
+    OtherSideStopped,
+    RankFailed,
+    RankSkipped,
+    RanksTimedOut,
+)
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
@@ -29,7 +36,7 @@ from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.profiling import profile_launch
-from pytest_ddpperf.training.timing import blocks_of
+from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
 
@@ -39,6 +46,7 @@ class Passes:
 
     Attributes:
         imports: what both sides have imported, while this one and another revision are measured side by side.
+        sections: titles and texts for the test's report.
 
     Args:
         session: launches, and has a line for what goes on.
@@ -50,7 +58,7 @@ class Passes:
         self.imports: Imports | None = None
         self._session = session
         self._test = test
-        self._sections = sections
+        self.sections = sections
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -66,10 +74,22 @@ class Passes:
 
     def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile where launches of all variants will run at the same time."""
-        if settings.turns and not settings.counted_only and can_take_turns(variants):
-            self._session.launchers.start(len(variants))
-            if self._session.other is not None:
-                self._session.other.start(len(variants))
+        number = _launchers(settings, variants)
+        self._session.launchers.start(number)
+        if self._session.other is not None:
+            self._session.other.start(number)
+
+    def ready(self, settings: Settings, variants: Sequence[Variant]) -> None:
+        """Return when that is done: else it would disturb steps, and cost the time that measuring has.
+
+        Raises:
+            LaunchError: it cannot be imported.
+        """
+        __tracebackhide__ = True
+        number = _launchers(settings, variants)
+        self._session.launchers.wait(number)
+        if self.imports is not None:
+            self.imports.wait(number)
 
     def verification(self, settings: Settings, variant: Variant) -> Verification:
         """What holding a variant against a single process came to, where that is wanted."""
@@ -78,7 +98,7 @@ class Passes:
             return Verification()
         self._session.line.show(f"{self._test} {variant.name}: comparing with a single process")
         job = VerifyJob(variant.subject, variant.strategy, settings)
-        return self._launch(settings, variant, verify_launch, job).rank(0)
+        return self.launch(settings, variant, verify_launch, job).rank(0)
 
     def counted(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with what one of their steps does, counted in a launch of their own, where that is wanted."""
@@ -91,8 +111,8 @@ class Passes:
     def _counts(self, settings: Settings, variant: Variant) -> Counts:
         __tracebackhide__ = True
         self._session.line.show(f"{self._test} {variant.name}: counting")
-        job = self._job(settings, variant, Plan(settings.warmup, 1))
-        return merged(self._launch(settings, variant, count_launch, job).values)
+        job = self.job(settings, variant, Plan(settings.warmup, 1))
+        return merged(self.launch(settings, variant, count_launch, job).values)
 
     def profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
@@ -105,69 +125,14 @@ class Passes:
     def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
         __tracebackhide__ = True
         self._session.line.show(f"{self._test} {variant.name}: under the profiler")
-        job = self._job(settings, variant, Plan(settings.warmup, 1))
-        return profile.merged(self._launch(settings, variant, profile_launch, job).values)
+        job = self.job(settings, variant, Plan(settings.warmup, 1))
+        return profile.merged(self.launch(settings, variant, profile_launch, job).values)
 
     def timed(self, settings: Settings) -> Run:
-        """What launches variants; keeps what the ranks of the first launch of each printed for the test's report.
+        """What launches variants to be timed."""
+        return _Timed(self, settings)
 
-        What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
-        """
-        printed: set[str] = set()
-        diagnosed: Counter[str] = Counter()
-        completed: list[tuple[str, Plan, Telling]] = []
-        picked: dict[int, tuple[str, str]] = {}
-        seats: dict[tuple[str, int], int] = {}  # each variant has a launcher of its own: its memory is of one process
-
-        def result_of(
-            variant: Variant, plan: Plan, telling: Telling, blocks: int, turns: Turns | None = None
-        ) -> LaunchResult[RankLaunch]:
-            __tracebackhide__ = True
-            size = variant.environment.world_size
-            loader = loader_settings(picked[size][0]) if size in picked else settings.loader
-            job = self._job(replace(settings, loader=loader), variant, plan)
-            # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
-            seed = diagnosed[_label(variant)]
-            job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth)
-            if turns is None:
-                return self._launch(settings, variant, run_launch, job)
-            # It has to sit out all other launches as well.
-            shared = replace(settings, timeout=settings.timeout * turns.sides)
-            job = replace(job, turns=turns, blocks=blocks)
-            return self._launch(shared, variant, run_launch, job, seat=seats[variant.key])
-
-        def kept(variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
-            label, size = _label(variant), variant.environment.world_size
-            diagnosed[label] += telling.diagnosed
-            if label not in printed:
-                printed.add(label)
-                self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
-            first, *others = result.values
-            if first.picked is not None:
-                picked[size] = first.picked
-            return (replace(first, picked=picked.get(size)), *others), result.seconds
-
-        def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-            __tracebackhide__ = True
-            for variant, _ in launches:
-                seats.setdefault(variant.key, len(seats))
-            blocks = blocks_of([plan.steps for _, plan in launches])
-            calls = [partial(result_of, *launch, telling, blocks) for launch in launches]
-            try:
-                results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._abort)
-            except OtherSideFailed as error:
-                theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
-                if any((label, plan) in theirs and told.covers(telling) for label, plan, told in completed):
-                    raise OtherSideStopped(
-                        f"it had run on the other revision before, and failed now: {error}"
-                    ) from error
-                raise
-            completed.extend((_label(variant), plan, telling) for variant, plan in launches)
-            return [kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
-
-        return run
-
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """End the launches of both sides that are under way in other threads."""
         self._session.launchers.abort()
         if self.imports is not None:
@@ -180,16 +145,17 @@ class Passes:
             RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
         """
         __tracebackhide__ = True
-        job = self._job(settings, variant, plan)
-        return self._launch(settings, variant, probe_launch, job, memory_limit).values
+        job = self.job(settings, variant, plan)
+        return self.launch(settings, variant, probe_launch, job, memory_limit).values
 
-    def _job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
+    def job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
+        """What every rank of a launch of a variant has to do."""
         counts = (variant.samples_per_step, variant.tokens_per_step)
         if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
             settings = replace(settings, communication=not variant.environment.oversubscribed)
         return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
 
-    def _launch(
+    def launch(
         self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0
     ) -> LaunchResult[T]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group; ``seat``: number of its launcher."""
@@ -208,6 +174,97 @@ class Passes:
             mode=variant.mode,
             preload=modules_of(variant.strategy),
         )
+
+
+class _Timed:
+    """Launches variants to be timed; keeps what the ranks of the first launch of each printed for the test's report.
+
+    What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
+    """
+
+    def __init__(self, passes: Passes, settings: Settings) -> None:
+        self._passes = passes
+        self._settings = settings
+        self._printed: set[str] = set()
+        self._diagnosed: Counter[str] = Counter()
+        self._completed: list[tuple[str, Plan, Telling]] = []
+        self._picked: dict[int, tuple[str, str]] = {}
+        # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
+        self._seats: dict[tuple[str, int], int] = {}
+
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        __tracebackhide__ = True
+        for variant, _ in launches:
+            self._seats.setdefault(variant.key, len(self._seats))
+        calls = [partial(self._result_of, *launch, telling) for launch in launches]
+        try:
+            results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
+        except OtherSideFailed as error:
+            reason = self._no_fault(error, launches, telling)
+            if reason is None:
+                raise
+            raise OtherSideStopped(reason) from error
+        except DdpperfError as error:
+            error.args = (f"{error}{_crowd(error, launches)}",)
+            raise
+        self._completed.extend((_label(variant), plan, telling) for variant, plan in launches)
+        return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
+
+    def _result_of(
+        self, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+    ) -> LaunchResult[RankLaunch]:
+        __tracebackhide__ = True
+        settings, size = self._settings, variant.environment.world_size
+        loader = loader_settings(self._picked[size][0]) if size in self._picked else settings.loader
+        job = self._passes.job(replace(settings, loader=loader), variant, plan)
+        # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
+        seed = self._diagnosed[_label(variant)]
+        job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
+        if turns is None:
+            return self._passes.launch(settings, variant, run_launch, job)
+        # It has to sit out all other launches as well.
+        shared = replace(settings, timeout=settings.timeout * turns.sides)
+        return self._passes.launch(shared, variant, run_launch, job, seat=self._seats[variant.key])
+
+    def _no_fault(
+        self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]], telling: Telling
+    ) -> str | None:
+        """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
+        crowd = _crowd(error, launches)
+        if crowd:
+            return f"{error}{crowd}"
+        theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
+        if any((label, plan) in theirs and told.covers(telling) for label, plan, told in self._completed):
+            return f"it had run on the other revision before, and failed now: {error}"
+        return None
+
+    def _kept(self, variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
+        label, size = _label(variant), variant.environment.world_size
+        self._diagnosed[label] += telling.diagnosed
+        if label not in self._printed:
+            self._printed.add(label)
+            self._passes.sections.extend((f"{label}, {title}", text) for title, text in result.sections)
+        first, *others = result.values
+        if first.picked is not None:
+            self._picked[size] = first.picked
+        return (replace(first, picked=self._picked.get(size)), *others), result.seconds
+
+
+def _launchers(settings: Settings, variants: Sequence[Variant]) -> int:
+    """How many launches of a side there will be at the same time, as far as can be told before any."""
+    if not settings.turns or settings.counted_only or not can_take_turns(variants):
+        return 1
+    return len({variant.key for variant in variants})
+
+
+def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
+    """A line on a launch that failed for want of memory or time, of which it might have had enough alone."""
+    cause = error.__cause__ if isinstance(error, OtherSideFailed) else error
+    wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
+    if len(launches) == 1 or not wanting:
+        return ""
+    number = format_count(len(launches), "launch")
+    return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
 
 
 def _label(variant: Variant) -> str:

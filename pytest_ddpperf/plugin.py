@@ -119,7 +119,7 @@ def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
 def _require_a_revision(config: pytest.Config) -> None:
     """What a command line says of another revision must have one; an ini file may say it for runs that will."""
     for name in ("against_setup", "against_tests"):
-        if config.getoption(KNOBS[name].ini) not in {None, False}:
+        if config.getoption(KNOBS[name].ini) is not None:
             raise SettingError(
                 f"{KNOBS[name].option} is for another revision, and none is named: give --ddpperf-against"
             )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.summary import Told
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
+KEPT = 4  # launchers of a side from test to test: what most comparisons take
 # Imported once, not on every rank of every launch.
 PRELOADED = (
     "pytest_ddpperf.training.loop",
@@ -210,6 +211,10 @@ class Session:
         Raises:
             BaselineError: they cannot be written.
         """
+        if "launchers" in self.__dict__:
+            self.launchers.keep(KEPT)
+        if self.other is not None:
+            self.other.keep(KEPT)
         self._store_noise(test, passed=passed)
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
@@ -300,7 +305,7 @@ class Session:
         self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:
-        """End the zygote and whatever still runs below it."""
+        """End the zygotes and whatever still runs below them."""
         self.line.clear()
         try:
             if "launchers" in self.__dict__:

@@ -131,15 +131,19 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
 
 @pytest.mark.parametrize("turns", [False, True])
 def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> None:
-    """The first of each turn lasts longer. Bytes do not depend on it."""
+    """The first of each turn lasts longer, by more where more ranks are to be woken. Bytes do not depend on it."""
     metrics = [series(metric, STEADY) for metric in ("step_time", "throughput", "peak_resident")]
+    metrics += [replace(metrics[1], metric=metric) for metric in ("speedup", "scaling_efficiency")]
     base = replace(found(), record=replace(stored(*metrics), turns=not turns))
     result = judged(replace(measured(*metrics), turns=turns), base)
     verdicts = [result[metric.metric].verdict for metric in metrics]
-    assert verdicts == [Verdict.INCOMPATIBLE, Verdict.INCOMPATIBLE, Verdict.UNCHANGED]
+    assert verdicts == [*[Verdict.INCOMPATIBLE] * 2, Verdict.UNCHANGED, *[Verdict.INCOMPATIBLE] * 2]
     ways = ["in turns with those of other launches", "with nothing beside them"]
     then, now = ways[::-1] if turns else ways
-    assert result["step_time"].note == f"the baseline's steps were timed {then}, these {now}: see --ddpperf-turns"
+    assert (
+        result["step_time"].note
+        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-turns"
+    )
     assert judged(replace(measured(*metrics), turns=not turns), base).verdict is Verdict.UNCHANGED
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import OtherSideFailed, OtherSideStopped
+from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped, RankFailed, RanksTimedOut
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.measure import ONLY_TIMES, Telling, Variant
 from pytest_ddpperf.passes import Passes
@@ -28,7 +30,7 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
         jobs.append((variant.other, job))
         return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
 
-    monkeypatch.setattr(Passes, "_launch", launch)
+    monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings())
     ours, theirs = (Variant("ddp", None, None, None, ENVIRONMENT, other=other) for other in (False, True))
@@ -37,6 +39,67 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     for variant in (ours, theirs, theirs, ours):
         run([(variant, Plan(1, 5))], DIAGNOSED)
     assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
+
+
+def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides have launchers of their own, so their numbers are those of the variants, in any order."""
+    asked: list[tuple[str, bool, int, float, bool]] = []
+
+    def launch(
+        _passes: Passes, settings: Settings, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0
+    ) -> LaunchResult[RankLaunch]:
+        asked.append((variant.name, variant.other, seat, settings.timeout, job.turns is not None))
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=30.0))
+    both = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
+    for variant in both:
+        run([(variant, Plan(1, 5))], ONLY_TIMES)
+    assert asked == [(one.name, one.other, 0, 30.0, False) for one in both]
+    for order in (both, both[::-1]):
+        asked.clear()
+        run([(variant, Plan(1, 90)) for variant in order], ONLY_TIMES)
+        assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 120.0, True) for one in both)
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        pytest.param(partial(RankFailed, "rank 1 was killed", out_of_memory=True), True, id="out of memory"),
+        pytest.param(partial(RanksTimedOut, "rank 1 waits"), True, id="late"),
+        pytest.param(partial(RankFailed, "rank 1 raised"), False, id="a fault of its own"),
+    ],
+)
+@pytest.mark.parametrize("other", [False, True])
+def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
+    monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
+) -> None:
+    """The other revision can run it, so it is not new; whoever reads it learns what to try."""
+    both = [Variant("ddp", None, None, None, ENVIRONMENT, other=side) for side in (False, True)]
+
+    def launch(
+        _passes: Passes, _settings: Settings, variant: Variant, *_: Any, **_seat: Any
+    ) -> LaunchResult[RankLaunch]:
+        if variant.other is not other:
+            return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        cause = failure()
+        if other:
+            raise OtherSideFailed(str(cause), benchmark=variant.key) from cause
+        raise cause
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    expected = type(failure()) if not other else OtherSideStopped if told else OtherSideFailed
+    with pytest.raises(expected) as raised:
+        run([(one, Plan(1, 5)) for one in both], ONLY_TIMES)
+    hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
+    assert str(raised.value).endswith(hint) is told
+    with pytest.raises(DdpperfError) as raised:
+        run([(one, Plan(1, 5)) for one in both if one.other is other], ONLY_TIMES)
+    assert hint not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +129,7 @@ def test_what_the_other_revision_has_run_it_can_run(
             raise OtherSideFailed("rank 0 of 2 raised", benchmark=theirs.key)
         return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
 
-    monkeypatch.setattr(Passes, "_launch", launch)
+    monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings())
     if before is not None:

@@ -60,8 +60,8 @@ class Benchmark:
         recipe: as JSON text, which can be compared.
         steps: after how many a ``final_loss`` is, warm-up included; None for all else, and where that was not
             recorded.
-        beside: whether another revision was measured side by side: steps that take turns last a little longer. Of
-            counts it does not matter.
+        beside: whether its steps took turns with those of other launches, and so last a little longer. Of counts it
+            does not matter.
     """
 
     test: str
@@ -201,7 +201,7 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
     what = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
     told = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps)
-    number = _insert(connection, "result", None, run, environment, *what, *told, result.counterpart is not None)
+    number = _insert(connection, "result", None, run, environment, *what, *told, measured.turns)
     for comparison in result.comparisons:
         _insert(connection, "metric", *_metric_row(number, comparison))
 

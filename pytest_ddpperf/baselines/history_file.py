@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION = 0x64647066  # "ddpf": tells our files from other programs'
-VERSION = 2  # 1 knew neither the steps of a result nor whether it was measured side by side
+VERSION = 2  # 1 knew neither the steps of a result nor whether they took turns
 PATIENCE = 30.0  # seconds to wait for other processes, each of which writes for milliseconds
 
 # Rows of one metric lie together, so that a trend reads few pages of a large file.
@@ -50,7 +50,7 @@ _SCHEMA = (
         verdict TEXT NOT NULL,
         warmup INTEGER,          -- untimed steps of each launch; NULL in what version 1 recorded
         steps INTEGER,           -- timed ones after them; likewise
-        beside INTEGER           -- whether another revision was measured side by side; likewise
+        beside INTEGER           -- whether its steps took turns with those of other launches; likewise
     )
     """,
     "CREATE INDEX result_of_test ON result (test, name)",

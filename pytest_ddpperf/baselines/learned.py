@@ -19,8 +19,8 @@ def learned_noise(
     """The noise of a benchmark's step time, from the runs of commits that were run more than once.
 
     The spread is that of the runs' values within a commit, all commits together: what the launches add to it is not
-    taken out, so it is a little too large. Runs of a work tree with changes are left out, and those side by side with
-    another revision.
+    taken out, so it is a little too large. Runs whose steps took turns with those of other launches are a group of
+    their own. Runs of a work tree with changes are left out.
 
     Args:
         recorded: values of one variant of one test, in any environment.
@@ -31,12 +31,12 @@ def learned_noise(
     Returns:
         The noise; None where there are too few such runs.
     """
-    commits: dict[str, list[float]] = {}
+    commits: dict[tuple[str, bool], list[float]] = {}
     for entry in recorded:
         one = entry.benchmark
         alike = (one.environment_key, one.strategy, json.loads(one.recipe)) == (environment_key, strategy, dict(recipe))
-        if alike and not one.beside and entry.run.commit is not None and not entry.run.dirty:
-            commits.setdefault(entry.run.commit, []).append(entry.value)
+        if alike and entry.run.commit is not None and not entry.run.dirty:
+            commits.setdefault((entry.run.commit, one.beside), []).append(entry.value)
     groups = [values for values in commits.values() if len(values) > 1]
     spread = pooled(groups)
     if spread.df < FEWEST_DF:

@@ -104,6 +104,15 @@ class Launcher:
         with self._lock:
             self._started()
 
+    def wait(self) -> None:
+        """Return when ranks can be forked at once: torch has been imported.
+
+        Raises:
+            LaunchError: this is not Linux, or it cannot be imported.
+        """
+        with self._lock:
+            self._wait_until_ready(self._started())
+
     def machine(self) -> TorchMachine:
         """What torch finds in this machine, under the current CUDA_VISIBLE_DEVICES.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,20 @@ class Launchers:
         for i in range(number):
             self[i].start()
 
+    def wait(self, number: int) -> None:
+        """Return when so many of them can run launches at once.
+
+        Raises:
+            LaunchError: torch cannot be imported.
+        """
+        for i in range(number):
+            self[i].wait()
+
+    def keep(self, number: int) -> None:
+        """End all but so many, each of which holds some hundred MB; they start again when they are needed."""
+        for one in tuple(self._made[number:]):
+            one.close()
+
     @property
     def pids(self) -> tuple[int | None, ...]:
         """Process ids of what ranks are children of; None for one that has not been started."""
@@ -52,5 +67,6 @@ class Launchers:
 
     def close(self) -> None:
         """End all of them, and everything below them."""
-        for one in tuple(self._made):
-            one.close()
+        with contextlib.ExitStack() as closing:  # all, whatever becomes of one
+            for one in tuple(self._made):
+                closing.callback(one.close)

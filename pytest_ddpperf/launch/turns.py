@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import struct
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -23,7 +24,8 @@ T = TypeVar("T")
 
 _GO = b"\0"
 _LEFT, _CLOSED = b"L", b"C"
-_SIDE_SIZE = 1
+_WISH = struct.Struct("=Bd")  # a side, and which part of its turns it has had
+_PATIENCE = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ class Turns:
 
 
 class Referee:
-    """On the controller: gives launches their turns, in the order of their sides.
+    """On the controller: gives launches their turns: the next one to who has had the smallest part of its own.
 
-    The first turn waits until every launch has asked, so that none is still being built; one that has ended is not
-    waited for.
+    So launches of many and of few turns go hand in hand to the end. Of equals it is the next in the order of their
+    sides. The first turn waits until every launch has asked, so that none is still being built; one that has ended is
+    not waited for.
 
     Args:
         sides: how many launches there are.
@@ -54,7 +57,7 @@ class Referee:
     def __init__(self, sides: int) -> None:
         self._sides = sides
         self._address = f"\0pytest-ddpperf-{uuid.uuid4().hex}"
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listening.bind(self._address)
         self._listening.listen(sides)
         self._told, self._tell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -108,7 +111,7 @@ class _Game:
 
     def __init__(self, sides: int) -> None:
         self._sides = sides
-        self._waiting: dict[int, socket.socket] = {}
+        self._waiting: dict[int, tuple[float, socket.socket]] = {}
         self._names: dict[socket.socket, int] = {}
         self.held_up: set[int] = set()
         self._left: set[int] = set()
@@ -118,17 +121,17 @@ class _Game:
     def hear(self, connection: socket.socket) -> bool:
         """Take a side's wish for its turn, which ends the one it had; False where the connection has ended."""
         try:
-            said = connection.recv(_SIDE_SIZE)
+            said = connection.recv(_WISH.size)
         except ConnectionResetError:
             said = b""
-        side = said[0] if said else self._names.get(connection)
+        side, progress = _WISH.unpack(said) if said else (self._names.get(connection), 0.0)
         if side is None:
             return False
         if self._playing == side:
             self._playing = None
         if said:
             self._names[connection] = side
-            self._waiting[side] = connection
+            self._waiting[side] = progress, connection
             self.held_up.discard(side)
         else:
             self.leave(side)
@@ -147,10 +150,13 @@ class _Game:
         there = [side for side in range(self._sides) if side not in self._left]
         if self._playing is not None or not there or any(side not in self._waiting for side in there):
             return
-        side = next((side for side in there if side > self._last), there[0])
+        least = min(self._waiting[side][0] for side in there)
+        behind = [side for side in there if self._waiting[side][0] == least]
+        side = next((side for side in behind if side > self._last), behind[0])
         self._playing = self._last = side
+        _, connection = self._waiting.pop(side)
         with contextlib.suppress(OSError):  # it has died: its end is heard next
-            self._waiting.pop(side).sendall(_GO)
+            connection.sendall(_GO)
 
 
 def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]) -> list[T]:
@@ -178,12 +184,15 @@ def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]
         finally:
             referee.leave(side)
 
+    others: list[Future[T | None]] = []
     with Referee(len(launches)) as referee, ThreadPoolExecutor(len(launches), "ddpperf-launch") as pool:
         try:
-            others = [pool.submit(run, side) for side in range(1, len(launches))]
+            others += [pool.submit(run, side) for side in range(1, len(launches))]
             results = [run(0), *(other.result() for other in others)]
         except BaseException:  # Ctrl-C, or pytest is to end
             abort()
+            while wait(others, _PATIENCE).not_done:  # one may have been about to begin
+                abort()
             raise
     if errors:
         # A launch that has run out of time while it waited for its turn is not to blame.
@@ -204,16 +213,20 @@ class Waiting:
         self._asking = asking
         self._connection: socket.socket | None = None
 
-    def wait(self) -> None:
-        """Give back the turn that this launch has; where this rank asks, return when it has the next one."""
+    def wait(self, progress: float = 1.0) -> None:
+        """Give back the turn that this launch has; where this rank asks, return when it has the next one.
+
+        Args:
+            progress: which part of its timed steps the launch has behind it, from 0 to 1.
+        """
         if not self._asking:
             return
         if self._connection is None:
-            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._connection.connect(self._turns.address)
         # A referee that is gone takes the launch along: nothing is left to wait for meanwhile.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.sendall(bytes([self._turns.side]))
+            self._connection.sendall(_WISH.pack(self._turns.side, progress))
             self._connection.recv(len(_GO))
 
     def close(self) -> None:

@@ -106,8 +106,7 @@ class _Rounds:
 
     def launch(self, run: Run, observer: Observer) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
-        number = range(len(self.variants))
-        self._order = self._order[::-1] if self.made % 2 == 1 else self.draw.sample(number, len(number))
+        self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
         telling = self.telling
         for group in together(self.variants, self._order, self.turns):
             self._in_turns.update(group if len(group) > 1 else ())
@@ -119,6 +118,12 @@ class _Rounds:
             for i, (ranks, seconds) in zip(group, ran, strict=True):
                 self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
         self.made += 1
+
+    def _drawn(self) -> list[int]:
+        """A random order, in which the sides of a benchmark follow each other."""
+        order = self.draw.sample(range(len(self.variants)), len(self.variants))
+        keys = [self.variants[i].key for i in order]
+        return sorted(order, key=lambda i: keys.index(self.variants[i].key))
 
     def begin_again(self) -> None:
         """Drop all launches: others are to confirm what they made suspect."""

@@ -19,7 +19,7 @@ class Budget:
 
     Attributes:
         screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
-        turns: whether both sides of a benchmark are launched at the same time where they can be, and take turns.
+        turns: whether all that is measured side by side is launched at the same time where it can be, and takes turns.
     """
 
     steps: int | None

@@ -32,6 +32,7 @@ CPU_TIME = "cpu_time"
 GROWTH = "memory_growth"
 BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
 TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
+BY_TURNS = TIMED | {"speedup", "scaling_efficiency"}  # that depend on whether steps took turns with other launches'
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 LONGEST = 2.0  # times the typical step
 

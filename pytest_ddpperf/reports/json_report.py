@@ -107,6 +107,7 @@ def _result_data(result: Result) -> dict[str, Any]:
         "verdict": result.verdict.value,
         "metrics": {comparison.series.metric: _metric_data(comparison) for comparison in result.comparisons},
         "plan": {"warmup": measured.plan.warmup, "steps": measured.plan.steps},
+        "turns": measured.turns,
         "launches": len(measured.launches),
         "seconds": _number(result.seconds),
         "against": _counterpart_data(result.counterpart),

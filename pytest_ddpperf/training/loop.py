@@ -106,9 +106,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             step_times = _without_skipped(step_times, skipped, step.period)
         last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
+        begin()  # what follows, the end of the ranks too, disturbs no timed step of another launch
         held: tuple[int, ...] = ()
         if job.growth:
-            begin()
             with collector_paused():
                 held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
         background = _works_in_background()
@@ -180,16 +180,20 @@ def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what
     return bool(found)
 
 
-def _begin(turns: Waiting | None) -> None:
+def _begin(turns: Waiting | None, progress: float = 1.0) -> None:
     """Return on all ranks together: no step must pay for what the others still do.
 
-    Beside another launch, when it is this one's turn; the last turn ends when no rank is at work any more.
+    Beside other launches, when it is this one's turn; the last turn ends when no rank is at work any more.
+
+    Args:
+        turns: where this launch waits for its own.
+        progress: as of ``Waiting.wait``.
     """
     import torch.distributed as dist
 
     if turns is not None:
         dist.barrier()
-        turns.wait()
+        turns.wait(progress)
     dist.barrier()
 
 

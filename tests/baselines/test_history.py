@@ -23,7 +23,7 @@ from pytest_ddpperf.baselines.history import (
 )
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records import Environment, Interval, Measurement, Plan, Series
-from pytest_ddpperf.results import Comparison, Counterpart, Result
+from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
 RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0" + "0" * 33, "2026-01-11T09:00:00+00:00", "main", dirty=False)
@@ -210,14 +210,12 @@ def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeRes
     assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
 
 
-def test_times_that_were_measured_side_by_side_are_apart_and_counts_are_not(
-    tmp_path: Path, make_result: MakeResult
-) -> None:
+def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: Path, make_result: MakeResult) -> None:
     """A step that takes turns begins with cold caches: it lasts longer than alone."""
     file = tmp_path / "history.sqlite"
     calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
     alone = make_result("t.py::test_a", STEP_TIME, calls)
-    for one in (alone, replace(alone, counterpart=Counterpart("main", "3f2a1c0"))):
+    for one in (alone, replace(alone, measurement=replace(alone.measurement, turns=True))):
         record(file, RUN, [one])
     assert [entry.benchmark.beside for entry in entries(file, "step_time")] == [False, True]
     assert [entry.benchmark.beside for entry in entries(file, "collective_calls")] == [False, False]

@@ -64,18 +64,30 @@ def test_abort_ends_what_other_threads_have_under_way(
         (tmp_path / "there").write_text("x")
         signal.pause()
 
+    there = os.open(tmp_path / "there", os.O_RDWR)  # never without a reader
     with ThreadPoolExecutor(2) as pool:
         ends = [pool.submit(alone, launchers[number], stays) for number in (0, 1)]
-        seen = ""
-        while len(seen) < 2:
-            seen += (tmp_path / "there").read_text()
+        assert os.read(there, 1) + os.read(there, 1) == b"xx"
         pids = known(launchers.pids)
         launchers.abort()
         for end in ends:
             with pytest.raises(LaunchError):
                 end.result()
+    os.close(there)
     launchers.close()
     assert all_gone(pids)
+
+
+def test_those_that_are_not_kept_start_again_when_they_are_needed(all_gone: Callable[[Iterable[int]], bool]) -> None:
+    launchers = Launchers(Launcher)
+    launchers.start(2)
+    launchers.wait(2)
+    kept, ended = known(launchers.pids)
+    launchers.keep(1)
+    assert launchers.pids == (kept, None)
+    assert all_gone([ended])
+    assert alone(launchers[1], lambda _ctx: os.getppid()).rank(0) == launchers.pids[1]
+    launchers.close()
 
 
 def alone(launcher: Launcher, function: Callable[[RankContext], T]) -> LaunchResult[T]:

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.launch.turns import Turns, Waiting, in_turns
+from pytest_ddpperf.launch.turns import _WISH, Turns, Waiting, in_turns
 
 Launch = Callable[[Turns], str]
 
@@ -28,8 +28,8 @@ def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable
     def launch(turns: Turns) -> str:
         waiting = Waiting(turns, asking=True)
         try:
-            for _ in range(turns_wanted):
-                waiting.wait()
+            for turn in range(turns_wanted):
+                waiting.wait(turn / turns_wanted)
                 written.append(name)
                 meanwhile()
                 written.append(name)
@@ -46,10 +46,27 @@ def test_launches_alternate_and_the_first_begins() -> None:
     assert "".join(written) == "aabbaabbaabb"
 
 
-def test_who_needs_more_turns_than_the_others_has_them_at_the_end() -> None:
+def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
+    """Those of a begin with none, a third and two thirds of them behind it; of b a sixth more each time."""
     written: list[str] = []
-    in_turns([player("a", 1, written), player("b", 3, written), player("c", 2, written)], no_abort)
-    assert "".join(written) == "aabbccbbccbb"
+    in_turns([player("a", 3, written), player("b", 6, written)], no_abort)
+    assert "".join(written[::2]) == "abbabbabb"
+
+
+def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
+    """What it does then, and its end, disturb none."""
+    written: list[str] = []
+
+    def ready(turns: Turns) -> str:
+        waiting = Waiting(turns, asking=True)
+        for progress in (0.0, 1.0):
+            waiting.wait(progress)
+            written.append("a")
+        waiting.close()
+        return ""
+
+    in_turns([ready, player("b", 3, written)], no_abort)
+    assert "".join(written) == "abbbbbba"
 
 
 def test_the_first_turn_waits_for_all_to_be_ready() -> None:
@@ -108,7 +125,7 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
     def waits(turns: Turns) -> str:
         connection = connected(turns)
         assert connection.recv(1)  # a first turn
-        connection.sendall(bytes([turns.side]))  # which ends with the wish for the next one
+        connection.sendall(_WISH.pack(turns.side, 0.5))  # which ends with the wish for the next one
         assert playing.wait(30)
         if first == "hangs":
             assert connection.recv(1)  # too late to do anything with it
@@ -126,9 +143,9 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
 
 def connected(turns: Turns) -> socket.socket:
     """Rank 0's place in the queue, where it has asked for its first turn."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(turns.address)
-    connection.sendall(bytes([turns.side]))
+    connection.sendall(_WISH.pack(turns.side, 0.0))
     return connection
 
 
@@ -159,6 +176,22 @@ def test_an_interrupt_aborts_the_others() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         in_turns([interrupted, goes_on], aborted.set)
+
+
+def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
+    """It has nothing yet that the first abort could end."""
+    aborts = threading.Semaphore(0)
+
+    def interrupted(_turns: Turns) -> str:
+        raise KeyboardInterrupt
+
+    def begins_late(_turns: Turns) -> str:
+        assert aborts.acquire(timeout=30)
+        assert aborts.acquire(timeout=30)
+        raise OSError("killed")
+
+    with pytest.raises(KeyboardInterrupt):
+        in_turns([interrupted, begins_late], aborts.release)
 
 
 def test_a_rank_that_does_not_ask_does_not_wait() -> None:

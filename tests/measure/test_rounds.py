@@ -168,6 +168,8 @@ def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: s
     assert machine.together[: len(sides)] == [(one,) for one in everybody]  # the pilots
     launched = machine.together[len(sides) :]
     assert [sorted(group) for group in launched] == [sorted(everybody)] * 4
+    for group in launched:  # the sides of a benchmark are neighbours
+        assert [name for name, _ in group] in ([*"aa"], [*"aabb"], [*"bbaa"])
     for one, another in combinations(everybody, 2):
         assert [group.index(one) < group.index(another) for group in launched].count(True) == 2
     assert all(one.turns for one in measured)

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.timing import blocks_of, by_period, timed_block, timed_blocks, turn_sizes
+from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -56,21 +56,6 @@ def test_steps_that_take_turns_are_timed_in_short_blocks(steps: int, period: int
     assert sum(blocks) == steps
 
 
-@pytest.mark.parametrize(
-    ("steps", "blocks"),
-    [
-        ([90, 90], 45),
-        ([250, 250], 45),
-        ([250, 15, 90], 7),  # the longest steps make the fewest
-        ([5], 2),
-        ([1, 90], 1),
-    ],
-)
-def test_launches_that_take_turns_have_as_many_of_them(steps: list[int], blocks: int) -> None:
-    assert blocks_of(steps) == blocks
-    assert {len(turn_sizes(one, 1, blocks)) for one in steps} == {blocks}
-
-
 def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still but for the steps, of which the n-th takes n seconds."""
     events: list[str] = []
@@ -85,7 +70,7 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     clock = Clock(lambda: None, lambda: now[0], lambda marks: tuple(b - a for a, b in pairwise(marks)))
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
     monkeypatch.setattr(time, "process_time", lambda: next(at_work))
-    timed = timed_blocks(run, (2, 1), clock, lambda: events.append("begin"))
+    timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
     assert (timed.seconds, timed.loss) == ((0.0, 1.0, 2.0), 2)
     assert timed.cpu == (0.5 + 0.25) / 3
-    assert events == ["begin", "0", "1", "begin", "2"]
+    assert events == ["begin 0.0", "0", "1", "begin 0.5", "2"]
