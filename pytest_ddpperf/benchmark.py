@@ -91,6 +91,8 @@ class Benchmarks:
             raise
         except DdpperfError as error:
             self._list_broken(variants, error)
+            if len(variants) > 1 and error.benchmark is not None:
+                error.args = (f"{error.benchmark[0]}: {error}",)  # each has a rank 0
             self._skip_unless_failing(settings, error)
             raise
         self._session.results += results
@@ -197,7 +199,9 @@ class Benchmarks:
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        self._session.results += [broken(self._test, v, _reason(error)) for v in variants]
+        guilty, reason = error.benchmark, _reason(error)
+        others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
+        self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
 
     def _skip_unless_failing(self, settings: Settings, error: DdpperfError) -> None:
         if Verdict.BROKEN not in settings.failing:

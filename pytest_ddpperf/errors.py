@@ -9,7 +9,12 @@ class DdpperfError(Exception):
     """Base of all errors that this plugin raises on purpose.
 
     The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
+
+    Attributes:
+        benchmark: name and number of ranks of the one that failed; None where that was none in particular.
     """
+
+    benchmark: tuple[str, int] | None = None
 
 
 class SettingError(DdpperfError):
@@ -60,11 +65,9 @@ class RanksTimedOut(RankFailed):
 
 
 class OtherSideFailed(DdpperfError):
-    """The other revision cannot run a benchmark that this one has run; the message says why.
+    """The other revision cannot run a benchmark that this one has run; the message says why."""
 
-    Attributes:
-        benchmark: its name and number of ranks.
-    """
+    benchmark: tuple[str, int]
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
         super().__init__(message)

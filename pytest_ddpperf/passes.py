@@ -15,11 +15,13 @@ from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import (
     DdpperfError,
+    LaunchError,
     OtherSideFailed,
     OtherSideStopped,
     RankFailed,
     RankSkipped,
     RanksTimedOut,
+    SameCode,
 )
 from pytest_ddpperf.launch import LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
@@ -164,16 +166,22 @@ class Passes:
         run = launchers[seat].run
         if self.imports is not None:
             run = partial(self.imports.run, launchers, seat, variant)
-        return run(
-            function,
-            *args,
-            world_size=variant.environment.world_size,
-            backend=variant.environment.backend,
-            device=variant.environment.device,
-            timeout=settings.timeout,
-            mode=variant.mode,
-            preload=modules_of(variant.strategy),
-        )
+        try:
+            return run(
+                function,
+                *args,
+                world_size=variant.environment.world_size,
+                backend=variant.environment.backend,
+                device=variant.environment.device,
+                timeout=settings.timeout,
+                mode=variant.mode,
+                preload=modules_of(variant.strategy),
+            )
+        except (LaunchError, SameCode):  # no matter of this variant
+            raise
+        except DdpperfError as error:
+            error.benchmark = variant.key
+            raise
 
 
 class _Timed:
@@ -203,7 +211,9 @@ class _Timed:
             reason = self._no_fault(error, launches, telling)
             if reason is None:
                 raise
-            raise OtherSideStopped(reason) from error
+            stopped = OtherSideStopped(reason)
+            stopped.benchmark = error.benchmark
+            raise stopped from error
         except DdpperfError as error:
             error.args = (f"{error}{_crowd(error, launches)}",)
             raise

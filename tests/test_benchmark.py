@@ -103,6 +103,31 @@ def test_wrong_and_not_to_fail(ddpperf):
     }
 
 
+@pytest.mark.parametrize("good_steps", [1, 8])
+def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
+    """Each has a rank 1. Counting and the pilot take up to 6 steps; in later launches both run at the same time."""
+    run, results = run_suite(
+        inner,
+        f"""
+def test_it(ddpperf):
+    def fine(ctx):
+        return lambda: 1.0
+
+    def bad(ctx):
+        steps = iter(range(100))
+        return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
+
+    ddpperf.compare({{"fine": fine, "bad": bad}})
+""",
+    )
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["bad: rank 1 of 2 raised ZeroDivisionError*"])
+    assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
+        ("fine", "broken", ["not measured, for bad failed"]),
+        ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
+    ]
+
+
 def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
-from pytest_ddpperf.measure.pilot import pilot
+from pytest_ddpperf.measure.pilot import can_take_turns, pilot
 from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
 from pytest_ddpperf.records import Launch, Measurement, Plan
@@ -34,7 +34,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     plans, turns, expected = pilot(variants, budget, run)
     rounds = _Rounds(variants, plans, turns, random.Random(observer.seed))  # noqa: S311 - an order is no secret
     costs = Costs(expected)
-    findings: list[str] = []
+    findings = list(_no_turns(variants, turns, budget))
     wanted, confirming = budget.launches, False
     in_rounds = any(variant.other for variant in variants)
 
@@ -157,6 +157,14 @@ def together(variants: Sequence[Variant], order: Sequence[int], turns: set[tuple
         key: object = variants[i].key if variants[i].key in turns else i
         groups[key] = (*groups.get(key, ()), i)
     return list(groups.values())
+
+
+def _no_turns(variants: Sequence[Variant], turns: set[tuple[str, int]], budget: Budget) -> tuple[str, ...]:
+    """A remark where what is measured side by side does not take turns, though nothing spoke against it before."""
+    busy = dict.fromkeys(one.name for one in variants if one.key not in turns)
+    if len(variants) == 1 or not busy or not budget.turns or not can_take_turns(variants):
+        return ()
+    return (f"launched one after the other, without turns: ranks of {', '.join(busy)} work on in the background",)
 
 
 def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:

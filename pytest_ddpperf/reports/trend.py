@@ -114,7 +114,7 @@ def _heading(trend: Trend) -> str:
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
     own = "" if benchmark.name == training else f" ({training}{mode})"
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
-    beside = ", side by side" if benchmark.beside else ""
+    beside = ", in turns" if benchmark.beside else ""
     return f"{benchmark.test}: {benchmark.name}{own}{after}{beside}\n{benchmark.environment_key}"
 
 

@@ -224,6 +224,8 @@ def test_sides_are_launched_one_after_the_other(
     measured = measure(sides, Budget(5, 0, 3, 120, 120, turns=turns), run, observer)
     assert {len(group) for group in machine.together} == {1}
     assert not any(one.turns for one in measured)
+    told = ("launched one after the other, without turns: ranks of a work on in the background",)
+    assert [one.findings for one in measured] == [told if background is not None else ()] * 2
 
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:

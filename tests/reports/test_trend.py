@@ -60,7 +60,7 @@ def test_a_table_has_a_line_for_each_commit() -> None:
 
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
     alone, beside = (replace(LOSS, beside=one) for one in (False, True))
-    assert render(trend_table(trend([0.5] * 8, beside))).startswith("t.py::test_a: ddp, side by side\n")
+    assert render(trend_table(trend([0.5] * 8, beside))).startswith("t.py::test_a: ddp, in turns\n")
     assert "side by side" not in render(trend_table(trend([0.5] * 8, alone)))
     heads = [render(trend_table(trend([0.5] * 8, replace(LOSS, steps=steps)))).splitlines()[0] for steps in (65, None)]
     assert heads == ["t.py::test_a: ddp, after 65 steps", "t.py::test_a: ddp"]
