@@ -87,14 +87,6 @@ class OtherSide:
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 
-    def wait(self, number: int) -> None:
-        """Return when so many launches of it can begin at once.
-
-        Raises:
-            LaunchError: torch cannot be imported there; or as of ``redirection``.
-        """
-        self.launchers.wait(number)
-
     def keep(self, number: int) -> None:
         """End all launchers but so many."""
         if "launchers" in self.__dict__:
@@ -169,14 +161,6 @@ class Imports:
             self._here.update(theirs.modules)
             self._left.update(dict.fromkeys(theirs.left))
         return run(observed_theirs, redirection, theirs.packed, **group)
-
-    def wait(self, number: int) -> None:
-        """Return when so many launches of the other side can begin at once.
-
-        Raises:
-            LaunchError: as of ``OtherSide.wait``.
-        """
-        self._other.wait(number)
 
     def abort(self) -> None:
         """End launches of the other side that other threads have under way."""

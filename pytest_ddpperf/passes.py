@@ -90,8 +90,8 @@ class Passes:
         __tracebackhide__ = True
         number = _launchers(settings, variants)
         self._session.launchers.wait(number)
-        if self.imports is not None:
-            self.imports.wait(number)
+        if self.imports is not None and self._session.other is not None:
+            self._session.other.launchers.wait(number)
 
     def verification(self, settings: Settings, variant: Variant) -> Verification:
         """What holding a variant against a single process came to, where that is wanted."""

@@ -50,7 +50,7 @@ class Launchers:
             self[i].wait()
 
     def keep(self, number: int) -> None:
-        """End all but so many, each of which holds some hundred MB; they start again when they are needed."""
+        """End all but so many, each of which has torch in memory; they start again when they are needed."""
         for one in tuple(self._made[number:]):
             one.close()
 

@@ -32,7 +32,8 @@ CPU_TIME = "cpu_time"
 GROWTH = "memory_growth"
 BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
 TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
-BY_TURNS = TIMED | {"speedup", "scaling_efficiency"}  # that depend on whether steps took turns with other launches'
+PARTNERED = frozenset({"speedup", "scaling_efficiency"})  # of one step time to another, of partners in a round
+BY_TURNS = TIMED | PARTNERED  # that depend on whether steps took turns with those of other launches
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 LONGEST = 2.0  # times the typical step
 
@@ -100,7 +101,7 @@ def outliers_of(series: Series) -> Outliers | None:
 
 
 def _outliers(metric: str, better: Better) -> Outliers | None:
-    if metric in {"scaling_efficiency", "speedup"}:
+    if metric in PARTNERED:
         return "both"
     if metric not in TIMED:
         return None

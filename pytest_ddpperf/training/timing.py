@@ -54,8 +54,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]
     """How many steps there are in each block that is timed in turns with other launches': whole periods.
 
     Of long steps there are fewer than ``blocks``, down to one. None leads in to a block: the first step pays for what
-    its ranks have forgotten while they waited (some 5 % of 4 and 12 ms, 1.5 % of 78 ms), on all sides, and a further
-    one would be time that tells nothing.
+    its ranks have forgotten while they waited, on all sides, and a further one would be time that tells nothing.
     """
     periods = steps // period
     number = min(blocks, max(1, periods // FEWEST_PERIODS))
