@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.rank_group import RankGroup
-    from pytest_ddpperf.records import Measurement, ScalingCurve, SideBySide
+    from pytest_ddpperf.records import Measurement
+    from pytest_ddpperf.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
@@ -35,8 +36,8 @@ _HOMES = {
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
     "RankGroup": "rank_group",
-    "ScalingCurve": "records",
-    "SideBySide": "records",
+    "ScalingCurve": "side_by_side",
+    "SideBySide": "side_by_side",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",
 }

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, permutations
 
-from pytest_ddpperf.allowance import spread_between_runs
 from pytest_ddpperf.calibration import Calibrated, calibration, recommended, typical_steps
+from pytest_ddpperf.compare.allowance import spread_between_runs
 from pytest_ddpperf.judge import TOLERANCE, Judge, Relate
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.metrics import STEP_TIME, findings_of, series_of

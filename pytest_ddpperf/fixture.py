@@ -14,9 +14,10 @@ from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.expectations import misnamed, unexpected, unsaid
 from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
 from pytest_ddpperf.measure import Next, Variant
-from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch, ScalingCurve, SideBySide
+from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
+from pytest_ddpperf.side_by_side import ScalingCurve, SideBySide
 from pytest_ddpperf.strategies import resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count

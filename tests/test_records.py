@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.counts import Counts
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, ScalingCurve, Series
+from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
 STEP_TIME = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.0418,) * 8, 0.0418, None)  # noqa: FBT003
@@ -34,7 +34,3 @@ def test_a_measurement_is_gone_through_by_the_names_of_its_metrics() -> None:
     assert list(MEASURED) == ["step_time"]
     assert "step_time" in MEASURED
     assert "step" not in MEASURED
-
-
-def test_a_curve_is_short_for_it() -> None:
-    assert len(repr(ScalingCurve("weak", (MEASURED, MEASURED)))) < 200

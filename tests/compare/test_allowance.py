@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.allowance import OVERSUBSCRIBED_SPREAD, TIMED_SPREAD, spread_between_runs, tolerance_of
+from pytest_ddpperf.compare.allowance import OVERSUBSCRIBED_SPREAD, TIMED_SPREAD, spread_between_runs, tolerance_of
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.records import Environment, Series, Spread
 from pytest_ddpperf.results import Noise

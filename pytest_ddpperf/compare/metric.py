@@ -1,0 +1,133 @@
+"""The judgement on one metric: its change from the baseline, and the verdict on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pytest_ddpperf.compare.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
+from pytest_ddpperf.compare.notes import note_on
+from pytest_ddpperf.compare.rules import Rules
+from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
+from pytest_ddpperf.records import Measurement, Series
+from pytest_ddpperf.results import BaselineRecord, Comparison, Found
+from pytest_ddpperf.stats import intervals
+from pytest_ddpperf.stats.centers import Outliers
+from pytest_ddpperf.stats.intervals import Change
+from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde
+from pytest_ddpperf.units import format_count
+from pytest_ddpperf.verdict import Verdict
+
+
+def compare_metric(series: Series, measurement: Measurement, found: Found, rules: Rules) -> Comparison:
+    """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
+    base = _series_named(series.metric, found.record)
+    if base is None or found.record is None:
+        note = "" if found.record is None else f"not in {found.base_words}"
+        return _unjudged(series, rules, without_judgement(found) if found.differs else Verdict.NEW, note)
+    obstacle = _obstacle(series, base, measurement, found)
+    if obstacle is not None and _kind(series) != _kind(base):
+        return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
+    change = _change(series, base, measurement, found)
+    step = _series_named(STEP_TIME, found.record)
+    accepted = tolerance_of(
+        series, base.value, rules.tolerance, step.value if step is not None and step.gated else None
+    )
+    tolerance = max(accepted, floor_of(series, found.noise))
+    levels = base.value, series.value
+    if series.metric == RESIDENT and min(levels) == 0 and max(levels) <= RESIDENT_FLOOR:
+        verdict, note = Verdict.UNCHANGED, ""
+    elif change is None:
+        verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
+    else:
+        verdict = decide(change, better=series.better, tolerance=tolerance, alpha=rules.alpha, last=rules.last)
+        beside = found.counterpart is not None
+        note = note_on(
+            verdict, change, series, replace(rules, tolerance=tolerance), beside=beside, made=len(measurement.launches)
+        )
+        if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
+            made = format_count(rules.proven[series.metric], "launch")
+            verdict = Verdict.UNCHANGED
+            note = f"shown to be within the tolerance by the first {made}; it looked better, and was measured on"
+    judged = change if obstacle is None else None
+    return Comparison(
+        series=series,
+        baseline=base.value,
+        change=None if change is None else change.estimate,
+        change_interval=None if change is None else change.interval,
+        tolerance=tolerance,
+        mde=None if judged is None else _mde(judged, rules, tolerance),
+        verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
+        gated=series.gated,
+        note=note if obstacle is None else obstacle,
+        suspicious=judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance),
+        promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
+        df=math.inf if change is None else change.df,
+        base_samples=base.samples,
+    )
+
+
+def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
+    """What this run would have found: a suspect is confirmed by as many launches as there is time for."""
+    best = intervals.with_launches(change, max(change.launches, rules.affordable))
+    return mde(best, alpha=rules.alpha, tolerance=tolerance)
+
+
+def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
+    """The change from the base: by rounds where both sides were measured in the same ones."""
+    if found.counterpart is not None and len(series.samples) == len(base.samples):
+        both: Outliers | None = None if outliers_of(series) is None else "both"  # either side may be disturbed
+        return intervals.paired(series.samples, base.samples, scale=series.scale, outliers=both)
+    step = next((one.value for one in measurement.series if one.metric == STEP_TIME), None)
+    own = found.counterpart is None
+    spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else NO_SPREAD
+    return intervals.change(
+        series.samples,
+        base.samples,
+        scale=series.scale,
+        between_runs=spread.sd,
+        between_df=spread.df,
+        outliers=outliers_of(series),
+    )
+
+
+def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:
+    """Why the baseline cannot judge this metric; None where it can."""
+    if _kind(series) != _kind(base):
+        return f"the baseline has this metric as {' '.join(_kind(base))}, not as {' '.join(_kind(series))}"
+    if found.differs:
+        return f"the baseline is not comparable: {', '.join(found.differs)}"
+    if series.metric in BY_TURNS and found.record is not None and found.record.turns != measurement.turns:
+        ways = "with nothing beside them", "in turns with those of other launches"
+        if found.record.turns:
+            ways = ways[::-1]
+        return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
+    if series.metric == FINAL_LOSS and found.record is not None:
+        then, now = (plan.warmup + plan.steps for plan in (found.record.plan, measurement.plan))
+        if then != now:
+            return f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
+    return None
+
+
+def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:
+    """A metric without anything to compare with."""
+    tolerance = tolerance_of(series, series.value, rules.tolerance)
+    return Comparison(series, None, None, None, tolerance, None, verdict, series.gated, note)
+
+
+def without_judgement(found: Found) -> Verdict:
+    """What the baseline alone, or its lack, says about what it cannot judge."""
+    if found.differs:
+        return Verdict.INCOMPATIBLE
+    return Verdict.NEW if found.record is None else Verdict.UNCHANGED
+
+
+def _series_named(metric: str, record: BaselineRecord | None) -> Series | None:
+    if record is None:
+        return None
+    return next((series for series in record.series if series.metric == metric), None)
+
+
+def _kind(series: Series) -> tuple[str, str, str]:
+    """What two series must agree in to be compared at all."""
+    return series.unit, f"{series.better} is better", series.scale

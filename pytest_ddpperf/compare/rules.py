@@ -1,0 +1,28 @@
+"""What a comparison goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a comparison goes by.
+
+    Attributes:
+        tolerance: the worsening that is accepted, as a fraction (absolute for differences).
+        alpha: two-sided significance level of each metric.
+        affordable: launches that a suspect would be confirmed by, at most.
+        last: whether there is no time for another look.
+        proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
+            looked better.
+        max_time_for: gives the setting that leaves time for so many launches more; None where nobody measures.
+    """
+
+    tolerance: float
+    alpha: float
+    affordable: int = 0
+    last: bool = False
+    proven: Mapping[str, int] = field(default_factory=dict)
+    max_time_for: Callable[[int], float] | None = None
