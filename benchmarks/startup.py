@@ -14,9 +14,11 @@ import socket
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch import LAUNCHER_BYTES, Launcher
+from pytest_ddpperf.session import PRELOADED
 
 GOAL = 10  # times faster
 
@@ -62,6 +64,14 @@ def seconds_by_spawn(world_size: int) -> float:
     return max(finished) - start
 
 
+def own_memory() -> int:
+    """Bytes that nobody shares with the process from which ranks are forked, with all that they find imported."""
+    with Launcher(preload=PRELOADED) as launcher:
+        launcher.wait()
+        lines = Path(f"/proc/{launcher.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="launches by each of the two (default: %(default)s)")
@@ -81,6 +91,8 @@ def main() -> None:
     ratio = statistics.median(by_spawn) / statistics.median(by_launcher)
     print(f"  {'ratio of the medians':<28} {ratio:6.1f}    (goal: at least {GOAL})")
     print(f"  {'once: start, first launch':<28} {once:6.3f} s")
+    own, reckoned = (nbytes / 2**20 for nbytes in (own_memory(), LAUNCHER_BYTES))
+    print(f"  {'memory of a launcher':<28} {own:6.0f} MiB  (reckoned with: {reckoned:.0f})")
     sys.exit(ratio < GOAL)
 
 

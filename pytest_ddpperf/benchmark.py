@@ -24,6 +24,7 @@ from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness import Discrepancy, discrepancy_text
+from pytest_ddpperf.training.room import free_memory
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -76,6 +77,7 @@ class Benchmarks:
         if self._session.probe is not None:
             relate = partial(_focused, relate, self._session.probe)
         try:
+            settings, variants = self.passes.fitting(settings, variants)
             self.passes.start(settings, variants)
             variants = self._verified(settings, variants)
             other = self._session.other
@@ -164,7 +166,8 @@ class Benchmarks:
         )
         with self.passes.shown():
             self.passes.ready(settings, variants)
-            measurements = measure(variants, budget(settings), self.passes.timed(settings), observer)
+            terms = replace(budget(settings), memory=free_memory())
+            measurements = measure(variants, terms, self.passes.timed(settings), observer)
         self.last = _own(variants, measurements)
         return measurements
 

@@ -152,6 +152,7 @@ class Ddpperf:
         subject: Workload | Mapping[str, Subject],
         *,
         strategies: GivenWays = None,
+        strategy: GivenStrategy = None,
         over: GivenStrategy = None,
         name: str | None = None,
         samples_per_step: float | None = None,
@@ -163,6 +164,7 @@ class Ddpperf:
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
+            strategy: of Workloads that are compared by name (default: ``ddp``).
             over: the name or strategy of the one that speedup is held against (default: the first).
             name: tells the comparisons of one test apart: it comes before the names of what is compared.
             samples_per_step: as of ``check``.
@@ -177,8 +179,8 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS[1:]))
-        ways = several(subject, strategies, over)
+        settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS))
+        ways = several(subject, strategies, over, strategy)
         environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
         before = "" if name is None else f"{name} "
         variants = [

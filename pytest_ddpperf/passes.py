@@ -23,10 +23,10 @@ from pytest_ddpperf.errors import (
     RanksTimedOut,
     SameCode,
 )
-from pytest_ddpperf.launch import LaunchResult
+from pytest_ddpperf.launch import LAUNCHER_BYTES, LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Ran, Run, Telling, Variant, can_take_turns
+from pytest_ddpperf.measure import Ran, Run, Telling, Variant, can_take_turns, no_room
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -38,6 +38,7 @@ from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.profiling import profile_launch
+from pytest_ddpperf.training.room import free_memory
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
@@ -73,6 +74,17 @@ class Passes:
             raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
         finally:
             self._session.line.clear()
+
+    def fitting(self, settings: Settings, variants: Sequence[Variant]) -> tuple[Settings, list[Variant]]:
+        """Both as they are; without turns, and with a remark on it, where launchers for all do not fit into memory."""
+        number, free = _launchers(settings, variants), free_memory()
+        sides = 1 if self._session.other is None else 2
+        running = sum(pid is not None for pid in self._session.ranks_parents)
+        needed = (number * sides - running) * LAUNCHER_BYTES
+        if number == 1 or free is None or needed <= free:
+            return settings, list(variants)
+        remark = no_room("a launcher for each", needed, free)
+        return replace(settings, turns=False), [replace(one, findings=(*one.findings, remark)) for one in variants]
 
     def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile where launches of all variants will run at the same time."""

@@ -43,15 +43,32 @@ class Ways:
     canonical: Callable[[Any], str]
 
 
-def several(subject: Subject | Mapping[str, Subject], strategies: GivenWays, over: GivenStrategy) -> Ways:
+def several(
+    subject: Subject | Mapping[str, Subject],
+    strategies: GivenWays,
+    over: GivenStrategy,
+    strategy: GivenStrategy = None,
+) -> Ways:
     """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies.
+
+    Args:
+        subject: one, or several by name.
+        strategies: of a single one.
+        over: the one that the others are held against; None for the first.
+        strategy: of those among several that are Workloads.
 
     Raises:
         SettingError: they are not two or more, ``over`` is none of them, or there is neither of both.
     """
     ways: dict[str, Way] = {}
+    workloads = subject.values() if isinstance(subject, Mapping) else ()
+    if strategy is not None and not any(isinstance(one, Workload) for one in workloads):
+        raise SettingError(
+            f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
+            "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
+        )
     if isinstance(subject, Mapping) and strategies is None:
-        ways = {str(name): Way(one) for name, one in subject.items()}
+        ways = {str(name): Way(one, strategy if isinstance(one, Workload) else None) for name, one in subject.items()}
         canonical: Callable[[Any], str] = str
         given = f"{list(ways)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:

@@ -64,6 +64,53 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
         assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 120.0, True) for one in both)
 
 
+MIB = 2**20
+
+
+class Memory:
+    """A session with one launcher of each side that runs already: all that is asked of it here."""
+
+    def __init__(self, *, other: bool) -> None:
+        self.other = object() if other else None
+        self.ranks_parents = (17, *((18, None) if other else ()))
+
+
+@pytest.mark.parametrize(
+    ("other", "free", "fits"),
+    [
+        pytest.param(False, 2 * 300 * MIB, True, id="two more launchers fit"),
+        pytest.param(False, 2 * 300 * MIB - 1, False, id="they do not"),
+        pytest.param(True, 4 * 300 * MIB, True, id="both sides need two more"),
+        pytest.param(True, 4 * 300 * MIB - 1, False, id="which do not fit"),
+        pytest.param(True, None, True, id="nobody knows"),
+    ],
+)
+def test_turns_are_not_taken_where_their_launchers_do_not_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, *, other: bool, free: int | None, fits: bool
+) -> None:
+    """A launcher takes 300 MiB; three variants need one each, of either side."""
+    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: free)
+    session: Any = Memory(other=other)
+    three = [Variant(name, None, None, None, ENVIRONMENT, findings=("known",)) for name in "abc"]
+    settings, variants = Passes(session, "test_x.py::test_a", []).fitting(Settings(), three)
+    assert settings.turns is fits
+    told = [finding for one in variants for finding in one.findings if "without turns" in finding]
+    assert len(told) == (0 if fits else 3)
+    assert all("launched one after the other, without turns: a launcher for each would take" in one for one in told)
+    assert [one.findings[0] for one in variants] == ["known"] * 3
+
+
+def test_one_variant_or_one_after_the_other_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: 0)
+    session: Any = Memory(other=True)
+    passes = Passes(session, "test_x.py::test_a", [])
+    one, two = (Variant(name, None, None, None, ENVIRONMENT) for name in "ab")
+    for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
+        same, fitting = passes.fitting(settings, variants)
+        assert same is settings
+        assert fitting == variants
+
+
 @pytest.mark.parametrize(
     ("failure", "told"),
     [

@@ -40,6 +40,17 @@ def test_subjects_are_compared_by_name_with_the_first() -> None:
     assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
 
 
+def test_workloads_by_name_may_share_a_strategy() -> None:
+    ways = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
+    assert ways.by_name == {"mine": Way(nothing), "small": Way(WORKLOAD, "flat"), "large": Way(WORKLOAD, "flat")}
+
+
+@pytest.mark.parametrize("subject", [WORKLOAD, {"old": nothing, "new": nothing}])
+def test_a_strategy_for_no_workload_by_name_is_refused(subject: Any) -> None:
+    with pytest.raises(SettingError, match=r"compare\(strategy='flat'\): is for Workloads that are compared by name"):
+        several(subject, ["naive", "ddp"] if subject is WORKLOAD else None, None, "flat")
+
+
 @pytest.mark.parametrize(
     ("subject", "strategies", "over", "said"),
     [

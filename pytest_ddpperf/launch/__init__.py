@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
-from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES, Launchers
 from pytest_ddpperf.launch.machine import TorchMachine
 from pytest_ddpperf.launch.outputs import RankOutput
 
-__all__ = ["LaunchResult", "Launcher", "Launchers", "RankContext", "RankOutput", "TorchMachine"]
+__all__ = ["LAUNCHER_BYTES", "LaunchResult", "Launcher", "Launchers", "RankContext", "RankOutput", "TorchMachine"]

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+LAUNCHER_BYTES = 300 * 2**20
+"""What the process takes that ranks of a launcher are forked from: torch and all that they find imported.
+
+benchmarks/startup.py prints how much it is."""
+
+
 class Launchers:
     """Launchers that all start the same ranks, made when they are asked for. Safe to use from any thread.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
-from pytest_ddpperf.measure.pilot import can_take_turns, pilot
+from pytest_ddpperf.measure.pilot import pilot
 from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
 from pytest_ddpperf.records import Launch, Measurement, Plan
@@ -31,10 +31,11 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
         DdpperfError: a launch failed.
     """
     start = observer.clock()
-    plans, turns, expected = pilot(variants, budget, run)
-    rounds = _Rounds(variants, plans, turns, random.Random(observer.seed))  # noqa: S311 - an order is no secret
-    costs = Costs(expected)
-    findings = list(_no_turns(variants, turns, budget))
+    piloted = pilot(variants, budget, run)
+    draw = random.Random(observer.seed)  # noqa: S311 - an order is no secret
+    rounds = _Rounds(variants, piloted.plans, piloted.turns, draw)
+    costs = Costs(piloted.expected)
+    findings = list(piloted.remarks)
     wanted, confirming = budget.launches, False
     in_rounds = any(variant.other for variant in variants)
 
@@ -81,7 +82,7 @@ class _Rounds:
 
     variants: Sequence[Variant]
     plans: Sequence[Plan]
-    turns: set[tuple[str, int]]
+    turns: frozenset[tuple[str, int]]
     draw: random.Random
     growth: bool = True
     diagnosing: bool = True
@@ -137,7 +138,9 @@ class _Rounds:
         return tuple(measurement_of(*part, findings, turns=i in self._in_turns) for i, part in enumerate(parts))
 
 
-def together(variants: Sequence[Variant], order: Sequence[int], turns: set[tuple[str, int]]) -> list[tuple[int, ...]]:
+def together(
+    variants: Sequence[Variant], order: Sequence[int], turns: frozenset[tuple[str, int]]
+) -> list[tuple[int, ...]]:
     """Which variants are launched at the same time, to time their steps in turns.
 
     All of them where all can: what is held against each other has to be timed alike. Else both sides of those that can.
@@ -157,14 +160,6 @@ def together(variants: Sequence[Variant], order: Sequence[int], turns: set[tuple
         key: object = variants[i].key if variants[i].key in turns else i
         groups[key] = (*groups.get(key, ()), i)
     return list(groups.values())
-
-
-def _no_turns(variants: Sequence[Variant], turns: set[tuple[str, int]], budget: Budget) -> tuple[str, ...]:
-    """A remark where what is measured side by side does not take turns, though nothing spoke against it before."""
-    busy = dict.fromkeys(one.name for one in variants if one.key not in turns)
-    if len(variants) == 1 or not busy or not budget.turns or not can_take_turns(variants):
-        return ()
-    return (f"launched one after the other, without turns: ranks of {', '.join(busy)} work on in the background",)
 
 
 def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:

@@ -20,6 +20,7 @@ class Budget:
     Attributes:
         screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
         turns: whether all that is measured side by side is launched at the same time where it can be, and takes turns.
+        memory: bytes that launches which run at the same time may take, all together; None where nobody knows.
     """
 
     steps: int | None
@@ -28,6 +29,7 @@ class Budget:
     max_time: float
     screening: float
     turns: bool = True
+    memory: int | None = None
 
     def deadline(self, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
         """Seconds by which a phase has to end.

@@ -38,6 +38,12 @@ def room_for(nbytes: int, device: torch.device) -> Room:
     return least_room([tuple(rank.tolist()) for rank in ranks])
 
 
+def free_memory() -> int | None:
+    """Bytes that what is measured here may take, all else spared; None where the system does not tell."""
+    available = available_memory()
+    return None if available is None else int((1 - SPARED) * available)
+
+
 def least_room(ranks: Sequence[tuple[int, ...]]) -> Room:
     """The room on the machine with the least, from each rank's number of its machine, needed and available bytes."""
     rooms = []
