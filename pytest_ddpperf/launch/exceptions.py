@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).parents[1]
 _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training", "revision"))
+_INSTRUMENTS = str(_PACKAGE / "instruments")
 _CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 
 
@@ -67,7 +68,10 @@ def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> Non
         return
     seen.add(id(summary))
     kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
-    summary.stack = traceback.StackSummary.from_list(kept)
+    first = next((i for i, frame in enumerate(kept) if not frame.filename.startswith(_INSTRUMENTS)), 0)
+    summary.stack = traceback.StackSummary.from_list(
+        kept[first:]
+    )  # of the instruments, those that call the user's code
     for cause in (summary.__cause__, summary.__context__):
         if cause is not None:
             _cut_machinery(cause, seen)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.calibration import Calibrated
 from pytest_ddpperf.reports.phrases import confidence_text, environment_text
-from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text
+from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text, whom
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count, format_percent, format_value, scale
 from pytest_ddpperf.values import written
@@ -93,10 +93,7 @@ def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[
     for one in calibrated:
         for remark in dict.fromkeys((*one.findings, *_blunt(one))):
             concerned.setdefault(remark, []).append(f"{labels[one.test]} {variant_text(one)}")
-    return tuple(
-        f"{names[0] if len(names) == 1 else f'{len(names)} benchmarks'}: {remark}"
-        for remark, names in concerned.items()
-    )
+    return tuple(f"{whom(names, len(calibrated))}: {remark}" for remark, names in concerned.items())
 
 
 def _blunt(one: Calibrated) -> tuple[str, ...]:

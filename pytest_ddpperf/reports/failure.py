@@ -32,7 +32,7 @@ _ACCEPT = {
     Verdict.IMPROVED: "accept",
     Verdict.UNCHANGED: "accept",
     Verdict.NEW: "save one",
-    Verdict.INCOMPATIBLE: "save one for this environment",
+    Verdict.INCOMPATIBLE: "save one that is comparable",
 }
 
 

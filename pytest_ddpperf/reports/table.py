@@ -17,6 +17,7 @@ from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
 from pytest_ddpperf.verdict import Verdict
 
 NOTHING = "-"
+_NAMED = 3  # benchmarks with the same remark
 MDE_MEANING = (
     f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
     "unchanged: shown to be within the tolerance"
@@ -192,17 +193,25 @@ def intervals_explained(shown: Sequence[Comparison]) -> list[str]:
 
 
 def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool) -> tuple[str, ...]:
-    """Remarks, each once: below the benchmark's name if it concerns one, else with their number."""
+    """Remarks, each once: below the benchmark's name if it concerns one, else behind those that it concerns."""
     concerned: dict[str, list[str]] = {}
     for result in results:
         for remark in (*([] if accepting else verdict_remarks(result)), *findings(result)):
             concerned.setdefault(remark, []).append(f"{labels[result.test]} {variant_text(result)}")
-    several = [f"{len(names)} benchmarks: {remark}" for remark, names in concerned.items() if len(names) > 1]
+    several = [f"{whom(names, len(results))}: {remark}" for remark, names in concerned.items() if len(names) > 1]
     by_name: dict[str, list[str]] = {}
     for remark, names in concerned.items():
         if len(names) == 1:
             by_name.setdefault(names[0], []).append(remark)
     return (*several, *headed(by_name))
+
+
+def whom(names: Sequence[str], number: int) -> str:
+    """Those of so many benchmarks that a remark concerns: all, or by their names."""
+    if len(names) == number > 1:
+        return f"all {number} benchmarks"
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.codec import interval_data
-from pytest_ddpperf.baselines.history import Run
+from pytest_ddpperf.baselines.history import Benchmark, Run
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.counts import quantity_texts
 from pytest_ddpperf.records import training_text
@@ -17,7 +18,7 @@ from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.stats.change_points import CONFIDENCE, FEWEST_POINTS, Change
 from pytest_ddpperf.trend import Point, Trend
-from pytest_ddpperf.units import Scale, format_change, format_count, format_difference, scale, signed_percent
+from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
 SCHEMA = "pytest-ddpperf/trend/1"
 SCHEMA_FILE = Path(__file__).with_name("trend.schema.json")
@@ -29,7 +30,8 @@ _NAMED = 5  # outliers, at most
 def trend_table(trend: Trend) -> Table:
     """One row for each commit, with a plot of values (``o``, outliers ``x``) and fitted levels (``|``)."""
     benchmark, points = trend.benchmark, trend.points
-    common = scale([point.value for point in points], benchmark.unit)
+    value = _column([point.value for point in points], benchmark)
+    change = _column([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
     values = [v for point in points for v in (point.value, point.level)]
     low, high = min(values), max(values)
     several = any(point.runs > 1 for point in points)
@@ -39,17 +41,17 @@ def trend_table(trend: Trend) -> Table:
             "commit",
             "date",
             *(("runs",) if several else ()),
-            f"{benchmark.metric}\n{common.unit}".rstrip(),
-            f"change\n{'%' if benchmark.scale == 'ratio' else benchmark.unit}",
-            f"{common.number(low)} .. {common.text(high)}",
+            f"{benchmark.metric}\n{value.unit}".rstrip(),
+            f"change\n{'%' if benchmark.scale == 'ratio' else change.unit}".rstrip(),
+            f"{value.number(low)} .. {value.number(high)} {value.unit}".rstrip(),
         ),
         rows=tuple(
             (
                 _commit(point.run),
                 _day(point.run),
                 *((str(point.runs),) if several else ()),
-                _value(point, common),
-                _change(trend, point),
+                _value(point, value),
+                _change(trend, point, change),
                 _plot(point, low, high, outlying=i in trend.outliers),
             )
             for i, point in enumerate(points)
@@ -183,19 +185,38 @@ def _place(run: Run) -> str:
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 
-def _value(point: Point, common: Scale) -> str:
-    value = common.number(point.value)
+@dataclass(frozen=True)
+class _Column:
+    """One unit for a column, and how a value is written in it."""
+
+    unit: str
+    number: Callable[[float], str]
+
+
+def _column(values: Sequence[float], benchmark: Benchmark) -> _Column:
+    """Counts are written to the last digit: no noise makes it worthless."""
+    if benchmark.scale == "exact":
+        return _Column(scale((), benchmark.unit).unit, format_number)
+    common = scale(values, benchmark.unit)
+    return _Column(common.unit, common.number)
+
+
+def _value(point: Point, column: _Column) -> str:
+    value = column.number(point.value)
     if point.interval is None:
         return value
-    return f"{value} [{common.number(point.interval.low)}, {common.number(point.interval.high)}]"
+    return f"{value} [{column.number(point.interval.low)}, {column.number(point.interval.high)}]"
 
 
-def _change(trend: Trend, point: Point) -> str:
+def _change(trend: Trend, point: Point, column: _Column) -> str:
     if point.change is None:
         return NOTHING
     if trend.benchmark.scale == "ratio":
         return signed_percent(point.change)
-    return format_difference(point.change, trend.benchmark.unit).split()[0] if point.change else "0"
+    number = column.number(point.change)
+    if not number.strip("-0."):  # too little to be seen in this unit
+        return "0"
+    return number if number.startswith("-") else f"+{number}"
 
 
 def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:

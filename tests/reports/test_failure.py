@@ -145,7 +145,7 @@ def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> No
     assert failure_text(result, accept=ACCEPT).splitlines() == [
         "incompatible: the baseline is not comparable: cores 64 -> 2, torch 2.11 -> 2.13",
         f"{MEASURED}; baseline cpu-amd-epyc-64c-t1-gloo-w2-torch2.11, 2026-01-12",
-        f"  save one for this environment: {ACCEPT}",
+        f"  save one that is comparable: {ACCEPT}",
     ]
 
 

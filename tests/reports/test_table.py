@@ -94,8 +94,19 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
     ]
     assert summary_table(results).notes == (
         MDE,
-        f"2 benchmarks: {crowded}",
+        f"all 2 benchmarks: {crowded}",
         "test_b bucketed: launch 3 was slow",
+    )
+
+
+def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
+    crowded = "4 ranks share 2 cores"
+    results = [make_result(test=f"t.py::test_{name}", findings=(crowded,)) for name in "abcde"]
+    assert summary_table([*results[:2], make_result(test="t.py::test_x")]).notes[1:] == (
+        f"test_a bucketed, test_b bucketed: {crowded}",
+    )
+    assert summary_table([*results, make_result(test="t.py::test_x")]).notes[1:] == (
+        f"test_a bucketed, test_b bucketed, test_c bucketed and 2 more: {crowded}",
     )
 
 

@@ -58,6 +58,24 @@ def test_a_table_has_a_line_for_each_commit() -> None:
     )
 
 
+def test_counts_are_told_to_the_last_digit() -> None:
+    """In MiB both would be 27.0."""
+    nbytes = replace(BENCHMARK, metric="collective_bytes", unit="B", scale="exact")
+    table = trend_table(trend([28_311_552.0, 28_311_556.0], nbytes))
+    assert table.headers[2:] == ("collective_bytes\nB", "change\nB", "28,311,552 .. 28,311,556 B")
+    assert [row[2].split()[0] for row in table.rows] == ["28,311,552", "28,311,556"]
+    assert [row[3] for row in table.rows] == ["-", "+4"]
+    assert trend_table(trend([0.25, 0.25], COUNTED)).rows[1][2:4] == ("0.25 [0.247, 0.253]", "0")
+
+
+def test_differences_have_a_unit_of_their_own() -> None:
+    """Seconds that are subtracted: 8 ms, then 2 ms more, of which the header tells."""
+    exposed = replace(BENCHMARK, metric="exposed_communication", scale="difference")
+    table = trend_table(trend([0.008] * 4 + [0.010] * 4, exposed))
+    assert table.headers[2:4] == ("exposed_communication\nms", "change\nms")
+    assert [row[3] for row in table.rows] == ["-", "0", "0", "0", "+2.00", "0", "0", "0"]
+
+
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
     alone, beside = (replace(LOSS, beside=one) for one in (False, True))
     assert render(trend_table(trend([0.5] * 8, beside))).startswith("t.py::test_a: ddp, in turns\n")
