@@ -5,11 +5,14 @@
 Pairs of launches of a training step (DDP, two gloo ranks), as side by side with another revision, their timed steps in
 1, 5, 15 and 45 blocks, in random order. Printed are the root mean square of what the step times and CPU times of a pair
 differ by, and what a layout costs: the seconds of measuring that it takes to see as small a change, beside the first.
+For the last layout also how long it takes to prove that nothing got worse by more than the default tolerance, and how
+long it would take if ranks did nothing but timed steps: no verdict can be faster with steps that scatter so.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import statistics
@@ -21,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scipy.stats import chi2
+from scipy.stats import chi2, t
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch import Launcher
@@ -33,11 +36,20 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Pair:
-    """Two launches of the same that took turns: logarithms of what their times differ by, and seconds for both."""
+    """Two launches of the same that took turns.
+
+    Attributes:
+        step_time: logarithm of what their step times differ by; ``cpu_time`` likewise.
+        seconds: for both.
+        timed: of these, in timed steps.
+        scatter: standard deviation of a launch's steps, as a share of their mean.
+    """
 
     step_time: float
     cpu_time: float
     seconds: float
+    timed: float
+    scatter: float
 
 
 def main() -> None:
@@ -103,10 +115,13 @@ def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float) -> Pair:
         first, second = map(of, sides)
         return math.log(first / second)
 
+    steps = [Launch(0, ranks, seconds).step_times for ranks in sides]
     return Pair(
         apart(lambda ranks: typical_step(Launch(0, ranks, seconds))),
         apart(lambda ranks: max(rank.cpu_time or 0.0 for rank in ranks)),
         seconds,
+        math.fsum(math.fsum(times) for times in steps),
+        statistics.fmean(statistics.pstdev(times) / statistics.fmean(times) for times in steps),
     )
 
 
@@ -121,7 +136,25 @@ def report(length: str, pairs: dict[int, list[Pair]]) -> str:
         step, cpu = (apart([getattr(one, name) for one in found]) for name in ("step_time", "cpu_time"))
         middle = statistics.median(one.seconds for one in found)
         lines.append(f"  {blocks:6}  {len(found):5}  {step:>20}  {cpu:>20}  {middle:8.1f}  {costs(found) / first:.2f}")
-    return "\n".join(lines)
+    return "\n".join([*lines, proof(list(pairs.values())[-1])])
+
+
+def proof(pairs: Sequence[Pair]) -> str:
+    """How long it takes to prove that the same code got no worse by more than the tolerance, if it looks the same."""
+    from pytest_ddpperf.judge import SIDE_BY_SIDE_TOLERANCE
+    from pytest_ddpperf.stats.verdict import UNPROVEN
+
+    apart = math.sqrt(statistics.fmean(one.step_time**2 for one in pairs))
+    limit = math.log1p(SIDE_BY_SIDE_TOLERANCE)
+    number = next(n for n in itertools.count(2) if t.ppf(1 - UNPROVEN, n - 1) * apart / math.sqrt(n) <= limit)
+    seconds, timed, scatter = (
+        statistics.median(getattr(one, name) for one in pairs) for name in ("seconds", "timed", "scatter")
+    )
+    return (
+        f"  a launch's steps scatter by {scatter:.0%}, and {timed / seconds:.0%} of a pair's time are timed steps\n"
+        f"  no worse by more than {SIDE_BY_SIDE_TOLERANCE:.1%}: proven by {number} pairs, {number * seconds:.0f} s; "
+        f"{number * timed:.0f} s if all were timed steps"
+    )
 
 
 def apart(differences: Sequence[float]) -> str:
