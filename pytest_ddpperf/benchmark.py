@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.calibrate import calibrated, repeated
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge import Judge, Partners, Relate, budget, gated_beside
+from pytest_ddpperf.judge import Judge, Partners, Relate, gated_beside
 from pytest_ddpperf.measure import Look, Next, Observer, Progress, Variant, counted_only, measure
 from pytest_ddpperf.other_side import Imports, OtherSide, side_by_side
 from pytest_ddpperf.passes import Passes
@@ -24,7 +24,6 @@ from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness import Discrepancy, discrepancy_text
-from pytest_ddpperf.training.room import free_memory
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -77,7 +76,6 @@ class Benchmarks:
         if self._session.probe is not None:
             relate = partial(_focused, relate, self._session.probe)
         try:
-            settings, variants = self.passes.fitting(settings, variants)
             self.passes.start(settings, variants)
             variants = self._verified(settings, variants)
             other = self._session.other
@@ -163,11 +161,11 @@ class Benchmarks:
             judge,
             lambda progress: self._show(f"{variants[0].name}{which}", progress),
             watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
+            settled=self.passes.keep,
         )
         with self.passes.shown():
-            self.passes.ready(settings, variants)
-            terms = replace(budget(settings), memory=free_memory())
-            measurements = measure(variants, terms, self.passes.timed(settings), observer)
+            self.passes.ready()
+            measurements = measure(variants, self.passes.budget(settings), self.passes.timed(settings), observer)
         self.last = _own(variants, measurements)
         return measurements
 

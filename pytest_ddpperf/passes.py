@@ -23,10 +23,11 @@ from pytest_ddpperf.errors import (
     RanksTimedOut,
     SameCode,
 )
-from pytest_ddpperf.launch import LAUNCHER_BYTES, LaunchResult
+from pytest_ddpperf.judge import budget
+from pytest_ddpperf.launch import LAUNCHER_BYTES, LONGEST_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.turns import Turns, in_turns
 from pytest_ddpperf.loader_settings import loader_settings
-from pytest_ddpperf.measure import Ran, Run, Telling, Variant, can_take_turns, no_room
+from pytest_ddpperf.measure import Budget, Ran, Run, Telling, Variant, can_take_turns
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
 from pytest_ddpperf.records import Plan, RankLaunch
@@ -61,6 +62,8 @@ class Passes:
         self.imports: Imports | None = None
         self._session = session
         self._test = test
+        self._seats = 1  # launches of a side that can run at the same time
+        self._memory: int | None = None  # bytes that their ranks may take
         self.sections = sections
 
     @contextmanager
@@ -75,35 +78,42 @@ class Passes:
         finally:
             self._session.line.clear()
 
-    def fitting(self, settings: Settings, variants: Sequence[Variant]) -> tuple[Settings, list[Variant]]:
-        """Both as they are; without turns, and with a remark on it, where launchers for all do not fit into memory."""
-        number, free = _launchers(settings, variants), free_memory()
-        sides = 1 if self._session.other is None else 2
-        running = sum(pid is not None for pid in self._session.ranks_parents)
-        needed = (number * sides - running) * LAUNCHER_BYTES
-        if number == 1 or free is None or needed <= free:
-            return settings, list(variants)
-        remark = no_room("a launcher for each", needed, free)
-        return replace(settings, turns=False), [replace(one, findings=(*one.findings, remark)) for one in variants]
-
     def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
-        """Have torch imported meanwhile where launches of all variants will run at the same time."""
-        number = _launchers(settings, variants)
-        self._session.launchers.start(number)
-        if self._session.other is not None:
-            self._session.other.start(number)
+        """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
+        wanted, free = _launchers(settings, variants), free_memory()
+        other = self._session.other
+        sides = [self._session.launchers.pids, *([] if other is None else [other.ranks_parents])]
+        missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
+        needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
+        enough = free is None or needed <= free
+        self._seats = wanted if enough else 1
+        self._memory = None if free is None else free - needed * enough
+        self._session.launchers.start(self._seats)
+        if other is not None:
+            other.start(self._seats)
 
-    def ready(self, settings: Settings, variants: Sequence[Variant]) -> None:
+    def ready(self) -> None:
         """Return when that is done: else it would disturb steps, and cost the time that measuring has.
 
         Raises:
             LaunchError: it cannot be imported.
         """
         __tracebackhide__ = True
-        number = _launchers(settings, variants)
-        self._session.launchers.wait(number)
+        self._session.launchers.wait(self._seats)
         if self.imports is not None and self._session.other is not None:
-            self._session.other.launchers.wait(number)
+            self._session.other.launchers.wait(self._seats)
+
+    def keep(self, number: int) -> None:
+        """End the launchers of either side that are not needed, for so many launches of it run at the same time."""
+        if number < self._seats:
+            self._seats = number
+            self._session.launchers.keep(number)
+            if self._session.other is not None:
+                self._session.other.keep(number)
+
+    def budget(self, settings: Settings) -> Budget:
+        """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
+        return replace(budget(settings), seats=self._seats, memory=self._memory)
 
     def verification(self, settings: Settings, variant: Variant) -> Verification:
         """What holding a variant against a single process came to, where that is wanted."""
@@ -216,7 +226,9 @@ class _Timed:
         __tracebackhide__ = True
         for variant, _ in launches:
             self._seats.setdefault(variant.key, len(self._seats))
-        calls = [partial(self._result_of, *launch, telling) for launch in launches]
+        several = len({variant.key for variant, _ in launches}) > 1
+        seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
+        calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
         try:
             results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
         except OtherSideFailed as error:
@@ -233,7 +245,7 @@ class _Timed:
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
-        self, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
         settings, size = self._settings, variant.environment.world_size
@@ -245,8 +257,8 @@ class _Timed:
         if turns is None:
             return self._passes.launch(settings, variant, run_launch, job)
         # It has to sit out all other launches as well.
-        shared = replace(settings, timeout=settings.timeout * turns.sides)
-        return self._passes.launch(shared, variant, run_launch, job, seat=self._seats[variant.key])
+        shared = replace(settings, timeout=min(settings.timeout * turns.sides, LONGEST_TIMEOUT))
+        return self._passes.launch(shared, variant, run_launch, job, seat=seat)
 
     def _no_fault(
         self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]], telling: Telling

@@ -112,6 +112,8 @@ class RankLaunch:
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
+        taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
+            None where a GPU does the work, where it took turns, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
     """
@@ -130,6 +132,7 @@ class RankLaunch:
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
     background: bool = False
+    taken: int | None = None
     cpu_time: float | None = None
 
 

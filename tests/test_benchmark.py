@@ -128,6 +128,23 @@ def test_it(ddpperf):
     ]
 
 
+def test_variants_that_do_not_fit_into_memory_take_no_turns(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: 0)
+    run, results = run_suite(
+        inner,
+        """
+def test_it(ddpperf):
+    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0})
+""",
+    )
+    run.assert_outcomes(passed=1)
+    assert [one["turns"] for one in results] == [False, False]
+    short = "launched one after the other, without turns: all together would take more than three quarters of"
+    assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
+
+
 def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,

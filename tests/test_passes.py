@@ -67,48 +67,109 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
 MIB = 2**20
 
 
-class Memory:
-    """A session with one launcher of each side that runs already: all that is asked of it here."""
+class Side:
+    """Launchers of one side, so many of which run already."""
 
-    def __init__(self, *, other: bool) -> None:
-        self.other = object() if other else None
-        self.ranks_parents = (17, *((18, None) if other else ()))
+    def __init__(self, running: int) -> None:
+        self.pids = (*range(17, 17 + running), None)
+        self.ranks_parents = self.pids
+        self.started: list[int] = []
+        self.kept: list[int] = []
+
+    def start(self, number: int) -> None:
+        self.started.append(number)
+
+    def keep(self, number: int) -> None:
+        self.kept.append(number)
+
+
+class Both:
+    """A session: all that is asked of it here."""
+
+    def __init__(self, here: int, there: int | None) -> None:
+        self.launchers = Side(here)
+        self.other = None if there is None else Side(there)
 
 
 @pytest.mark.parametrize(
-    ("other", "free", "fits"),
+    ("here", "there", "free", "expected"),
     [
-        pytest.param(False, 2 * 300 * MIB, True, id="two more launchers fit"),
-        pytest.param(False, 2 * 300 * MIB - 1, False, id="they do not"),
-        pytest.param(True, 4 * 300 * MIB, True, id="both sides need two more"),
-        pytest.param(True, 4 * 300 * MIB - 1, False, id="which do not fit"),
-        pytest.param(True, None, True, id="nobody knows"),
+        pytest.param(1, None, 600 * MIB, (3, 0), id="two more launchers fit"),
+        pytest.param(1, None, 600 * MIB - 1, (1, 600 * MIB - 1), id="they do not"),
+        pytest.param(1, 1, 1300 * MIB, (3, 100 * MIB), id="both sides need two more"),
+        pytest.param(1, 1, 1200 * MIB - 1, (1, 1200 * MIB - 1), id="which do not fit"),
+        pytest.param(5, 1, 600 * MIB, (3, 0), id="more of this side than needed are no help to the other"),
+        pytest.param(5, 3, 0, (3, 0), id="all are there"),
+        pytest.param(0, 0, None, (3, None), id="nobody knows"),
     ],
 )
-def test_turns_are_not_taken_where_their_launchers_do_not_fit_into_memory(
-    monkeypatch: pytest.MonkeyPatch, *, other: bool, free: int | None, fits: bool
+def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
-    """A launcher takes 300 MiB; three variants need one each, of either side."""
+    """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
     monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: free)
-    session: Any = Memory(other=other)
-    three = [Variant(name, None, None, None, ENVIRONMENT, findings=("known",)) for name in "abc"]
-    settings, variants = Passes(session, "test_x.py::test_a", []).fitting(Settings(), three)
-    assert settings.turns is fits
-    told = [finding for one in variants for finding in one.findings if "without turns" in finding]
-    assert len(told) == (0 if fits else 3)
-    assert all("launched one after the other, without turns: a launcher for each would take" in one for one in told)
-    assert [one.findings[0] for one in variants] == ["known"] * 3
-
-
-def test_one_variant_or_one_after_the_other_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: 0)
-    session: Any = Memory(other=True)
+    session: Any = Both(here, there)
     passes = Passes(session, "test_x.py::test_a", [])
+    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
+    budget = passes.budget(Settings())
+    assert (budget.seats, budget.memory) == expected
+    assert session.launchers.started == [expected[0]]
+    assert session.other is None or session.other.started == [expected[0]]
+
+
+@pytest.mark.parametrize("there", [None, 3])
+def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
+    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: None)
+    session: Any = Both(3, there)
+    passes = Passes(session, "test_x.py::test_a", [])
+    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
+    passes.keep(3)
+    assert session.launchers.kept == []
+    passes.keep(1)
+    assert session.launchers.kept == [1]
+    assert there is None or session.other.kept == [1]
+    assert passes.budget(Settings()).seats == 1  # for further runs of the same, as of a calibration
+
+
+def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.passes.free_memory", lambda: 0)
     one, two = (Variant(name, None, None, None, ENVIRONMENT) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
-        same, fitting = passes.fitting(settings, variants)
-        assert same is settings
-        assert fitting == variants
+        session: Any = Both(1, 1)
+        Passes(session, "test_x.py::test_a", []).start(settings, variants)
+        assert session.launchers.started == session.other.started == [1]
+
+
+def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    seats: list[int] = []
+
+    def launch(*_: Any, seat: int = 0) -> LaunchResult[RankLaunch]:
+        seats.append(seat)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    for name in "ab":
+        run(
+            [(Variant(name, None, None, None, ENVIRONMENT, other=other), Plan(1, 5)) for other in (False, True)],
+            ONLY_TIMES,
+        )
+    assert seats == [0, 0, 0, 0]
+
+
+def test_no_deadline_is_longer_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines: list[float] = []
+
+    def launch(_passes: Passes, settings: Settings, *_: Any, **__: Any) -> LaunchResult[RankLaunch]:
+        deadlines.append(settings.timeout)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=900_000.0))
+    run([(Variant(name, None, None, None, ENVIRONMENT), Plan(1, 5)) for name in "ab"], ONLY_TIMES)
+    assert deadlines == [1e6, 1e6]
 
 
 @pytest.mark.parametrize(

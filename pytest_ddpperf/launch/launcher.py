@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
-_LONGEST = 1e6  # seconds; what the kernel can wait for in one call is not much more
+LONGEST_TIMEOUT = 1e6  # seconds; what the kernel can wait for in one call is not much more
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
@@ -159,9 +159,9 @@ class Launcher:
             SettingError, LaunchError: the ranks cannot be had like that.
         """
         check_names(device, backend, world_size)
-        if not 0 < timeout <= _LONGEST:
+        if not 0 < timeout <= LONGEST_TIMEOUT:
             raise SettingError(
-                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {_LONGEST:.0f}"
+                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {LONGEST_TIMEOUT:.0f}"
             )
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.

@@ -1,7 +1,8 @@
 """The first verb: launch variants of a benchmark, in rounds, until a judge is content or the time is spent."""
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Telling
-from pytest_ddpperf.measure.pilot import can_take_turns, fitting_steps, no_room
+from pytest_ddpperf.measure.groups import can_take_turns
+from pytest_ddpperf.measure.pilot import fitting_steps
 from pytest_ddpperf.measure.rounds import CONFIRMED, measure
 from pytest_ddpperf.measure.terms import Budget, Look, Next, Observer, Progress, Ran, Run
 from pytest_ddpperf.measure.variant import CUSTOM, Variant, counted_only
@@ -23,5 +24,4 @@ __all__ = [
     "counted_only",
     "fitting_steps",
     "measure",
-    "no_room",
 ]

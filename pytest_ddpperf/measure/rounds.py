@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
+from pytest_ddpperf.measure.groups import Groups, together
 from pytest_ddpperf.measure.pilot import pilot
 from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
@@ -32,8 +33,9 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     """
     start = observer.clock()
     piloted = pilot(variants, budget, run)
+    observer.settled(max(len({variants[i].key for i in group}) for group in piloted.groups))
     draw = random.Random(observer.seed)  # noqa: S311 - an order is no secret
-    rounds = _Rounds(variants, piloted.plans, piloted.turns, draw)
+    rounds = _Rounds(variants, piloted.plans, piloted.groups, draw)
     costs = Costs(piloted.expected)
     findings = list(piloted.remarks)
     wanted, confirming = budget.launches, False
@@ -75,14 +77,14 @@ class _Rounds:
     """The launches that a verdict will rest on, round by round.
 
     Attributes:
-        turns: keys of the variants that can take turns.
+        groups: who is launched at the same time.
         growth: whether the next launches are to tell if memory grows.
         diagnosing: whether the first ones are to tell where the time goes.
     """
 
     variants: Sequence[Variant]
     plans: Sequence[Plan]
-    turns: frozenset[tuple[str, int]]
+    groups: Groups
     draw: random.Random
     growth: bool = True
     diagnosing: bool = True
@@ -109,7 +111,7 @@ class _Rounds:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
         telling = self.telling
-        for group in together(self.variants, self._order, self.turns):
+        for group in together(self.groups, self._order):
             self._in_turns.update(group if len(group) > 1 else ())
             health = observer.watch()
             try:
@@ -136,30 +138,6 @@ class _Rounds:
         """What the launches of each variant amount to."""
         parts = zip(self.variants, self.plans, self._launches, strict=True)
         return tuple(measurement_of(*part, findings, turns=i in self._in_turns) for i, part in enumerate(parts))
-
-
-def together(
-    variants: Sequence[Variant], order: Sequence[int], turns: frozenset[tuple[str, int]]
-) -> list[tuple[int, ...]]:
-    """Which variants are launched at the same time, to time their steps in turns.
-
-    All of them where all can: what is held against each other has to be timed alike. Else both sides of those that can.
-
-    Args:
-        variants: all of a round.
-        order: of their launches in this round; the first of a group has the first turn.
-        turns: keys of those that can take turns.
-
-    Returns:
-        Indices of variants, in groups.
-    """
-    if turns >= {variant.key for variant in variants}:
-        return [tuple(order)]
-    groups: dict[object, tuple[int, ...]] = {}
-    for i in order:
-        key: object = variants[i].key if variants[i].key in turns else i
-        groups[key] = (*groups.get(key, ()), i)
-    return list(groups.values())
 
 
 def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:

@@ -20,7 +20,8 @@ class Budget:
     Attributes:
         screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
         turns: whether all that is measured side by side is launched at the same time where it can be, and takes turns.
-        memory: bytes that launches which run at the same time may take, all together; None where nobody knows.
+        seats: how many launches of a side can run at the same time; None for any number.
+        memory: bytes that the ranks of launches which run at the same time may take; None where nobody knows.
     """
 
     steps: int | None
@@ -29,6 +30,7 @@ class Budget:
     max_time: float
     screening: float
     turns: bool = True
+    seats: int | None = None
     memory: int | None = None
 
     def deadline(self, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
@@ -118,6 +120,7 @@ class Observer:
     """Who looks on while a benchmark runs: ``judge`` decides how to go on, ``progress`` tells the user.
 
     ``watch`` is called before each launch, and what it gives back after it, for the machine's health meanwhile.
+    ``settled`` is told how many launches of a side run at the same time, at most, once that is settled.
     """
 
     judge: Callable[[tuple[Measurement, ...], Look], Next]
@@ -125,3 +128,4 @@ class Observer:
     seed: int = 0
     clock: Callable[[], float] = field(default=time.monotonic)
     watch: Callable[[], Callable[[], Health | None]] = field(default=unwatched)
+    settled: Callable[[int], None] = field(default=lambda _: None)

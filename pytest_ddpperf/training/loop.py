@@ -16,7 +16,7 @@ from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
-from pytest_ddpperf.instruments.memory import begin_peaks, read_device_memory, watch_memory
+from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.launch.turns import Waiting
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
@@ -107,6 +107,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         begin()  # what follows, the end of the ranks too, disturbs no timed step of another launch
+        taken = most_taken() if job.turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:
             with collector_paused():
@@ -132,6 +133,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
         background=background,
+        taken=taken,
         cpu_time=None if skipped or ctx.device.type != "cpu" else timed.cpu or None,
     )
 

@@ -13,6 +13,7 @@ from pytest_ddpperf.instruments.memory import (
     Resident,
     allocator_figures,
     begin_peaks,
+    most_taken,
     peak_above,
     read_device_memory,
     read_resident,
@@ -70,6 +71,18 @@ def test_what_was_there_before_is_not_in_the_peak() -> None:
     peaks = watch_memory(CPU)
     assert peaks()["peak_resident"] < 64 * MIB
     del held
+
+
+def test_what_a_process_takes_is_its_own_and_what_it_gave_back(tmp_path: Path) -> None:
+    """7 KiB that it shares with nobody, and 100 - 90 KiB more at its peak."""
+    (tmp_path / "status").write_text("VmHWM:\t100 kB\nVmRSS:\t90 kB\nRssFile:\t30 kB\n")
+    rollup = "5600-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nShared_Dirty: 50 kB\n"
+    (tmp_path / "smaps_rollup").write_text(f"{rollup}Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\n")
+    assert most_taken(tmp_path) == 17 * 1024
+
+
+def test_what_the_system_does_not_tell_is_not_known(tmp_path: Path) -> None:
+    assert most_taken(tmp_path) is None
 
 
 STATISTICS = {

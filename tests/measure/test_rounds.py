@@ -23,7 +23,6 @@ from pytest_ddpperf.measure import (
     measure,
 )
 from pytest_ddpperf.measure.pilot import LAUNCH_SECONDS, PILOT_STEPS
-from pytest_ddpperf.measure.rounds import together
 from pytest_ddpperf.records import Environment, Measurement, Plan, RankLaunch
 from pytest_ddpperf.strategies import Strategy
 
@@ -179,19 +178,6 @@ def test_variants_of_one_test_are_launched_together() -> None:
     measured, machine, _, _ = run_script([variant("a"), variant("b")], Budget(5, 0, 2, 120, 120), [Next("stop")])
     assert [sorted(name for name, _ in group) for group in machine.together[2:]] == [["a", "b"]] * 2
     assert [one.turns for one in measured] == [True, True]
-
-
-def test_one_that_works_in_the_background_has_all_of_a_test_launched_one_after_the_other() -> None:
-    """What is held against each other has to be timed alike; with another revision, that is each against its own."""
-    one_of_two = frozenset({("a", 2)})
-    assert together([variant("a"), variant("b")], [1, 0], one_of_two) == [(1,), (0,)]
-    sides = [variant("a"), variant("b"), variant("a", other=True), variant("b", other=True)]
-    assert together(sides, [3, 0, 2, 1], one_of_two) == [(3,), (0, 2), (1,)]
-
-
-def test_what_is_launched_together_follows_the_order_of_the_round() -> None:
-    sides = [variant("a"), variant("b"), variant("a", other=True), variant("b", other=True)]
-    assert together(sides, [3, 0, 2, 1], frozenset({("a", 2), ("b", 2)})) == [(3, 0, 2, 1)]
 
 
 GPU = Environment("cuda", "gpu", 2, "chip", 2, 1, 1, "nccl", 2, "2.13", "12.8")

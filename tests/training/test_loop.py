@@ -169,6 +169,20 @@ def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> 
     assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13)] * 2
 
 
+def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> None:
+    """96 MiB that are there before the step is built, so that its peak is not above them."""
+    brought = bytes(96 * 2**20)
+
+    def build(_ctx: RankContext) -> Any:
+        return lambda: float(brought[0])
+
+    given = LaunchJob(build, None, Settings(), Plan(1, 5), growth=False, diagnosed=False)
+    for report in launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values:
+        assert report.taken is not None
+        assert report.taken > 96 * 2**20
+        assert report.memory["peak_resident"] < 48 * 2**20
+
+
 def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
     """A thread on one rank, a process that loads data on another; the third has none."""
 
