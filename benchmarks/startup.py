@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.launch import LAUNCHER_BYTES, Launcher
-from pytest_ddpperf.session import PRELOADED
 
 GOAL = 10  # times faster
 
@@ -65,11 +64,13 @@ def seconds_by_spawn(world_size: int) -> float:
 
 
 def own_memory() -> int:
-    """Bytes that nobody shares with the process from which ranks are forked, with all that they find imported."""
+    """Bytes that the process takes from which ranks are forked, with all that they find imported."""
+    from pytest_ddpperf.instruments.memory import most_taken
+    from pytest_ddpperf.session import PRELOADED  # not above: each spawned rank would import it, and take longer
+
     with Launcher(preload=PRELOADED) as launcher:
         launcher.wait()
-        lines = Path(f"/proc/{launcher.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+        return most_taken(Path(f"/proc/{launcher.pid}")) or 0
 
 
 def main() -> None:

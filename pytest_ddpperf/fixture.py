@@ -164,7 +164,7 @@ class Ddpperf:
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
-            strategy: of Workloads that are compared by name (default: ``ddp``).
+            strategy: of Workloads that are compared by name (default: as of ``check``).
             over: the name or strategy of the one that speedup is held against (default: the first).
             name: tells the comparisons of one test apart: it comes before the names of what is compared.
             samples_per_step: as of ``check``.

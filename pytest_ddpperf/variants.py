@@ -58,7 +58,8 @@ def several(
         strategy: of those among several that are Workloads.
 
     Raises:
-        SettingError: they are not two or more, ``over`` is none of them, or there is neither of both.
+        SettingError: they are not two or more, ``over`` is none of them, there is neither of both, or ``strategy`` has
+            no Workload by name to be for.
     """
     ways: dict[str, Way] = {}
     workloads = subject.values() if isinstance(subject, Mapping) else ()
@@ -80,7 +81,7 @@ def several(
         ways = {str(name): Way(subject, one) for name, one in strategies.items()}
         canonical, given = str, f"strategies={list(ways)}"
     else:
-        chosen = [resolve(strategy) for strategy in strategies]
+        chosen = [resolve(one) for one in strategies]
         ways = {str(one): Way(subject, one) for one in chosen}
         canonical, given = _strategy_words, f"strategies={[str(one) for one in chosen]}"
         twice = next((one for one in chosen if chosen.count(one) > 1), None)

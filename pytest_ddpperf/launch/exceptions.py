@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
 import time
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,10 +70,10 @@ def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> Non
         return
     seen.add(id(summary))
     kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
-    first = next((i for i, frame in enumerate(kept) if not frame.filename.startswith(_INSTRUMENTS)), 0)
-    summary.stack = traceback.StackSummary.from_list(
-        kept[first:]
-    )  # of the instruments, those that call the user's code
+    users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), 0)
+    # Instruments that call the user's code lead to it as well; where none of it follows, the fault may be theirs.
+    led = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
+    summary.stack = traceback.StackSummary.from_list([*led, *kept[users:]])
     for cause in (summary.__cause__, summary.__context__):
         if cause is not None:
             _cut_machinery(cause, seen)
@@ -80,3 +82,14 @@ def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> Non
 def is_machinery(filename: str) -> bool:
     """Whether a frame is one of those that carry the user's function: ours or cloudpickle's."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
+
+
+def in_library(filename: str) -> bool:
+    """Whether a frame is in code that users do not write: of Python, of packages, or of this plugin."""
+    return filename.startswith(("<", *_folders())) or "/site-packages/" in filename
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(f"{folder}/" for folder in {*folders, str(_PACKAGE)})

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.launch.exceptions import is_machinery
+from pytest_ddpperf.launch.exceptions import in_library, is_machinery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +77,7 @@ def place(stack: Sequence[Frame]) -> Place | None:
     if any(frame.file == _TURNS for frame in stack):
         return Place("", "the queue for its turn", waits=True)
     own = [frame for frame in stack if not _carries(frame)]
-    user = next((frame for frame in own if not _in_library(frame)), None)
+    user = next((frame for frame in own if not in_library(frame.file)), None)
     inner = own[: own.index(user)] if user is not None else own
     line = f"{_shown(user.file)}:{user.line} in {user.function}" if user is not None else ""
     collective = next((frame.function for frame in inner if frame.file.endswith(_COLLECTIVES)), "")
@@ -163,17 +161,6 @@ def written(text: str) -> str:
 def _carries(frame: Frame) -> bool:
     """Whether a frame belongs to what brings the user's function to its rank."""
     return is_machinery(frame.file) or frame.file == "<string>"
-
-
-def _in_library(frame: Frame) -> bool:
-    return frame.file.startswith(("<", *_folders())) or "/site-packages/" in frame.file
-
-
-@cache
-def _folders() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.add(str(Path(__file__).parent.parent))
-    return tuple(f"{folder}/" for folder in folders)
 
 
 def _standing(where: Place | None) -> str:

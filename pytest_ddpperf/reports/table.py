@@ -209,9 +209,10 @@ def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool
 def whom(names: Sequence[str], number: int) -> str:
     """Those of so many benchmarks that a remark concerns: all, or by their names."""
     if len(names) == number > 1:
-        return f"all {number} benchmarks"
-    more = len(names) - _NAMED
-    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
+        return "both benchmarks" if number == 2 else f"all {number} benchmarks"  # noqa: PLR2004
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
 
 
 def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:

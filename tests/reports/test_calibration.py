@@ -26,7 +26,7 @@ def test_what_is_said_below(make_calibrated: Make) -> None:
     text = render(calibration_table([make_calibrated(), other]))
     assert "5 runs of each, 12.8 s from start to start" in text
     assert "[intervals] rest on 2 comparisons without a common run" in text
-    assert "all 2 benchmarks: other processes used 37.1 % of the cores in 1 of 8 launches" in text
+    assert "both benchmarks: other processes used 37.1 % of the cores in 1 of 8 launches" in text
     assert "  perf_tests/test_strategies.py::test_other  @pytest.mark.ddpperf(launches=8, steps=24, tol" in text
 
 

@@ -94,7 +94,7 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
     ]
     assert summary_table(results).notes == (
         MDE,
-        f"all 2 benchmarks: {crowded}",
+        f"both benchmarks: {crowded}",
         "test_b bucketed: launch 3 was slow",
     )
 
@@ -105,8 +105,9 @@ def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
     assert summary_table([*results[:2], make_result(test="t.py::test_x")]).notes[1:] == (
         f"test_a bucketed, test_b bucketed: {crowded}",
     )
+    assert summary_table(results).notes[1:] == (f"all 5 benchmarks: {crowded}",)
     assert summary_table([*results, make_result(test="t.py::test_x")]).notes[1:] == (
-        f"test_a bucketed, test_b bucketed, test_c bucketed and 2 more: {crowded}",
+        f"test_a bucketed, test_b bucketed and 3 more: {crowded}",
     )
 
 
