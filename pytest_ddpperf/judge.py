@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -12,7 +12,7 @@ from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import GROWTH
+from pytest_ddpperf.metrics.table import CPU_TIME, GROWTH, STEP_TIME
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
@@ -60,6 +60,7 @@ class Judge:
         self._tests = tests
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
+        self._suspected: Mapping[tuple[str, int], frozenset[str]] | None = None  # likewise
 
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judge the variants and say what to measure next."""
@@ -69,13 +70,14 @@ class Judge:
 
         def judged(point: Measurement, base: Found) -> Result:
             alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
-            proven = self._proven.setdefault((point.name, point.world_size), {})
+            key = point.name, point.world_size
             rules = Rules(
                 self._tolerance,
                 alpha,
                 affordable,
                 last=look.last,
-                proven=proven,
+                proven=self._proven.setdefault(key, {}),
+                suspected=None if self._suspected is None else self._suspected[key],
                 max_time_for=partial(self._max_time_for, look),
             )
             return replace(compare(self._test, point, base, rules), seconds=look.elapsed)
@@ -88,19 +90,18 @@ class Judge:
             c for result in self.results for c in result.comparisons if c.gated and c.series.scale != "exact"
         ]
         self._prove(statistical)
-        suspects = {c.series.metric: None for c in statistical if c.suspicious and not self._settings.accepting}
+        suspects = {} if self._settings.accepting else {_key(one): _suspects(one) for one in self.results}
         action = next_action(
             self._state,
             [self._telling(c) for c in statistical],
-            suspects=bool(suspects),
+            suspects=any(suspects.values()),
             last=look.last,
         )
         self._state = advance(self._state, action)
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
-        named = tuple(metric for metric in suspects if metric not in REPEATED) or tuple(suspects)
-        if action.action == "confirm":
-            return Next(action.action, action.launches, named)
+            self._suspected = {key: _with_kin(metrics) for key, metrics in suspects.items()}
+            return Next(action.action, action.launches, tuple(_named(suspects)))
         growth = any(c.series.metric == GROWTH and self._telling(c) is Verdict.INCONCLUSIVE for c in statistical)
         return Next(action.action, action.launches, growth=growth)
 
@@ -153,6 +154,36 @@ class Judge:
             for one in result.comparisons:
                 if one.gated and self._looks_better(one):
                     proven.setdefault(one.series.metric, len(result.measurement.launches))
+
+
+def _key(result: Result) -> tuple[str, int]:
+    return result.name, result.measurement.world_size
+
+
+def _suspects(result: Result) -> tuple[str, ...]:
+    """The metrics that fresh launches have to tell of."""
+    return tuple(
+        c.series.metric
+        for c in result.comparisons
+        if c.gated and c.series.scale != "exact" and (c.suspicious or c.verdict is Verdict.REGRESSED)
+    )
+
+
+def _with_kin(suspects: Sequence[str]) -> frozenset[str]:
+    """The metrics that a confirmation may find worse: those that were suspicious.
+
+    Of what nothing made suspicious, a hard test alone would tell, and in a comparison of several variants that is most
+    of what is looked at. The step time, what repeats it and the work in it are told by the same slowdown.
+    """
+    kin = {STEP_TIME, CPU_TIME, *REPEATED}
+    return frozenset(suspects) | (kin if kin & set(suspects) else set())
+
+
+def _named(suspects: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[str]:
+    """What looked worse, and of which variant where there are several; not what repeats another's verdict."""
+    for (name, _), metrics in suspects.items():
+        for metric in [one for one in metrics if one not in REPEATED] or metrics:
+            yield metric if len(suspects) == 1 else f"{metric} of {name}"
 
 
 def _judged(measured: Measurement) -> list[str]:

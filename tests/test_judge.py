@@ -119,6 +119,40 @@ def test_a_suspect_that_was_chance_is_cleared() -> None:
     assert one.results[0].verdict is Verdict.UNCHANGED
 
 
+def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_confirm_something_else() -> None:
+    """Of two variants a looks slower, and the fresh launches say that b is: either may be chance, so nothing is red."""
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+
+    def sides(a: float, b: float) -> tuple[Measurement, ...]:
+        times = {"a": [a * time for time in STEADY], "b": [b * time for time in STEADY]}
+        here = [replace(measured(times[name]), name=name) for name in "ab"]
+        return *here, *(replace(measured(STEADY), name=name) for name in "ab")
+
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, alone), alone)
+    assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",))
+    assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1)
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
+    assert one.results[1]["step_time"].note == (
+        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
+    )
+    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop")
+    assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
+
+
+def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
+    """The CPU time tells first; what the fresh launches say of the step time counts as well."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    related = gated_beside(alone)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
+    assert one(first, after(4.0)) == Next("confirm", 4, ("cpu_time",))
+    six = [1.0, 1.001, 0.999] * 2
+    assert one(
+        (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
+    ) == Next("stop")
+    assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
+
+
 def test_a_first_look_may_take_half_the_time_and_what_is_stored_all_of_it() -> None:
     assert budget(Settings(max_time=40.0)).screening == 20.0
     assert budget(Settings(max_time=40.0, save="default")).screening == 40.0
@@ -176,7 +210,7 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     )
     relate = partial(with_speedup, over="a")
     one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, relate), relate)
-    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time",))
+    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a", "step_time of b"))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.compare.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
-from pytest_ddpperf.compare.notes import note_on
+from pytest_ddpperf.compare.notes import UNCONFIRMED, note_on
 from pytest_ddpperf.compare.rules import Rules
 from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
@@ -45,6 +45,8 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         note = note_on(
             verdict, change, series, replace(rules, tolerance=tolerance), beside=beside, made=len(measurement.launches)
         )
+        if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
+            verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED

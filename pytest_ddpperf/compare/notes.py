@@ -13,6 +13,7 @@ from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
 FEW = 6  # launches; by the scatter of fewer, little can be foreseen
+UNCONFIRMED = "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
 PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
 

@@ -17,6 +17,7 @@ class Rules:
         last: whether there is no time for another look.
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
+        suspected: the metrics that may be found worse, because other launches made them suspicious; None for all.
         max_time_for: gives the setting that leaves time for so many launches more; None where nobody measures.
     """
 
@@ -25,4 +26,5 @@ class Rules:
     affordable: int = 0
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
+    suspected: frozenset[str] | None = None
     max_time_for: Callable[[int], float] | None = None

@@ -79,7 +79,7 @@ class Next:
     """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
 
     Attributes:
-        suspects: the metrics that looked worse.
+        suspects: the metrics that looked worse, in words.
         growth: whether those are also to tell if memory grows, as all of a first look do.
     """
 
