@@ -130,6 +130,10 @@ class Ddpperf:
         __tracebackhide__ = True
         if mode not in get_args(Mode):
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
+        if world_sizes is not None and not isinstance(world_sizes, Iterable):
+            raise SettingError(
+                f"ddpperf.scaling(world_sizes={world_sizes!r}): expected numbers of ranks, such as [1, 2]"
+            )
         if world_sizes is not None:
             knobs = {**knobs, "world_size": tuple(world_sizes)}
         settings = self._overlaid(knobs, "scaling")

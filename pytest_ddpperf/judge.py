@@ -12,7 +12,7 @@ from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import CPU_TIME, GROWTH, STEP_TIME
+from pytest_ddpperf.metrics.table import GROWTH
 from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
@@ -173,10 +173,9 @@ def _with_kin(suspects: Sequence[str]) -> frozenset[str]:
     """The metrics that a confirmation may find worse: those that were suspicious.
 
     Of what nothing made suspicious, a hard test alone would tell, and in a comparison of several variants that is most
-    of what is looked at. The step time, what repeats it and the work in it are told by the same slowdown.
+    of what is looked at. The times of one variant are kin: a slowdown that first shows in one of them is in others too.
     """
-    kin = {STEP_TIME, CPU_TIME, *REPEATED}
-    return frozenset(suspects) | (kin if kin & set(suspects) else set())
+    return frozenset(suspects) | (TIMED if TIMED & set(suspects) else frozenset())
 
 
 def _named(suspects: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[str]:

@@ -277,7 +277,7 @@ class Session:
 
         revision = self.other.revision
         same = revision.folder is None and revision.commit == code.commit and not code.dirty
-        return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes," * same
+        return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
     def write_json(self) -> None:
         """Write the results to the file that was asked for, if one was.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_ddpperf.baselines.history import Column, entries, recorded
 from pytest_ddpperf.baselines.jsonfile import render as json_text
-from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.inifile import ini_value
 from pytest_ddpperf.reports.json_report import write
 from pytest_ddpperf.reports.phrases import first_of
@@ -57,6 +58,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         DdpperfError: there are none, or the history cannot be read, or the JSON file not be written.
     """
+    if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
+        raise SettingError(
+            f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
+        )
     found = _trends(options, _history(options.history))
     if options.test is None:
         found = tuple(trend for trend in found if trend.changes) if options.json else found
@@ -71,6 +76,10 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n\n".join(render(trend_table(trend)) for trend in found))
     return 0
+
+
+def _names_a_test(file: str) -> bool:
+    return "::" in file or (os.sep not in file and not Path(file).suffix)
 
 
 def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:

@@ -147,7 +147,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
 @pytest.mark.parametrize(
     ("checked_out", "here"),
     [
-        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit without changes,"),
+        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit without changes"),
         (Checkout("1" * 40, "main", dirty=True), "1111111+changes"),
         (Checkout("2" * 40, "main", dirty=False), "2222222"),
         (None, ""),

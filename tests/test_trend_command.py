@@ -91,6 +91,17 @@ def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsy
     assert capsys.readouterr().err.startswith(f"ddpperf: error: --json: {tmp_path} cannot be written: ")
 
 
+@pytest.mark.parametrize("test", ["test_still", "t.py::test_still"])
+def test_a_test_is_no_file_to_write_to(
+    test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert main(["trend", "--history", str(history), "--json", test]) == 2
+    assert capsys.readouterr().err.endswith(f"a file would be FILE.json; for a test: ddpperf trend {test} --json\n")
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_the_history_of_the_ini_file(
     history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

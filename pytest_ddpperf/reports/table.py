@@ -233,7 +233,7 @@ def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
     partners = [f"speedup: over {' or '.join(over)}, measured side by side"] if over else []
     others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
     timed = _filled(results, "step_time")
-    to, this = (f" to {here}", f"{here} ") if here else ("", "")
+    to, this = (f" to {here}", f"{here}{',' * (',' in here)} ") if here else ("", "")
     beside = [
         f"change: from revision {other}{to}, measured side by side"
         if timed

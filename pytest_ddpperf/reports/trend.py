@@ -198,6 +198,8 @@ def _column(values: Sequence[float], benchmark: Benchmark) -> _Column:
     if benchmark.scale == "exact":
         return _Column(scale((), benchmark.unit).unit, format_number)
     common = scale(values, benchmark.unit)
+    if (benchmark.scale, benchmark.unit) == ("difference", "1"):  # a loss may be tiny, and its steps tinier
+        return _Column(common.unit, "{:.4g}".format)
     return _Column(common.unit, common.number)
 
 

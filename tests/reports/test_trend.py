@@ -76,6 +76,12 @@ def test_differences_have_a_unit_of_their_own() -> None:
     assert [row[3] for row in table.rows] == ["-", "0", "0", "0", "+2.00", "0", "0", "0"]
 
 
+def test_a_small_loss_is_told_in_four_digits() -> None:
+    table = trend_table(trend([0.007277, 0.007345], LOSS))
+    assert [row[2].split()[0] for row in table.rows] == ["0.007277", "0.007345"]
+    assert table.headers[-1] == "0.007277 .. 0.007345"
+
+
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
     alone, beside = (replace(LOSS, beside=one) for one in (False, True))
     assert render(trend_table(trend([0.5] * 8, beside))).startswith("t.py::test_a: ddp, in turns\n")
