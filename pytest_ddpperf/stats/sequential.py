@@ -26,7 +26,7 @@ SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA = 0.06, 0.3
 """The same where both sides are measured in the same rounds: then the phases share nothing.
 
 What is unchanged has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
-of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py finds.
+of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py and, for several variants, several.py find.
 """
 
 
