@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,6 +102,37 @@ def test_the_same_speed_is_settled_at_the_first_look() -> None:
     one = judge(baseline(STEADY), tolerance=0.03)
     assert one((measured(STEADY),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "apart", "expected"),
+    [
+        pytest.param(None, 0.021, Verdict.UNCHANGED, id="bound of 2.9 %, margin of 3 %"),
+        pytest.param(None, 0.024, Verdict.INCONCLUSIVE, id="bound of 3.3 %"),
+        pytest.param(0.01, 0.021, Verdict.UNCHANGED, id="a smaller tolerance asks for no better proof"),
+        pytest.param(0.04, 0.024, Verdict.UNCHANGED, id="a wider one for less"),
+    ],
+)
+def test_side_by_side_what_is_unchanged_is_shown_not_to_be_3_percent_worse(
+    tolerance: float | None, apart: float, expected: Verdict
+) -> None:
+    """Of four differences +a, -a, +a, -a the bound is 2.353 * 1.1547 a / 2 = 1.3586 a."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    settings = Settings(launches=4, tolerance=tolerance)
+    one = Judge("test_it", settings, partners(REVISION, [variant], {}, alone), alone)
+    here = measured([0.1 * math.exp(apart * sign) for sign in (1, -1, 1, -1)])
+    one((here, measured([0.1] * 4)), after(4.0))
+    assert one.results[0]["step_time"].verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected"), [(None, (0.03, 0.05)), (0.01, (0.01, 0.05)), (0.06, (0.06, 0.06))], ids=str
+)
+def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tuple[float, float]) -> None:
+    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), [baseline(STEADY)], alone)
+    one((measured(STEADY),), after(4.0))
+    step = one.results[0]["step_time"]
+    assert (step.tolerance, step.margin) == expected
 
 
 def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
@@ -298,7 +330,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert one(later, after(8.0)) == Next("stop")
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
-    note = "shown to be within the tolerance by the first 4 launches; it looked better, and was measured on"
+    note = "shown to be no worse by the first 4 launches; it looked better, and was measured on"
     assert result["step_time"].note == note
 
 

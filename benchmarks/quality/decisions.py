@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
@@ -15,7 +15,16 @@ from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE
 from benchmarks.quality.replay import Outcome, against_partner, beside, stored
 from benchmarks.quality.report import COLUMNS, goal_lines, rule_rows, tally_data
 from benchmarks.quality.resampling import Sides
-from benchmarks.quality.simulated import ENVIRONMENT, LAUNCH, Machine, run_of_rounds, separate_runs
+from benchmarks.quality.simulated import (
+    ENVIRONMENT,
+    LAUNCH,
+    START_UP,
+    STEP,
+    Machine,
+    run_of_rounds,
+    separate_runs,
+)
+from pytest_ddpperf.measure import short_launch
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.settings import Settings
@@ -26,15 +35,17 @@ UNDONE = {"+5% undone": "+5%", "+10% undone": "+10%"}  # side by side: what woul
 EFFECTS = (UNCHANGED, *SLOWER, *UNDONE)
 MORE = 4  # times as many comparisons of what is unchanged: false alarms are rare
 SCATTERS = (0.01, 0.02, 0.03, 0.05)
-IN_TURNS, CPU_IN_TURNS = 0.07, 0.045  # what two gloo ranks on two shared cores scatter by when they take turns
+IN_TURNS = Machine(0.01, of_steps=0.22, of_cpu=0.03)  # two gloo ranks on two shared cores: benchmarks/turns.py
 MACHINES = (
     *(Machine(scatter) for scatter in SCATTERS),
     *(Machine(scatter, disturbed=0.15) for scatter in SCATTERS),
     Machine(0.02, of_rounds=0.10),
-    *(Machine(IN_TURNS, disturbed=disturbed, of_cpu=CPU_IN_TURNS) for disturbed in (0.0, 0.15)),
+    IN_TURNS,
+    replace(IN_TURNS, disturbed=0.15),
 )
 SETTINGS = Settings()
 LAUNCHES = int(1.1 * SETTINGS.max_time / LAUNCH)  # more than there is time for, even if they happen to be short
+ROUNDS = int(1.1 * SETTINGS.max_time / (2 * (START_UP + short_launch(STEP, START_UP))))
 LABELS = tuple(label for label in COLUMNS if label != "independent")  # here all comparisons are
 
 Tallies = Mapping[str, Mapping[str, Tally]]
@@ -83,7 +94,7 @@ def tallied(task: Task) -> dict[str, Tally]:
 
 def _side_by_side(task: Task, draw: Any) -> dict[str, Outcome]:
     slower = UNDONE.get(task.condition)
-    sides = run_of_rounds(task.machine, CONDITIONS[slower or task.condition], LAUNCHES // 2, draw)
+    sides = run_of_rounds(task.machine, CONDITIONS[slower or task.condition], ROUNDS, draw)
     sides = Sides(sides.new, sides.base) if slower else sides
     return {PAIRED: against_partner(sides, ENVIRONMENT, SETTINGS)}
 

@@ -153,9 +153,16 @@ class _Draws:
         self.run = self.base if condition in (FIRST, UNCHANGED) else of_cell(launches, cell, condition)
         self.pairs = partners(launches, cell, condition)
         self.same = self.run is self.base
-        steps = steps_of(self.base[0]) if self.base else 1
-        each = statistics.fmean(seconds_of(one, steps) for one in self.base) if self.base else settings.max_time
-        self.wanted = int(settings.max_time / each) + 2  # a pilot, and the last one, which may run over
+        self.wanted = self._wanted(settings)
+        self.rounds = self._wanted(settings, paired=True) // 2 + 1
+
+    def _wanted(self, settings: Settings, *, paired: bool = False) -> int:
+        """How many launches there is time for."""
+        if not self.base:
+            return 3
+        steps = steps_of(self.base[0], paired=paired)
+        each = statistics.fmean(seconds_of(one, steps) for one in self.base)
+        return int(settings.max_time / each) + 2  # a pilot, and the last one, which may run over
 
     def separate(self, draw: random.Random) -> Sides:
         """Two separate runs."""
@@ -164,7 +171,7 @@ class _Draws:
 
     def together(self, draw: random.Random) -> Sides:
         """One run that measured both sides."""
-        sides = side_by_side(self.pairs, self.wanted // 2 + 1, draw)
+        sides = side_by_side(self.pairs, self.rounds, draw)
         return with_first(sides, self.first, draw) if self.first else sides
 
     def launches(self, draw: random.Random) -> Sides:

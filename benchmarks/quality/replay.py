@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.quality.launches import Recorded
 from benchmarks.quality.resampling import Sides
 from pytest_ddpperf.judge import Judge, alone, gated_beside
-from pytest_ddpperf.measure import Variant, fitting_steps
+from pytest_ddpperf.measure import Variant, fitting_steps, short_launch
 from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.other_side import side_by_side
 from pytest_ddpperf.records import Environment, Launch, RankLaunch
@@ -71,9 +71,13 @@ def seconds_of(one: Recorded, steps: int) -> float:
     return one.seconds - math.fsum(one.step_times[steps:])
 
 
-def steps_of(one: Recorded) -> int:
-    """The steps that the plugin would time in launches like this one, as far as they were recorded."""
-    return min(len(one.step_times), fitting_steps(typical(one.step_times), math.inf))
+def steps_of(one: Recorded, *, paired: bool = False) -> int:
+    """The steps that the plugin would time in launches like this one, as far as they were recorded.
+
+    ``paired``: in turns with the other side.
+    """
+    step, fixed = typical(one.step_times), seconds_of(one, 0)
+    return min(len(one.step_times), fitting_steps(step, short_launch(step, fixed) if paired else math.inf))
 
 
 def stored(launches: Sequence[Recorded], env: Environment, settings: Settings) -> BaselineRecord:
@@ -114,8 +118,9 @@ def beside(
 
 def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
-    settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings))
-    variant, dealt = _variant(env, steps_of(sides.new[0])), dealer(sides, env)
+    steps = steps_of(sides.new[0], paired=True)
+    settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
+    variant, dealt = _variant(env, steps), dealer(sides, env)
     related = gated_beside(alone)
     results = side_by_side(
         Revision("before", None, Path()),

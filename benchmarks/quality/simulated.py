@@ -55,8 +55,9 @@ class Machine:
         """In words, as the title of a table."""
         disturbed = f", {self.disturbed:.0%} of them made slower" if self.disturbed else ""
         rounds = f", rounds by {self.of_rounds:.0%} in common" if self.of_rounds else ""
+        steps = f", steps by {self.of_steps:.0%}" if self.of_steps != STEP_NOISE else ""
         cpu = f", their CPU times by {self.of_cpu:.1%}" if self.of_cpu is not None else ""
-        return f"launches scatter by {self.scatter:.0%}{disturbed}{rounds}{cpu}"
+        return f"launches scatter by {self.scatter:.0%}{disturbed}{rounds}{steps}{cpu}"
 
 
 def separate_runs(machine: Machine, condition: Condition, launches: int, draw: np.random.Generator) -> Sides:

@@ -25,7 +25,7 @@ def note_on(verdict: Verdict, change: Change, series: Series, rules: Rules, *, b
         verdict: on the metric.
         change: from the baseline, or the other revision.
         series: of this run.
-        rules: of the test, with the metric's own tolerance.
+        rules: of the test, with the metric's own tolerance and margin.
         beside: whether the other side was measured in the same rounds.
         made: launches of this side, all of which most metrics have a sample of.
     """
@@ -43,7 +43,7 @@ def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool
         return "one launch on either side tells nothing about scatter; measure at least two"
     if len(series.samples) < made and series.metric != GROWTH:
         return f"more launches would not decide it: only the first {len(series.samples)} tell"
-    launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha)
+    launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha, margin=rules.margin)
     if launches is not None and launches <= PRACTICABLE:
         told = ""
         if series.gated and rules.last and rules.max_time_for is not None:

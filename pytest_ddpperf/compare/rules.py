@@ -12,6 +12,7 @@ class Rules:
 
     Attributes:
         tolerance: the worsening that is accepted, as a fraction (absolute for differences).
+        margin: the worsening that what is unchanged is shown not to reach; the tolerance where that is more.
         alpha: two-sided significance level of each metric.
         affordable: launches that a suspect would be confirmed by, at most.
         last: whether there is no time for another look.
@@ -23,6 +24,7 @@ class Rules:
 
     tolerance: float
     alpha: float
+    margin: float = 0.0
     affordable: int = 0
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Telling
 from pytest_ddpperf.measure.groups import can_take_turns
-from pytest_ddpperf.measure.pilot import fitting_steps
+from pytest_ddpperf.measure.pilot import fitting_steps, short_launch
 from pytest_ddpperf.measure.rounds import CONFIRMED, measure
 from pytest_ddpperf.measure.terms import Budget, Look, Next, Observer, Progress, Ran, Run
 from pytest_ddpperf.measure.variant import CUSTOM, Variant, counted_only
@@ -24,4 +24,5 @@ __all__ = [
     "counted_only",
     "fitting_steps",
     "measure",
+    "short_launch",
 ]

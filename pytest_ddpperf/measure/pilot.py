@@ -17,6 +17,16 @@ PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps: long enough to see through the neighbours, short enough for many launches
 FEWEST_STEPS, MOST_STEPS = 5, 1000
 
+SHORT_LAUNCH_SECONDS = 0.5
+"""The same where both sides of a benchmark take turns.
+
+What makes other launches differ then hits both; what is left is each step's own, and averages out over as many steps in
+shorter launches. More of them are looked at, the first time sooner, and know their scatter better.
+"""
+
+SHORT_LAUNCH_STEPS = 20
+SHORT_LAUNCH_STARTS = 2  # times as long as what a launch takes besides its steps: else that would be most of it
+
 
 @dataclass(frozen=True)
 class Piloted:
@@ -54,22 +64,25 @@ class _Pilot:
 
 def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
     """Launches each variant once, or twice: the first one may fill caches, compile, connect."""
-    plans: list[Plan] = []
+    steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
+    share = budget.screening / budget.launches / len(variants)
     pilots: list[_Pilot] = []
-    agreed: dict[tuple[str, int], int] = {}
     for variant in variants:
-        steps = PILOT_STEPS if budget.steps is None else min(PILOT_STEPS, budget.steps)
-        share = budget.screening / budget.launches / len(variants)
         one = _piloted(variant, Plan(budget.warmup, steps), run)
         if one.fixed > max(LAUNCH_SECONDS, share / 2):
             again = _piloted(variant, Plan(budget.warmup, steps), run)
             one = replace(again, fixed=min(one.fixed, again.fixed), nbytes=max(one.nbytes, again.nbytes))
-        followed = agreed.get(variant.key) if variant.other else variant.steps
-        plan = Plan(budget.warmup, budget.steps or followed or fitting_steps(one.step, share - one.fixed))
-        agreed[variant.key] = plan.steps
-        plans.append(plan)
         pilots.append(one)
     groups, remarks = grouped(variants, [one.background for one in pilots], [one.nbytes for one in pilots], budget)
+    paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].other}
+    plans: list[Plan] = []
+    agreed: dict[tuple[str, int], int] = {}
+    for variant, one in zip(variants, pilots, strict=True):
+        followed = agreed.get(variant.key) if variant.other else variant.steps
+        wanted = short_launch(one.step, one.fixed) if variant.key in paired else LAUNCH_SECONDS
+        fitting = fitting_steps(one.step, min(wanted, share - one.fixed))
+        plans.append(Plan(budget.warmup, budget.steps or followed or fitting))
+        agreed[variant.key] = plans[-1].steps
     expected = sum(one.fixed + plan.steps * one.step for one, plan in zip(pilots, plans, strict=True))
     return Piloted(tuple(plans), groups, expected, remarks)
 
@@ -83,6 +96,14 @@ def _piloted(variant: Variant, plan: Plan, run: Run) -> _Pilot:
         any(rank.background for rank in ranks),
         sum(rank.taken or 0 for rank in ranks),
     )
+
+
+def short_launch(step: float, fixed: float) -> float:
+    """The seconds that a launch times in turns with its other side, for steps of ``step`` seconds.
+
+    ``fixed``: seconds that it takes besides.
+    """
+    return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, SHORT_LAUNCH_STEPS * step, SHORT_LAUNCH_STARTS * fixed))
 
 
 def fitting_steps(step: float, seconds: float) -> int:

@@ -109,8 +109,12 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 
 def tolerance_text(comparison: Comparison) -> str:
-    """What the test accepts: ``tolerance 3 %``."""
-    return f"tolerance {size_text(comparison.tolerance, comparison)}"
+    """What the test accepts: ``tolerance 3 %``, and what is proven where nothing got worse: ``margin 5 %``."""
+    tolerance = f"tolerance {size_text(comparison.tolerance, comparison)}"
+    proof = comparison.verdict in (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
+    if not proof or comparison.margin is None or comparison.margin <= comparison.tolerance:
+        return tolerance
+    return f"{tolerance}, margin {size_text(comparison.margin, comparison)}"
 
 
 def comparison_text(comparison: Comparison) -> str:

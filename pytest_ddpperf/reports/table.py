@@ -20,7 +20,7 @@ NOTHING = "-"
 _NAMED = 3  # benchmarks with the same remark
 MDE_MEANING = (
     f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
-    "unchanged: shown to be within the tolerance"
+    "unchanged: shown to be within its margin"
 )
 
 

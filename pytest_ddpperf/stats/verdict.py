@@ -24,14 +24,22 @@ baseline, whose own error is in all of them, judged with the smaller side's free
 """
 
 
-def decide(change: Change, *, better: Better, tolerance: float, alpha: float, last: bool = False) -> Verdict:
+def decide(
+    change: Change,
+    *,
+    better: Better,
+    tolerance: float,
+    alpha: float,
+    margin: float | None = None,
+    last: bool = False,
+) -> Verdict:
     """What a change says about the new run.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
     excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
-    is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening lies within the tolerance. (A red
-    verdict has to stand in whole suites of tests, so it asks for more certainty than a green one.) Everything else is
-    ``INCONCLUSIVE``.
+    is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening lies within the margin, and its
+    estimate within the tolerance. (A red verdict has to stand in whole suites of tests, so it asks for more certainty
+    than a green one.) Everything else is ``INCONCLUSIVE``.
 
     Args:
         change: from the baseline to the new run.
@@ -40,6 +48,9 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float, la
             scale it means the same factor for both directions, so that a step time and the throughput made of it get
             the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
         alpha: two-sided significance level, of all looks together.
+        margin: the worsening that ``UNCHANGED`` rules out (a non-inferiority margin), in the tolerance's terms and no
+            less; None for the tolerance. What lies between the two is worth no minutes of measuring: it may get either
+            verdict, as between the hypotheses of a sequential test (Wald 1945, its zone of indifference).
         last: whether there is no time for another look.
     """
     half = half_width(change, _level(change, alpha, last=last))
@@ -51,7 +62,8 @@ def decide(change: Change, *, better: Better, tolerance: float, alpha: float, la
         return Verdict.REGRESSED
     if worsening + half < 0 and worsening < -limit:
         return Verdict.IMPROVED
-    return Verdict.UNCHANGED if bound <= limit else Verdict.INCONCLUSIVE
+    proven = bound <= _limit(change, tolerance if margin is None else margin) and worsening <= limit
+    return Verdict.UNCHANGED if proven else Verdict.INCONCLUSIVE
 
 
 def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
@@ -88,11 +100,13 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = 
     return from_log(smallest) if change.logarithmic else smallest
 
 
-def needed(change: Change, *, better: Better, tolerance: float, alpha: float) -> int | None:
+def needed(
+    change: Change, *, better: Better, tolerance: float, alpha: float, margin: float | None = None
+) -> int | None:
     """About how many launches the new side needs in all for a verdict, if estimate and scatter stay what they are.
 
     A rough figure: the estimate will move, and the degrees of freedom are kept although they grow. More launches do
-    not shrink the baseline's own error or the spread between runs.
+    not shrink the baseline's own error or the spread between runs. Arguments as of ``decide``.
 
     Returns:
         The number of launches, at least one more than there are; None where no number would do, or the scatter is
@@ -101,11 +115,11 @@ def needed(change: Change, *, better: Better, tolerance: float, alpha: float) ->
     if change.standard_error is None:
         return None
     worsening, limit = _worsening(change, better), _limit(change, tolerance)
-    # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the tolerance.
-    margin, level = (
-        (worsening, _level(change, alpha, last=True) / 2) if worsening > limit else (limit - worsening, UNPROVEN)
-    )
-    allowed = (margin / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
+    # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the margin.
+    distance, level = worsening, _level(change, alpha, last=True) / 2
+    if worsening <= limit:
+        distance, level = _limit(change, tolerance if margin is None else margin) - worsening, UNPROVEN
+    allowed = (distance / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
     if allowed <= 0:
         return None
     return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))

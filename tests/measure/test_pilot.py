@@ -1,14 +1,14 @@
-"""What pilots tell of memory: all that the ranks of a launch took, at most."""
+"""What pilots tell: of memory, all that the ranks of a launch took, at most; and how many steps fill a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from pytest_ddpperf.measure import Budget, Ran, Telling, Variant
-from pytest_ddpperf.measure.pilot import pilot
+from pytest_ddpperf.measure.pilot import pilot, short_launch
 from pytest_ddpperf.records import Environment, Plan, RankLaunch
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
@@ -49,3 +49,36 @@ def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
 
 def test_what_the_system_does_not_tell_is_not_counted() -> None:
     assert pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("step", "fixed", "expected"),
+    [
+        pytest.param(0.012, 0.2, 0.5, id="half a second"),
+        pytest.param(0.04, 0.2, 0.8, id="20 steps"),
+        pytest.param(0.012, 0.4, 0.8, id="twice what it takes besides"),
+        pytest.param(0.08, 0.2, 1.0, id="a second at most"),
+        pytest.param(0.012, 3.0, 1.0, id="nor longer for a slow start"),
+    ],
+)
+def test_launches_that_take_turns_with_their_other_side_are_short(step: float, fixed: float, expected: float) -> None:
+    assert short_launch(step, fixed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("variants", "turns", "steps"),
+    [
+        pytest.param([BOTH[0], replace(BOTH[0], other=True)], True, 50, id="both sides"),
+        pytest.param([BOTH[0], replace(BOTH[0], other=True)], False, 100, id="one after the other"),
+        pytest.param(BOTH, True, 100, id="others"),
+    ],
+)
+def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
+    """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+        return [(ranks, 0.25) for _ in launches]
+
+    found = pilot(variants, Budget(None, 0, 2, 60, 30, turns=turns), run)
+    assert [plan.steps for plan in found.plans] == [steps] * 2

@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records import Environment
-from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, first_of, values_text
+from pytest_ddpperf.reports.phrases import (
+    change_text,
+    environment_text,
+    findings,
+    first_of,
+    tolerance_text,
+    values_text,
+)
 from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.verdict import Verdict
 
@@ -19,6 +26,22 @@ def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]
 def test_change_of_a_difference_is_in_its_unit(make_comparison: Callable[..., Comparison]) -> None:
     comparison = make_comparison("scaling_efficiency", 0.84, Verdict.REGRESSED, baseline=0.91, change=-0.07)
     assert (values_text(comparison), change_text(comparison)) == ("0.910 -> 0.840", "-0.070")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "margin", "expected"),
+    [
+        (Verdict.UNCHANGED, 0.05, "tolerance 3 %, margin 5 %"),
+        (Verdict.INCONCLUSIVE, 0.05, "tolerance 3 %, margin 5 %"),
+        (Verdict.REGRESSED, 0.05, "tolerance 3 %"),  # it takes no proof of the contrary
+        (Verdict.UNCHANGED, 0.03, "tolerance 3 %"),
+        (Verdict.UNCHANGED, None, "tolerance 3 %"),
+    ],
+)
+def test_the_margin_is_told_where_it_counts(
+    make_comparison: Callable[..., Comparison], verdict: Verdict, margin: float | None, expected: str
+) -> None:
+    assert tolerance_text(make_comparison("step_time", 0.1, verdict, margin=margin)) == expected
 
 
 def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:

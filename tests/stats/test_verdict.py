@@ -60,6 +60,25 @@ def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, exp
     assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is expected
 
 
+@pytest.mark.parametrize(
+    ("shift", "standard_error", "expected"),
+    [
+        (0.0, 0.03, Verdict.UNCHANGED),  # bound 0.0493
+        (0.0, 0.031, Verdict.INCONCLUSIVE),  # bound 0.051
+        (0.03, 0.012, Verdict.UNCHANGED),  # significant, but no more than is accepted; bound 0.0497
+        (0.031, 0.0, Verdict.REGRESSED),  # the tolerance alone is a key
+        (0.031, 0.01, Verdict.REGRESSED),  # 0.031 > 0.0196
+        (0.031, 0.016, Verdict.INCONCLUSIVE),  # 0.031 < 0.0314: not significant, and the estimate beyond the tolerance
+        (0.04, 0.004, Verdict.REGRESSED),  # though the bound, 0.0466, is within the margin
+    ],
+)
+def test_what_is_unchanged_is_shown_not_to_reach_the_margin(
+    shift: float, standard_error: float, expected: Verdict
+) -> None:
+    one = difference(shift, standard_error)
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=0.05) is expected
+
+
 @pytest.mark.parametrize("factor", [0.9, 0.96, 0.97, 0.975, 1.0, 1.029, 1.031, 1.1])
 @pytest.mark.parametrize("standard_error", [0.0, 0.005, 0.02])
 def test_a_time_and_its_rate_get_the_same_verdict(factor: float, standard_error: float) -> None:
@@ -124,6 +143,13 @@ def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
 )
 def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
     assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST) == expected
+
+
+def test_launches_needed_to_rule_out_the_margin() -> None:
+    """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
+    one, other = difference(0.0, 0.1), difference(0.0, 0.2)
+    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=0.2) == 5
+    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=0.2) == 11
 
 
 def test_launches_do_not_shrink_what_lies_between_runs() -> None:
