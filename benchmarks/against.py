@@ -1,12 +1,13 @@
-"""Real runs against another commit: how often ``--ddpperf-against`` is right, and how long it takes.
+"""Real runs against another commit, or a stored baseline: how often they are right, and how long they take.
 
     python benchmarks/against.py run --data runs.json.gz
     python benchmarks/against.py report --data runs.json.gz
 
 ``run`` makes a throw-away git project whose benchmark trains under DDP with two gloo ranks, and whose branches are
 slower by 5 or 10 %, send one all-reduce more, or hold 12 MiB more than the base. It runs pytest there against another
-branch (the base also against itself), with default settings, in rounds of 13 runs in random order, for an hour, and
-keeps every run's figures; it may be called again to add more. Where the step is only slower, nothing is counted
+branch (the base also against itself), and beside a baseline that was stored on the base up to five such runs before,
+with default settings, in rounds of 18 runs in random order, for an hour, and keeps every run's figures; it may be
+called again to add more. Where the step is only slower, nothing is counted
 (``--ddpperf-counted=false``): counts would tell at once. ``--changes perf_tests`` runs the example suite of this
 checkout against its own commit instead. ``report`` prints what the runs came to.
 """
@@ -72,7 +73,17 @@ def _positive(text: str) -> float:
 def _run(options: argparse.Namespace) -> None:
     from benchmarks.quality.conditions import LENGTHS
     from benchmarks.quality.project import CHANGES, make_project
-    from benchmarks.quality.runs import SUITE, in_turn, read, require_same, run_change, run_suite, write
+    from benchmarks.quality.runs import (
+        STORED_RUNS,
+        SUITE,
+        in_turn,
+        read,
+        require_same,
+        run_change,
+        run_suite,
+        save_baseline,
+        write,
+    )
     from pytest_ddpperf.errors import SettingError
 
     changes = options.changes or list(CHANGES)
@@ -91,12 +102,16 @@ def _run(options: argparse.Namespace) -> None:
         require_same(options.data, old, here)
         here = replace(old, calibrations={**old.calibrations, **here.calibrations})
     order = in_turn(changes, f"{options.seed} {len(here.runs)}")
-    until, made = time.monotonic() + 60 * options.minutes, 0
+    until, made, stored = time.monotonic() + 60 * options.minutes, 0, 0
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
         project = Path(folder) / "project"
         make_project(project, options.length, here.calibrations[options.length])
         while time.monotonic() < until and (options.runs is None or made < options.runs):
             name = next(order)
+            if name != SUITE and CHANGES[name].against is None:
+                if stored % STORED_RUNS == 0:
+                    save_baseline(project, options.length)
+                stored += 1
             one = run_suite() if name == SUITE else run_change(project, CHANGES[name], options.length)
             here = replace(here, runs=(*here.runs, one))
             write(here, options.data)

@@ -5,9 +5,10 @@
 Pairs of launches of a training step (DDP, two gloo ranks), as side by side with another revision, their timed steps in
 1, 5, 15 and 45 blocks, in random order. Printed are the root mean square of what the step times and CPU times of a pair
 differ by, and what a layout costs: the seconds of measuring that it takes to see as small a change, beside the first.
-For the last layout also how long it takes to prove that nothing got worse by more than the default tolerance, by a
-single look at an estimate of exactly no change, and how long if ranks did nothing but timed steps. Looking after every
-round, as the plugin does, often ends sooner: whenever chance makes the new side look a little better.
+For the last layout also the same of the first half of each launch, which is about as long as the plugin makes them,
+and how long it takes with these to prove that nothing got worse by the default margin, by a single look at an estimate
+of exactly no change, and how long if ranks did nothing but timed steps. Looking after every round, as the plugin does,
+often ends sooner: whenever chance makes the new side look a little better.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ class Pair:
         seconds: for both.
         timed: of these, in timed steps.
         scatter: standard deviation of a launch's steps, as a share of their mean.
+        half: what the first half of each launch would be; None for a half.
     """
 
     step_time: float
@@ -51,6 +53,7 @@ class Pair:
     seconds: float
     timed: float
     scatter: float
+    half: Pair | None = None
 
 
 def main() -> None:
@@ -107,8 +110,8 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     return {blocks: found[1:] for blocks, found in pairs.items()}  # the first one is slow
 
 
-def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float) -> Pair:
-    """What two launches differ by."""
+def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float, *, halved: bool = False) -> Pair:
+    """What two launches differ by; ``halved``: they are halves, whose CPU time is not known by itself."""
     from pytest_ddpperf.metrics.launches import typical_step
     from pytest_ddpperf.records import Launch
 
@@ -117,12 +120,20 @@ def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float) -> Pair:
         return math.log(first / second)
 
     steps = [Launch(0, ranks, seconds).step_times for ranks in sides]
+    timed = math.fsum(math.fsum(times) for times in steps)
+    count = len(steps[0])
+    half = None
+    if count > 1 and not halved:
+        first = [tuple(replace(rank, step_times=rank.step_times[: count // 2]) for rank in side) for side in sides]
+        left_out = math.fsum(math.fsum(times[count // 2 :]) for times in steps)
+        half = pair(first, seconds - left_out, halved=True)
     return Pair(
         apart(lambda ranks: typical_step(Launch(0, ranks, seconds))),
         apart(lambda ranks: max(rank.cpu_time or 0.0 for rank in ranks)),
         seconds,
-        math.fsum(math.fsum(times) for times in steps),
+        timed,
         statistics.fmean(statistics.pstdev(times) / statistics.fmean(times) for times in steps),
+        half,
     )
 
 
@@ -137,23 +148,29 @@ def report(length: str, pairs: dict[int, list[Pair]]) -> str:
         step, cpu = (apart([getattr(one, name) for one in found]) for name in ("step_time", "cpu_time"))
         middle = statistics.median(one.seconds for one in found)
         lines.append(f"  {blocks:6}  {len(found):5}  {step:>20}  {cpu:>20}  {middle:8.1f}  {costs(found) / first:.2f}")
-    return "\n".join([*lines, proof(list(pairs.values())[-1])])
+    *_, last = pairs.values()
+    halves = [one.half for one in last if one.half is not None]
+    if len(halves) < len(last):
+        return "\n".join([*lines, proof(last)])
+    step, middle = apart([one.step_time for one in halves]), statistics.median(one.seconds for one in halves)
+    half = f"  {'halves':>6}  {len(halves):5}  {step:>20}  {'':>20}  {middle:8.1f}  {costs(halves) / first:.2f}"
+    return "\n".join([*lines, half, proof(halves)])
 
 
 def proof(pairs: Sequence[Pair]) -> str:
-    """How long it takes to prove that the same code got no worse by more than the tolerance, by a single look."""
-    from pytest_ddpperf.judge import SIDE_BY_SIDE_TOLERANCE
+    """How long it takes to prove that the same code got no worse by the margin, by a single look."""
+    from pytest_ddpperf.judge import SIDE_BY_SIDE_MARGIN
     from pytest_ddpperf.stats.verdict import UNPROVEN
 
     apart = math.sqrt(statistics.fmean(one.step_time**2 for one in pairs))
-    limit = math.log1p(SIDE_BY_SIDE_TOLERANCE)
+    limit = math.log1p(SIDE_BY_SIDE_MARGIN)
     number = next(n for n in itertools.count(2) if t.ppf(1 - UNPROVEN, n - 1) * apart / math.sqrt(n) <= limit)
     seconds, timed, scatter = (
         statistics.median(getattr(one, name) for one in pairs) for name in ("seconds", "timed", "scatter")
     )
     return (
         f"  a launch's steps scatter by {scatter:.0%}, and {timed / seconds:.0%} of a pair's time are timed steps\n"
-        f"  no worse by more than {SIDE_BY_SIDE_TOLERANCE:.1%}, by one look: {number} pairs, {number * seconds:.0f} s; "
+        f"  no worse by more than {SIDE_BY_SIDE_MARGIN:.0%}, by one look: {number} pairs, {number * seconds:.0f} s; "
         f"{number * timed:.0f} s if all were timed steps"
     )
 

@@ -1,4 +1,4 @@
-"""A throw-away project whose commits differ in one way each: what real runs against another revision have to tell."""
+"""A throw-away project whose commits differ in one way each: what real runs have to tell."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Change:
 
     Attributes:
         here: branch that is checked out.
-        against: branch that it is held against.
+        against: branch that it is held against; None for a baseline that was stored on the base.
         expected: verdict of one that finds it.
         times_only: whether nothing is counted: the operators of the work that is added would be, and times would not
             have to tell it.
@@ -66,7 +66,7 @@ class Change:
 
     name: str
     here: str
-    against: str
+    against: str | None
     expected: Verdict
     times_only: bool = False
     weight: int = 1
@@ -84,6 +84,9 @@ CHANGES: Mapping[str, Change] = {
         Change("all-reduce undone", BASE, "all-reduce", Verdict.IMPROVED),
         Change("12 MiB held", "memory", BASE, Verdict.REGRESSED),
         Change("12 MiB undone", BASE, "memory", Verdict.IMPROVED),
+        Change("stored: unchanged", BASE, None, Verdict.UNCHANGED, weight=3),
+        Change("stored: +5%", "slower-5", None, Verdict.REGRESSED, times_only=True),
+        Change("stored: +10%", "slower-10", None, Verdict.REGRESSED, times_only=True),
     )
 }
 
@@ -109,7 +112,7 @@ def make_project(folder: Path, length: str, calibration: Calibration) -> None:
         path.mkdir(parents=True)
     (folder / TESTS / "test_training.py").write_text(TEST, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (folder / ".gitignore").write_text("__pycache__\n", encoding="utf-8")
+    (folder / ".gitignore").write_text("__pycache__\nbaselines\n", encoding="utf-8")
     git(folder, "init", "-q", "-b", BASE)
     for branch, variation in variations(calibration).items():
         if branch != BASE:

@@ -1,4 +1,4 @@
-"""Real runs of pytest against another revision, written down as they end."""
+"""Real runs of pytest, against another revision or a stored baseline, written down as they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile, calibration_from
-from benchmarks.quality.project import CHANGES, TESTS, Change, check_out
+from benchmarks.quality.project import BASE, CHANGES, TESTS, Change, check_out
 from pytest_ddpperf.bisection.processes import exit_status
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import git
@@ -34,6 +34,7 @@ TOLD = (Verdict.REGRESSED, Verdict.BROKEN, Verdict.INCONCLUSIVE, Verdict.UNCHANG
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
 """What is kept of a result of ``--ddpperf-json``."""
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
+STORED_RUNS = 5  # beside a baseline, before it is stored anew
 END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
 FAILED = 1  # pytest's exit status where a test failed
 
@@ -94,12 +95,22 @@ def run_change(project: Path, change: Change, length: str, options: Sequence[str
     """
     check_out(project, change.here)
     times_only = ("--ddpperf-counted=false",) if change.times_only else ()
-    arguments = (TESTS, f"--ddpperf-against={change.against}", *times_only, *options)
-    run = _run(change.name, length, project, arguments, (project / "src", ROOT))
+    against = () if change.against is None else (f"--ddpperf-against={change.against}",)
+    run = _run(change.name, length, project, (TESTS, *against, *times_only, *options), (project / "src", ROOT))
     if [result["verdict"] in TOLD for result in run.results] != [True]:
         told = [(result["verdict"], *result["findings"]) for result in run.results]
         raise RunError(f"{change.name}: nothing was compared: {told}")
     return run
+
+
+def save_baseline(project: Path, length: str, options: Sequence[str] = ()) -> None:
+    """Store the base's figures, for the runs that follow; ``options`` are pytest's.
+
+    Raises:
+        RunError: pytest came to no verdict.
+    """
+    check_out(project, BASE)
+    _run(BASE, length, project, (TESTS, "--ddpperf-save", *options), (project / "src", ROOT))
 
 
 def run_suite() -> Run:

@@ -32,9 +32,9 @@ def report(found: Runs) -> str:
     parts = [f"{len(runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
     for length in sorted({run.length for run in runs if run.change != SUITE}):
         of_length = [run for run in runs if run.length == length]
-        same = [run for run in of_length if run.change == UNCHANGED]
+        same = [run for run in of_length if CHANGES[run.change].expected is Verdict.UNCHANGED]
         parts += [render(changes_table(of_length, length)), *red_lines(same)]
-        noise = noise_table(same)
+        noise = noise_table([run for run in same if run.change == UNCHANGED])
         parts += [] if noise is None else [render(noise)]
     suites = [run for run in runs if run.change == SUITE]
     if suites:
@@ -58,7 +58,10 @@ def changes_table(runs: Sequence[Run], length: str) -> Table:
             *("could\nhave seen", "measuring\ns", "whole run\ns", "found in how many runs by"),
         ),
         rows=tuple(_change_row(name, of_one) for name, of_one in made.items() if of_one),
-        title=f"a step of {length} against another commit; change, what could have been seen and seconds are medians",
+        title=(
+            f"a step of {length} against another commit, or a stored baseline; change, what could have been seen and "
+            "seconds are medians"
+        ),
     )
 
 

@@ -25,7 +25,6 @@ shorter launches. More of them are looked at, the first time sooner, and know th
 """
 
 SHORT_LAUNCH_STEPS = 20
-SHORT_LAUNCH_STARTS = 2  # times as long as what a launch takes besides its steps: else that would be most of it
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def _piloted(variant: Variant, plan: Plan, run: Run) -> _Pilot:
 def short_launch(step: float, fixed: float) -> float:
     """The seconds that a launch times in turns with its other side, for steps of ``step`` seconds.
 
-    ``fixed``: seconds that it takes besides.
+    ``fixed``: seconds that it takes besides, which must not be most of it.
     """
-    return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, SHORT_LAUNCH_STEPS * step, SHORT_LAUNCH_STARTS * fixed))
+    return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, SHORT_LAUNCH_STEPS * step, fixed))
 
 
 def fitting_steps(step: float, seconds: float) -> int:

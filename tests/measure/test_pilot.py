@@ -56,7 +56,7 @@ def test_what_the_system_does_not_tell_is_not_counted() -> None:
     [
         pytest.param(0.012, 0.2, 0.5, id="half a second"),
         pytest.param(0.04, 0.2, 0.8, id="20 steps"),
-        pytest.param(0.012, 0.4, 0.8, id="twice what it takes besides"),
+        pytest.param(0.012, 0.8, 0.8, id="as long as what it takes besides"),
         pytest.param(0.08, 0.2, 1.0, id="a second at most"),
         pytest.param(0.012, 3.0, 1.0, id="nor longer for a slow start"),
     ],

@@ -26,6 +26,7 @@ from benchmarks.quality.runs import (
     read,
     require_same,
     run_change,
+    save_baseline,
     write,
 )
 from benchmarks.quality.runs_report import report, rounds_of
@@ -113,6 +114,17 @@ def test_a_real_run_finds_what_is_counted_and_keeps_both_sides_of_each_round(tmp
     assert len(rounds_of(result, "step_time")) == result["launches"]
     text = report(replace(RUNS, runs=(run,)))
     assert re.search(r"^all-reduce +1 +1 +0 +0 +0 .* collective_calls 1", text, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_real_run_beside_the_baseline_that_was_stored_on_the_base(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_project(project, "4ms", CALIBRATION)
+    save_baseline(project, "4ms", ("--ddpperf-counted-only",))
+    run = run_change(project, CHANGES["stored: unchanged"], "4ms", ("--ddpperf-counted-only",))
+    assert [result["verdict"] for result in run.results] == ["unchanged"]
+    check_out(project, "all-reduce")
+    assert (project / "baselines").is_dir()
 
 
 @pytest.mark.slow
