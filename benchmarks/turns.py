@@ -170,7 +170,7 @@ def proof(pairs: Sequence[Pair]) -> str:
     )
     return (
         f"  a launch's steps scatter by {scatter:.0%}, and {timed / seconds:.0%} of a pair's time are timed steps\n"
-        f"  no worse by more than {SIDE_BY_SIDE_MARGIN:.0%}, by one look: {number} pairs, {number * seconds:.0f} s; "
+        f"  no worse by more than {SIDE_BY_SIDE_MARGIN:.1%}, by one look: {number} pairs, {number * seconds:.0f} s; "
         f"{number * timed:.0f} s if all were timed steps"
     )
 
