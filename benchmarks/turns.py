@@ -159,18 +159,19 @@ def report(length: str, pairs: dict[int, list[Pair]]) -> str:
 
 def proof(pairs: Sequence[Pair]) -> str:
     """How long it takes to prove that the same code got no worse by the margin, by a single look."""
-    from pytest_ddpperf.judge import SIDE_BY_SIDE_MARGIN
-    from pytest_ddpperf.stats.verdict import UNPROVEN
+    from pytest_ddpperf.judge import SIDE_BY_SIDE_TOLERANCE
+    from pytest_ddpperf.stats.verdict import MARGIN, UNPROVEN
 
     apart = math.sqrt(statistics.fmean(one.step_time**2 for one in pairs))
-    limit = math.log1p(SIDE_BY_SIDE_MARGIN)
+    margin = MARGIN * SIDE_BY_SIDE_TOLERANCE
+    limit = math.log1p(margin)
     number = next(n for n in itertools.count(2) if t.ppf(1 - UNPROVEN, n - 1) * apart / math.sqrt(n) <= limit)
     seconds, timed, scatter = (
         statistics.median(getattr(one, name) for one in pairs) for name in ("seconds", "timed", "scatter")
     )
     return (
         f"  a launch's steps scatter by {scatter:.0%}, and {timed / seconds:.0%} of a pair's time are timed steps\n"
-        f"  no worse by more than {SIDE_BY_SIDE_MARGIN:.1%}, by one look: {number} pairs, {number * seconds:.0f} s; "
+        f"  no worse by more than {margin:.1%}, by one look: {number} pairs, {number * seconds:.0f} s; "
         f"{number * timed:.0f} s if all were timed steps"
     )
 

@@ -23,6 +23,7 @@ from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.verdict import MARGIN
 from pytest_ddpperf.training.correctness import Discrepancy, discrepancy_text
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
@@ -107,7 +108,9 @@ class Benchmarks:
         self, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, relate: Relate
     ) -> tuple[Result, ...]:
         __tracebackhide__ = True
-        judge = Judge(self._test, settings, found, relate, self._session.tests)
+        # A probe of a bisection asks on which side of its tolerance a commit is.
+        margin = MARGIN if self._session.probe is None else 1.0
+        judge = Judge(self._test, settings, found, relate, self._session.tests, margin=margin)
         self.measured(settings, self.passes.counted(settings, variants), judge)
         return judge.results
 

@@ -17,6 +17,7 @@ from pytest_ddpperf.records import Measurement, Mode
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
+from pytest_ddpperf.stats.verdict import MARGIN
 from pytest_ddpperf.verdict import Verdict
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
@@ -25,14 +26,6 @@ Partners: TypeAlias = "Callable[[tuple[Measurement, ...]], Sequence[Found]]"
 
 TOLERANCE, SIDE_BY_SIDE_TOLERANCE = 0.03, 0.015
 """The worsening that is accepted where a test sets none: less where both sides are measured in the same minutes."""
-
-MARGIN, SIDE_BY_SIDE_MARGIN = 0.05, 0.025
-"""The worsening that what is unchanged is shown not to reach; a wider tolerance widens it.
-
-To rule out the tolerance itself takes several times the launches, and leaves a third of what is unchanged undecided. With
-a margin of 3 % side by side, more than one in 20 slowdowns of 3 % would pass as unchanged where launches scatter by 1 %
-(benchmarks/decision.py): they are to be found.
-"""
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
@@ -50,6 +43,7 @@ class Judge:
             those of the variants: of the same benchmarks under another revision.
         relate: adds to measurements what they amount to side by side: efficiency, speedup.
         tests: of the whole suite, which has so many benchmarks or more: they share the false alarms.
+        margin: times the tolerance: as of ``decide``.
     """
 
     def __init__(
@@ -59,6 +53,8 @@ class Judge:
         found: Sequence[Found] | Partners,
         relate: Relate,
         tests: int = 1,
+        *,
+        margin: float = MARGIN,
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._test = test
@@ -66,6 +62,7 @@ class Judge:
         self._found = found
         self._relate = relate
         self._tests = tests
+        self._margin = margin
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
         self._suspected: Mapping[tuple[str, int], frozenset[str]] | None = None  # likewise
@@ -82,7 +79,7 @@ class Judge:
             rules = Rules(
                 self._tolerance,
                 alpha,
-                SIDE_BY_SIDE_MARGIN if self._side_by_side else MARGIN,
+                self._margin,
                 affordable,
                 last=look.last,
                 proven=self._proven.setdefault(key, {}),

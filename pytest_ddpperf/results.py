@@ -186,7 +186,7 @@ class Comparison:
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
         change_interval: where the change lies.
         tolerance: the change that the test accepts.
-        margin: the worsening that it was shown not to reach if it is unchanged.
+        margin: the worsening that it was shown not to reach if it is unchanged; None where no scatter decides.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
@@ -213,7 +213,7 @@ class Comparison:
     promising: bool = False
     df: float = math.inf
     base_samples: tuple[float, ...] = ()
-    margin: float | None = None  # None for the tolerance
+    margin: float | None = None
 
 
 @dataclass(frozen=True)

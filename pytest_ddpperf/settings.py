@@ -124,7 +124,11 @@ class Settings:
     )
     device: str = _knob("auto", one_of("auto", "cpu", "cuda"), "auto (cuda where there is a GPU), cpu or cuda", "NAME")
     steps: int | None = _knob(
-        None, steps, "timed steps of a launch; auto: the baseline's, else as many as fill about a second", "N"
+        None,
+        steps,
+        "timed steps of a launch; auto: the baseline's, else as many as fill about a second, or half of one in turns "
+        "with another revision",
+        "N",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
     launches: int = _knob(

@@ -56,7 +56,7 @@ def words(value: object) -> str:
 
 
 def steps(value: object) -> int | None:
-    """Timed steps of a launch; None (``auto``) for as many as fill about a second."""
+    """Timed steps of a launch; None (``auto``) for as many as fill a launch."""
     if value is None or value == "auto":
         return None
     try:

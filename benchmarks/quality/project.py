@@ -12,7 +12,7 @@ from pytest_ddpperf.verdict import Verdict
 
 NOTHING = Injection()
 BASE = "base"
-TESTS = "perf"
+TESTS, BASELINES = "perf", "baselines"
 AS_NOBODY = (  # nothing of the user's own git settings
     *("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"),
     *("-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"),
@@ -112,7 +112,7 @@ def make_project(folder: Path, length: str, calibration: Calibration) -> None:
         path.mkdir(parents=True)
     (folder / TESTS / "test_training.py").write_text(TEST, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (folder / ".gitignore").write_text("__pycache__\nbaselines\n", encoding="utf-8")
+    (folder / ".gitignore").write_text(f"__pycache__\n{BASELINES}\n", encoding="utf-8")
     git(folder, "init", "-q", "-b", BASE)
     for branch, variation in variations(calibration).items():
         if branch != BASE:

@@ -227,6 +227,14 @@ def _inconclusive(tally: Tally) -> str:
     return NOTHING if tally.inconclusive is None else rate_text(tally.inconclusive)
 
 
+def _unchanged(tally: Tally) -> str:
+    """How often it was shown not to be slower: of a slowdown, how often that was wrong."""
+    if tally.inconclusive is None:
+        return NOTHING
+    others = tally.alarms.found + tally.inconclusive.found + (tally.improved.found if tally.improved else 0)
+    return rate_text(Rate(tally.alarms.of - others, tally.alarms.of, tally.alarms.independent))
+
+
 def _improved(tally: Tally) -> str:
     return NOTHING if tally.improved is None or not tally.improved.found else rate_text(tally.improved)
 
@@ -262,6 +270,7 @@ def _reached(rate: Rate, goal: Goal) -> str:
 COLUMNS: Mapping[str, Callable[[Tally], str]] = {
     "alarms": lambda tally: rate_text(tally.alarms),
     "inconclusive": _inconclusive,
+    "unchanged": _unchanged,
     "improved": _improved,
     "independent": lambda tally: str(tally.alarms.effective),
     "seconds": lambda tally: _number(tally.seconds, ".1f"),

@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from typing import Any
 
 from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile, calibration_from
-from benchmarks.quality.project import BASE, CHANGES, TESTS, Change, check_out
+from benchmarks.quality.project import BASE, BASELINES, CHANGES, TESTS, Change, check_out
 from pytest_ddpperf.bisection.processes import exit_status
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import git
@@ -104,13 +105,16 @@ def run_change(project: Path, change: Change, length: str, options: Sequence[str
 
 
 def save_baseline(project: Path, length: str, options: Sequence[str] = ()) -> None:
-    """Store the base's figures, for the runs that follow; ``options`` are pytest's.
+    """Store the base's figures, for the runs that follow, in place of those there are; ``options`` are pytest's.
 
     Raises:
         RunError: pytest came to no verdict.
     """
     check_out(project, BASE)
-    _run(BASE, length, project, (TESTS, "--ddpperf-save", *options), (project / "src", ROOT))
+    shutil.rmtree(project / BASELINES, ignore_errors=True)
+    _run(BASE, length, project, (TESTS, *options, "--ddpperf-save"), (project / "src", ROOT))
+    if not (project / BASELINES).is_dir():
+        raise RunError(f"{BASE}: nothing was stored")
 
 
 def run_suite() -> Run:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.quality.project import CHANGES, UNCHANGED
 from benchmarks.quality.report import rate_text
-from benchmarks.quality.runs import SUITE, TOLD, Run, Runs
+from benchmarks.quality.runs import STORED_RUNS, SUITE, TOLD, Run, Runs
 from pytest_ddpperf.measure import CONFIRMED
 from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.metrics.table import CPU_TIME, TAIL
@@ -32,9 +32,11 @@ def report(found: Runs) -> str:
     parts = [f"{len(runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
     for length in sorted({run.length for run in runs if run.change != SUITE}):
         of_length = [run for run in runs if run.length == length]
-        same = [run for run in of_length if CHANGES[run.change].expected is Verdict.UNCHANGED]
-        parts += [render(changes_table(of_length, length)), *red_lines(same)]
-        noise = noise_table([run for run in same if run.change == UNCHANGED])
+        parts.append(render(changes_table(of_length, length)))
+        for name, change in CHANGES.items():
+            if change.expected is Verdict.UNCHANGED:
+                parts += red_lines([run for run in of_length if run.change == name])
+        noise = noise_table([run for run in of_length if run.change == UNCHANGED])
         parts += [] if noise is None else [render(noise)]
     suites = [run for run in runs if run.change == SUITE]
     if suites:
@@ -127,7 +129,12 @@ def red_lines(runs: Sequence[Run]) -> list[str]:
     if not results:
         return []
     red = [(run, result) for run, result in results if result["verdict"] in RED]
-    lines = [f"unchanged code was red in {rate_text(Rate(len(red), len(results), len(results)))} of its benchmarks"]
+    change = CHANGES.get(runs[0].change)
+    # Runs beside one baseline share its error.
+    sharing = STORED_RUNS if change is not None and change.against is None else 1
+    rate = Rate(len(red), len(results), math.ceil(len(results) / sharing))
+    which = "" if change is None or sharing == 1 else " beside a stored baseline"
+    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{which}"]
     for run, result in red:
         metrics = result["metrics"].items()
         said = [_words(name, one) for name, one in metrics if one["gated"] and one["verdict"] in RED]

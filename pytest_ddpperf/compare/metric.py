@@ -30,12 +30,10 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
     change = _change(series, base, measurement, found)
     step = _series_named(STEP_TIME, found.record)
-
-    def limit(accepted: float) -> float:
-        seconds = step.value if step is not None and step.gated else None
-        return max(tolerance_of(series, base.value, accepted, seconds), floor_of(series, found.noise))
-
-    tolerance, margin = limit(rules.tolerance), limit(max(rules.tolerance, rules.margin))
+    accepted = tolerance_of(
+        series, base.value, rules.tolerance, step.value if step is not None and step.gated else None
+    )
+    tolerance = max(accepted, floor_of(series, found.noise))
     levels = base.value, series.value
     if series.metric == RESIDENT and min(levels) == 0 and max(levels) <= RESIDENT_FLOOR:
         verdict, note = Verdict.UNCHANGED, ""
@@ -43,17 +41,17 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         verdict, note = Verdict.INCONCLUSIVE, f"no change can be told from a baseline of {base.value:g}"
     else:
         verdict = decide(
-            change, better=series.better, tolerance=tolerance, alpha=rules.alpha, margin=margin, last=rules.last
+            change, better=series.better, tolerance=tolerance, alpha=rules.alpha, margin=rules.margin, last=rules.last
         )
         beside = found.counterpart is not None
-        own = replace(rules, tolerance=tolerance, margin=margin)
+        own = replace(rules, tolerance=tolerance)
         note = note_on(verdict, change, series, own, beside=beside, made=len(measurement.launches))
         if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
             verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
-            note = f"shown to be no worse by the first {made}; it looked better, and was measured on"
+            note = f"shown by the first {made} not to be worse by the margin; it looked better, and was measured on"
     judged = change if obstacle is None else None
     return Comparison(
         series=series,
@@ -69,7 +67,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
-        margin=margin,
+        margin=rules.margin * tolerance,
     )
 
 

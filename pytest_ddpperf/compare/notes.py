@@ -25,7 +25,7 @@ def note_on(verdict: Verdict, change: Change, series: Series, rules: Rules, *, b
         verdict: on the metric.
         change: from the baseline, or the other revision.
         series: of this run.
-        rules: of the test, with the metric's own tolerance and margin.
+        rules: of the test, with the metric's own tolerance.
         beside: whether the other side was measured in the same rounds.
         made: launches of this side, all of which most metrics have a sample of.
     """

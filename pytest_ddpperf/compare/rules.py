@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_ddpperf.stats.verdict import MARGIN
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -12,7 +14,7 @@ class Rules:
 
     Attributes:
         tolerance: the worsening that is accepted, as a fraction (absolute for differences).
-        margin: the worsening that what is unchanged is shown not to reach; the tolerance where that is more.
+        margin: the worsening that what is unchanged is shown not to reach, times the tolerance.
         alpha: two-sided significance level of each metric.
         affordable: launches that a suspect would be confirmed by, at most.
         last: whether there is no time for another look.
@@ -24,7 +26,7 @@ class Rules:
 
     tolerance: float
     alpha: float
-    margin: float = 0.0
+    margin: float = MARGIN
     affordable: int = 0
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)

@@ -24,7 +24,7 @@ What makes other launches differ then hits both; what is left is each step's own
 shorter launches. More of them are looked at, the first time sooner, and know their scatter better.
 """
 
-SHORT_LAUNCH_STEPS = 20
+SHORT_LAUNCH_STEPS = 20  # no fewer, where they fit into a second: with fewer, fewer launches are diagnosed
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,10 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
     agreed: dict[tuple[str, int], int] = {}
     for variant, one in zip(variants, pilots, strict=True):
         followed = agreed.get(variant.key) if variant.other else variant.steps
-        wanted = short_launch(one.step, one.fixed) if variant.key in paired else LAUNCH_SECONDS
+        wanted = LAUNCH_SECONDS
+        if variant.key in paired:
+            both = [each.fixed for other, each in zip(variants, pilots, strict=True) if other.key == variant.key]
+            wanted = short_launch(one.step, min(both))  # a first launch may have been slow to start
         fitting = fitting_steps(one.step, min(wanted, share - one.fixed))
         plans.append(Plan(budget.warmup, budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
@@ -100,7 +103,7 @@ def _piloted(variant: Variant, plan: Plan, run: Run) -> _Pilot:
 def short_launch(step: float, fixed: float) -> float:
     """The seconds that a launch times in turns with its other side, for steps of ``step`` seconds.
 
-    ``fixed``: seconds that it takes besides, which must not be most of it.
+    ``fixed``: seconds that it takes besides; it should time steps for as long.
     """
     return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, SHORT_LAUNCH_STEPS * step, fixed))
 

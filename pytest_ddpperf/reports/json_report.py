@@ -264,7 +264,7 @@ def _metric_data(comparison: Comparison) -> dict[str, Any]:
         "change": _number(comparison.change),
         "change_interval": _interval(comparison.change_interval),
         "tolerance": _number(comparison.tolerance),
-        "margin": _number(comparison.tolerance if comparison.margin is None else comparison.margin),
+        "margin": _number(comparison.margin),
         "mde": _number(comparison.mde),
         "verdict": comparison.verdict.value,
         "note": "; ".join(filter(None, (comparison.note, comparison.difference))),

@@ -20,7 +20,7 @@ NOTHING = "-"
 _NAMED = 3  # benchmarks with the same remark
 MDE_MEANING = (
     f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
-    "unchanged: shown to be within its margin"
+    "unchanged: no worse by 5/3 of the tolerance"
 )
 
 

@@ -9,7 +9,16 @@ from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quant
 from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
-UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the tolerance may pass as unchanged
+UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the margin may pass as unchanged
+
+MARGIN = 5 / 3
+"""Times the tolerance: the worsening that what is unchanged is shown not to reach (a non-inferiority margin).
+
+What lies between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
+sequential test (Wald 1945, its zone of indifference). To rule out the tolerance itself takes several times the
+launches, and left a third of what is unchanged undecided. With twice the tolerance, side by side, more than one in 20
+slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py).
+"""
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
 
 LAST_SHARE = 0.7
@@ -30,7 +39,7 @@ def decide(
     better: Better,
     tolerance: float,
     alpha: float,
-    margin: float | None = None,
+    margin: float = MARGIN,
     last: bool = False,
 ) -> Verdict:
     """What a change says about the new run.
@@ -48,9 +57,7 @@ def decide(
             scale it means the same factor for both directions, so that a step time and the throughput made of it get
             the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
         alpha: two-sided significance level, of all looks together.
-        margin: the worsening that ``UNCHANGED`` rules out (a non-inferiority margin), in the tolerance's terms and no
-            less; None for the tolerance. What lies between the two is worth no minutes of measuring: it may get either
-            verdict, as between the hypotheses of a sequential test (Wald 1945, its zone of indifference).
+        margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         last: whether there is no time for another look.
     """
     half = half_width(change, _level(change, alpha, last=last))
@@ -62,7 +69,7 @@ def decide(
         return Verdict.REGRESSED
     if worsening + half < 0 and worsening < -limit:
         return Verdict.IMPROVED
-    proven = bound <= _limit(change, tolerance if margin is None else margin) and worsening <= limit
+    proven = bound <= _limit(change, margin * tolerance) and worsening <= limit
     return Verdict.UNCHANGED if proven else Verdict.INCONCLUSIVE
 
 
@@ -100,9 +107,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = 
     return from_log(smallest) if change.logarithmic else smallest
 
 
-def needed(
-    change: Change, *, better: Better, tolerance: float, alpha: float, margin: float | None = None
-) -> int | None:
+def needed(change: Change, *, better: Better, tolerance: float, alpha: float, margin: float = MARGIN) -> int | None:
     """About how many launches the new side needs in all for a verdict, if estimate and scatter stay what they are.
 
     A rough figure: the estimate will move, and the degrees of freedom are kept although they grow. More launches do
@@ -118,7 +123,7 @@ def needed(
     # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the margin.
     distance, level = worsening, _level(change, alpha, last=True) / 2
     if worsening <= limit:
-        distance, level = _limit(change, tolerance if margin is None else margin) - worsening, UNPROVEN
+        distance, level = _limit(change, margin * tolerance) - worsening, UNPROVEN
     allowed = (distance / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
     if allowed <= 0:
         return None

@@ -113,7 +113,9 @@ class Simulated:
             change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
             assert change is not None
             last = self._seconds(before) + self.round_seconds > deadline
-            verdict = decide(change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, last=last)
+            verdict = decide(
+                change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, margin=1.0, last=last
+            )
             action = next_action(
                 state,
                 [verdict],

@@ -65,6 +65,7 @@ REGRESSED = comparison(
     change_interval=Interval(0.119, 0.146, 0.95),
     mde=0.021,
     base_samples=(0.0416, 0.042),
+    margin=0.05,
 )
 
 

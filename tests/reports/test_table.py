@@ -11,7 +11,7 @@ from pytest_ddpperf.verdict import Verdict
 
 MDE = (
     f"MDE: the smallest slowdown that this run would have found in {100 * POWER:g} % of cases; "
-    "unchanged: shown to be within its margin"
+    "unchanged: no worse by 5/3 of the tolerance"
 )
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]

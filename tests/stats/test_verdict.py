@@ -55,9 +55,10 @@ def ratio(factor: float, standard_error: float) -> Change:
     ],
 )
 def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, expected: Verdict) -> None:
+    """With a margin that is the tolerance."""
     one = difference(shift, standard_error)
 
-    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is expected
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=1.0) is expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_is_unchanged_is_shown_not_to_reach_the_margin(
     shift: float, standard_error: float, expected: Verdict
 ) -> None:
     one = difference(shift, standard_error)
-    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=0.05) is expected
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=5 / 3) is expected
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.96, 0.97, 0.975, 1.0, 1.029, 1.031, 1.1])
@@ -142,14 +143,14 @@ def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
     ],
 )
 def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
-    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST) == expected
+    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 
 def test_launches_needed_to_rule_out_the_margin() -> None:
     """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
     one, other = difference(0.0, 0.1), difference(0.0, 0.2)
-    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=0.2) == 5
-    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=0.2) == 11
+    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
+    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
 
 
 def test_launches_do_not_shrink_what_lies_between_runs() -> None:
@@ -157,20 +158,20 @@ def test_launches_do_not_shrink_what_lies_between_runs() -> None:
     hopeless = difference(0.0, 0.1, fixed=0.005)
     slow = difference(0.0, 0.1, fixed=0.001)
 
-    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST) is None
-    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST) == math.ceil(4 * 0.009 / 0.002696)
+    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
+    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
 
 
 def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
     now = difference(0.02, 0.1)
-    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST)
+    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
     assert enough is not None
 
     then = difference(0.02, 0.1 * math.sqrt(4 / enough))
     one_less = difference(0.02, 0.1 * math.sqrt(4 / (enough - 1)))
 
-    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA) is Verdict.UNCHANGED
-    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA) is Verdict.INCONCLUSIVE
+    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.UNCHANGED
+    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.INCONCLUSIVE
 
 
 def test_the_last_look_asks_for_less() -> None:
