@@ -6,10 +6,11 @@ Made-up launches go through the very code that judges real ones, beside a stored
 slower in known ways, and (side by side) faster, on machines where launches scatter by 1 to 5 %, with and without some
 that are disturbed, and on two about as noisy as two cores of a shared virtual one, where alone CPU times are known.
 Each comparison has launches of its own, so that the 95 % intervals (Clopper-Pearson) rest on all of them. A launch
-takes 0.3 s to start and times 80 steps of 12.5 ms, whose noise is 5 %; beside a stored baseline either run deviates as
-a whole by 1 %, which is what verdicts take for granted, and alike in all of its steps, so that their tail does not.
-Memory and losses are the same in all launches. Real runs have fewer launches in their time, for the first ones are also
-asked where time goes; what they are like, benchmarks/verdict_quality.py and benchmarks/against.py tell.
+takes 0.3 s to start and times 80 steps of 12.5 ms, side by side 40, whose noise is 5 % where nothing else is said;
+beside a stored baseline either run deviates as a whole by 1 %, which is what verdicts take for granted, and alike in
+all of its steps, so that their tail does not. Memory and losses are the same in all launches. Real runs have fewer
+launches in their time, for the first ones are also asked where time goes; what they are like,
+benchmarks/verdict_quality.py and benchmarks/against.py tell.
 """
 
 from __future__ import annotations

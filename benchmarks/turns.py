@@ -5,10 +5,11 @@
 Pairs of launches of a training step (DDP, two gloo ranks), as side by side with another revision, their timed steps in
 1, 5, 15 and 45 blocks, in random order. Printed are the root mean square of what the step times and CPU times of a pair
 differ by, and what a layout costs: the seconds of measuring that it takes to see as small a change, beside the first.
-For the last layout also the same of the first half of each launch, which is about as long as the plugin makes them,
-and how long it takes with these to prove that nothing got worse by the default margin, by a single look at an estimate
-of exactly no change, and how long if ranks did nothing but timed steps. Looking after every round, as the plugin does,
-often ends sooner: whenever chance makes the new side look a little better.
+For the last layout also the same of as many first steps of each launch as the plugin times beside another revision
+(its blocks are as long in them as in the whole), and how long it takes with these to prove that nothing got worse by
+the default margin, by a single look at an estimate of exactly no change, and how long if ranks did nothing but timed
+steps. Looking after every round, as the plugin does, often ends sooner: whenever chance makes the new side look a
+little better.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Pair:
         seconds: for both.
         timed: of these, in timed steps.
         scatter: standard deviation of a launch's steps, as a share of their mean.
-        half: what the first half of each launch would be; None for a half.
+        shorter: what the first steps of each launch would be, as many as the plugin times; None for these.
     """
 
     step_time: float
@@ -53,7 +54,7 @@ class Pair:
     seconds: float
     timed: float
     scatter: float
-    half: Pair | None = None
+    shorter: Pair | None = None
 
 
 def main() -> None:
@@ -110,8 +111,9 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     return {blocks: found[1:] for blocks, found in pairs.items()}  # the first one is slow
 
 
-def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float, *, halved: bool = False) -> Pair:
-    """What two launches differ by; ``halved``: they are halves, whose CPU time is not known by itself."""
+def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float, *, cut: bool = False) -> Pair:
+    """What two launches differ by; ``cut``: they are the first steps of others, whose CPU time is not known."""
+    from pytest_ddpperf.measure import fitting_steps, short_launch
     from pytest_ddpperf.metrics.launches import typical_step
     from pytest_ddpperf.records import Launch
 
@@ -121,19 +123,20 @@ def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float, *, halved: boo
 
     steps = [Launch(0, ranks, seconds).step_times for ranks in sides]
     timed = math.fsum(math.fsum(times) for times in steps)
-    count = len(steps[0])
-    half = None
-    if count > 1 and not halved:
-        first = [tuple(replace(rank, step_times=rank.step_times[: count // 2]) for rank in side) for side in sides]
-        left_out = math.fsum(math.fsum(times[count // 2 :]) for times in steps)
-        half = pair(first, seconds - left_out, halved=True)
+    shorter = None
+    if not cut:
+        typical = typical_step(Launch(0, sides[0], seconds))
+        count = fitting_steps(typical, short_launch(typical, 0.0))
+        first = [tuple(replace(rank, step_times=rank.step_times[:count]) for rank in side) for side in sides]
+        left_out = math.fsum(math.fsum(times[count:]) for times in steps)
+        shorter = pair(first, seconds - left_out, cut=True)
     return Pair(
         apart(lambda ranks: typical_step(Launch(0, ranks, seconds))),
         apart(lambda ranks: max(rank.cpu_time or 0.0 for rank in ranks)),
         seconds,
         timed,
         statistics.fmean(statistics.pstdev(times) / statistics.fmean(times) for times in steps),
-        half,
+        shorter,
     )
 
 
@@ -149,12 +152,10 @@ def report(length: str, pairs: dict[int, list[Pair]]) -> str:
         middle = statistics.median(one.seconds for one in found)
         lines.append(f"  {blocks:6}  {len(found):5}  {step:>20}  {cpu:>20}  {middle:8.1f}  {costs(found) / first:.2f}")
     *_, last = pairs.values()
-    halves = [one.half for one in last if one.half is not None]
-    if len(halves) < len(last):
-        return "\n".join([*lines, proof(last)])
-    step, middle = apart([one.step_time for one in halves]), statistics.median(one.seconds for one in halves)
-    half = f"  {'halves':>6}  {len(halves):5}  {step:>20}  {'':>20}  {middle:8.1f}  {costs(halves) / first:.2f}"
-    return "\n".join([*lines, half, proof(halves)])
+    cut = [one.shorter for one in last if one.shorter is not None]
+    step, middle = apart([one.step_time for one in cut]), statistics.median(one.seconds for one in cut)
+    lines.append(f"  {'cut':>6}  {len(cut):5}  {step:>20}  {'':>20}  {middle:8.1f}  {costs(cut) / first:.2f}")
+    return "\n".join([*lines, proof(cut)])
 
 
 def proof(pairs: Sequence[Pair]) -> str:

@@ -16,7 +16,7 @@ class Length:
 
     Attributes:
         name: about how long it lasts with two ranks on the machine that the sizes were chosen on.
-        steps: timed ones of a launch: about a second's worth, as the plugin has it.
+        steps: timed ones of a launch: about a second's worth, as the plugin has it beside a stored baseline.
     """
 
     name: str

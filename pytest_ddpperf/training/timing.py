@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ddpperf.instruments.clock import Clock
 
 BLOCKS = 45
-"""Of a launch that takes turns: some 20 ms each.
+"""Of a launch that takes turns: some 10 to 20 ms each.
 
 What disturbs steps on a shared machine lasts for some tenths of a second, and is another thing in the next ones: it
 hits both sides alike only where they alternate faster. benchmarks/turns.py prints by how much two sides of the same

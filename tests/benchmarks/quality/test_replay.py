@@ -38,6 +38,8 @@ def runs(condition: str) -> Sides:
 def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
     assert steps_of(recorded(0, UNCHANGED, (0.1,) * 40)) == 10  # a second's worth
     assert steps_of(recorded(0, UNCHANGED, (0.001,) * 40)) == 40  # no more were recorded
+    assert steps_of(recorded(0, UNCHANGED, (0.01,) * 90), paired=True) == 50  # half a second's
+    assert steps_of(recorded(0, UNCHANGED, (0.04,) * 90), paired=True) == 20
     assert seconds_of(recorded(0, UNCHANGED, (0.1,) * 40), 10) == pytest.approx(1.2)
 
 

@@ -48,5 +48,9 @@ def test_rows_that_say_nothing_are_left_out() -> None:
     assert rule_rows(STORED, tallies, (UNCHANGED, "+3%"), labels) == [
         ("stored baseline: alarms", "0.0 % [0 .. 60]", "-")
     ]
+    rest = {UNCHANGED: Tally(Rate(1, 8, 8), inconclusive=Rate(2, 8, 8), improved=Rate(1, 8, 8))}
+    assert rule_rows(STORED, rest, (UNCHANGED,), ("unchanged",)) == [
+        ("stored baseline: unchanged", "50.0 % [16 .. 84]")
+    ]
     faster = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(4, 4, 4))}
     assert rule_rows(STORED, faster, (UNCHANGED,), labels)[1] == ("stored baseline: improved", "100.0 % [40 .. 100]")

@@ -70,6 +70,17 @@ def test_each_false_alarm_is_shown() -> None:
     assert red_lines([]) == []
 
 
+def test_runs_beside_one_baseline_are_not_independent() -> None:
+    """One of six: by Clopper and Pearson 0 to 64 %, but they were beside two baselines, as which they count."""
+    stored = [replace(one, change="stored: unchanged") for one in (RED, *[run(UNCHANGED, "unchanged")] * 5)]
+    (text,) = red_lines(stored)
+    assert (
+        text.splitlines()[0] == "unchanged code was red in 16.7 % [0 .. 91] of its benchmarks beside a stored baseline"
+    )
+    told = report(Runs("cpu-2c", "3f2a1c0", {}, (*stored, run(UNCHANGED, "unchanged"))))
+    assert "unchanged code was red in 0.0 % [0 .. 98] of its benchmarks\n" in told
+
+
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
     one = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
     twice = replace(one, results=(*one.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0)

@@ -102,4 +102,5 @@ def test_a_machine_says_how_noisy_it_is() -> None:
     assert str(Machine(0.02)) == "launches scatter by 2%"
     assert str(Machine(0.02, disturbed=0.15)) == "launches scatter by 2%, 15% of them made slower"
     assert str(Machine(0.02, of_rounds=0.1)) == "launches scatter by 2%, rounds by 10% in common"
+    assert str(Machine(0.02, of_steps=0.22)) == "launches scatter by 2%, steps by 22%"
     assert str(Machine(0.02, of_cpu=0.015)) == "launches scatter by 2%, their CPU times by 1.5%"
