@@ -20,11 +20,12 @@ FEWEST_STEPS, MOST_STEPS = 5, 1000
 SHORT_LAUNCH_SECONDS = 0.5
 """The same where both sides of a benchmark take turns.
 
-What makes other launches differ then hits both; what is left is each step's own, and averages out over as many steps in
-shorter launches. More of them are looked at, the first time sooner, and know their scatter better.
+What makes other launches differ then hits both; what is left is mostly each step's own, and averages out over as many
+steps in shorter launches, which take about as long to tell as much (benchmarks/turns.py). More of them are looked at,
+the first time sooner, and know their scatter better.
 """
 
-SHORT_LAUNCH_STEPS = 20  # no fewer, where they fit into a second: with fewer, fewer launches are diagnosed
+FEW_STEPS = 20  # a launch with fewer has long steps
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def short_launch(step: float, fixed: float) -> float:
 
     ``fixed``: seconds that it takes besides; it should time steps for as long.
     """
-    return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, SHORT_LAUNCH_STEPS * step, fixed))
+    return min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, FEW_STEPS * step, fixed))
 
 
 def fitting_steps(step: float, seconds: float) -> int:

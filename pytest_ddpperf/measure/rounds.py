@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
 from pytest_ddpperf.measure.groups import Groups, together
-from pytest_ddpperf.measure.pilot import pilot
+from pytest_ddpperf.measure.pilot import FEW_STEPS, pilot
 from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
 from pytest_ddpperf.records import Launch, Measurement, Plan
@@ -17,7 +17,6 @@ from pytest_ddpperf.units import format_count
 FEWEST_LAUNCHES = 2  # below that there is no interval
 DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
 CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
-FEW_STEPS = 20  # a launch with fewer has long steps, of which a diagnosis takes as many: then the fewest launches
 
 
 def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
@@ -150,5 +149,8 @@ def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:
 
 
 def diagnosed_launches(plans: Sequence[Plan]) -> int:
-    """In how many launches of each variant, from the first, it is looked where the time goes."""
+    """In how many launches of each variant, from the first, it is looked where the time goes.
+
+    It takes as many steps again: of long ones, in the fewest launches.
+    """
     return FEWEST_LAUNCHES if any(plan.steps < FEW_STEPS for plan in plans) else DIAGNOSED_LAUNCHES
