@@ -68,9 +68,10 @@ def measurement_of(
     launches: Sequence[Launch] = (),
     findings: Sequence[str] = (),
     *,
+    dropped: Sequence[Launch] = (),
     turns: bool = False,
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about, ``turns`` as there."""
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -81,6 +82,7 @@ def measurement_of(
         counts=variant.counts,
         profile=variant.profile,
         launches=tuple(launches),
+        dropped=tuple(dropped),
         findings=(*variant.findings, *findings),
         turns=turns,
     )
