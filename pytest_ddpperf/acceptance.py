@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.findings import thin_baseline
-from pytest_ddpperf.metrics.health import cores_lost
 from pytest_ddpperf.results import BaselineRecord, Provenance, Result, record_of
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
@@ -26,8 +25,7 @@ def warned(result: Result) -> Result:
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
     """What is stored of a result; what it did not look at, times or counts, stays as it was stored before."""
     measured, old = result.measurement, result.baseline
-    steps = tuple(step_summary(launch.step_times) for launch in measured.launches)
-    new = replace(record_of(measured, now, steps), cores_lost=cores_lost(measured))
+    new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
     if old is None or not same or result.differs:
         return new

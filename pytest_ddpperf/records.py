@@ -178,7 +178,6 @@ class Measurement:
         profile: its communication as the profiler sees it; None where it was not profiled.
         over: the name of the variant, measured side by side, that its speedup is held against; None for none.
         turns: whether its steps were timed in turns with those of other launches, and so last a little longer.
-        dropped: launches before these, whose suspicion they were to confirm; they still tell where the time goes.
     """
 
     name: str
@@ -194,7 +193,6 @@ class Measurement:
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
     turns: bool = False
-    dropped: tuple[Launch, ...] = ()
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure: the rest of it fills pages."""
@@ -217,11 +215,6 @@ class Measurement:
         counts = [rank.samples_per_step for launch in self.launches[:1] for rank in launch.ranks]
         known = [count for count in counts if count is not None]
         return sum(known) if known and len(known) == len(counts) else None
-
-    @property
-    def every_launch(self) -> tuple[Launch, ...]:
-        """Also those that no verdict rests on."""
-        return (*self.dropped, *self.launches)
 
     @property
     def training(self) -> str:

@@ -45,7 +45,6 @@ class BaselineRecord:
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
     turns: bool = False  # as of Measurement
-    cores_lost: Mapping[str, float] = field(default_factory=dict)  # shares of their time that went to others, by whom
 
     @property
     def counts_from(self) -> Provenance:

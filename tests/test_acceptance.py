@@ -8,7 +8,6 @@ import pytest
 
 from pytest_ddpperf.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.counts import Counts
-from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
@@ -51,13 +50,6 @@ def test_a_record_tells_the_steps_of_each_launch_and_when_it_was_made() -> None:
     record = baseline_record(result(launches=3), NOW)
     assert (record.date, record.commit) == ("2026-01-13", "9d8c7b6")
     assert [launch["p50"] for launch in record.steps] == pytest.approx([0.2, 0.21, 0.22])
-
-
-def test_a_record_tells_what_its_cores_lost() -> None:
-    one = result(launches=3)
-    launches = tuple(replace(launch, health=Health(CpuHealth(steal=0.04))) for launch in one.measurement.launches)
-    lost = replace(one, measurement=replace(one.measurement, launches=launches))
-    assert (baseline_record(one, NOW).cores_lost, baseline_record(lost, NOW).cores_lost) == ({}, {"steal": 0.04})
 
 
 def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:

@@ -21,7 +21,7 @@ from pytest_ddpperf.results import BaselineRecord, Provenance
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
-_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "cores_lost")
+_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns")
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,10 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
     # Left out where there are none, so that files written before they were known stay as they are.
     recipe = {"recipe": dict(record.recipe)} if record.recipe else {}
     counts = {"counts": counts_data(record.counts)} if record.counts is not None else {}
-    lost = {whom: rounded(share) for whom, share in record.cores_lost.items()}
     return {
         **{name: value for name, value in _shallow(record).items() if name not in _OPTIONAL},
         **recipe,
         **counts,
-        **({"cores_lost": lost} if lost else {}),
         **{name: True for name in ("dirty", "turns") if getattr(record, name)},
         **({"counted": _shallow(record.counted)} if record.counted is not None else {}),
         "plan": _shallow(record.plan),
@@ -173,7 +171,6 @@ def _record(field: Field) -> BaselineRecord:
         dirty="dirty" in fields and fields["dirty"].switch(),
         counted=_provenance(fields["counted"]) if "counted" in fields else None,
         turns="turns" in fields and fields["turns"].switch(),
-        cores_lost=_shares(fields["cores_lost"]) if "cores_lost" in fields else {},
     )
 
 
@@ -181,10 +178,6 @@ def _provenance(field: Field) -> Provenance:
     fields = field.fields("date", "commit", "dirty")
     commit = None if fields["commit"].value is None else fields["commit"].text()
     return Provenance(fields["date"].day(), commit, fields["dirty"].switch())
-
-
-def _shares(field: Field) -> dict[str, float]:
-    return {name: item.number() for name, item in field.mapping().items()}
 
 
 def _counts(field: Field) -> Counts:

@@ -6,10 +6,9 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.compare.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
-from pytest_ddpperf.compare.notes import CORES_LOST, UNCONFIRMED, note_on
+from pytest_ddpperf.compare.notes import UNCONFIRMED, note_on
 from pytest_ddpperf.compare.rules import Rules
-from pytest_ddpperf.metrics.health import more_cores_lost
-from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, RESIDENT, STEP_TIME, TIMED, outliers_of
+from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found
 from pytest_ddpperf.stats import intervals
@@ -49,10 +48,6 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         note = note_on(verdict, change, series, own, beside=beside, made=len(measurement.launches))
         if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
             verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
-        if verdict is Verdict.REGRESSED and not beside and series.metric in TIMED:
-            lost = more_cores_lost(measurement, found.record.cores_lost)
-            if lost:  # so much time that no step could use
-                verdict, note = Verdict.INCONCLUSIVE, CORES_LOST.format(lost)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED

@@ -14,7 +14,6 @@ from pytest_ddpperf.verdict import Verdict
 
 FEW = 6  # launches; by the scatter of fewer, little can be foreseen
 UNCONFIRMED = "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
-CORES_LOST = "worse, but in a typical launch {}, more than for the baseline: run it again, or see --ddpperf-against"
 PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
 

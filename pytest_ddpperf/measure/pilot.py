@@ -25,7 +25,7 @@ steps in shorter launches, which take about as long to tell as much (benchmarks/
 the first time sooner, and know their scatter better.
 """
 
-FEW_STEPS = 20  # a launch with fewer has long steps
+FEW_STEPS = 20  # fewer are long ones: a launch takes its time for them, and fewer launches are diagnosed
 
 
 @dataclass(frozen=True)

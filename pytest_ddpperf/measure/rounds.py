@@ -16,7 +16,6 @@ from pytest_ddpperf.units import format_count
 
 FEWEST_LAUNCHES = 2  # below that there is no interval
 DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
-GROWTH_LAUNCHES = 3  # likewise, of a phase; as many more as it takes to decide
 CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
 
 
@@ -42,8 +41,8 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     in_rounds = any(variant.other for variant in variants)
 
     def fits(telling: Telling, then: int = 0) -> bool:
-        """Whether another round, and so many that only tell times, would end before the deadline."""
-        first_look = _confirming(budget.launches, costs)
+        """Whether another round, and so many more that only tell times, would end before the deadline."""
+        first_look = rounds.first_look(budget.launches, costs)
         deadline = budget.deadline(first_look=first_look, confirming=confirming, in_rounds=in_rounds)
         return observer.clock() - start + costs.of(telling) + then * costs.of(ONLY_TIMES) <= deadline
 
@@ -57,7 +56,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             rounds.launch(run, observer)
             costs.add(telling, observer.clock() - begun)
         measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget, confirming=confirming)])
-        first_look = _confirming(budget.launches, costs)
+        first_look = rounds.first_look(budget.launches, costs)
         look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=not fits(ONLY_TIMES), first_look=first_look)
         verdict = observer.judge(measurements, look)
         if verdict.action == "stop" or (look.last and verdict.action == "more"):
@@ -68,7 +67,7 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
             rounds.begin_again()
             confirming = True
         else:
-            rounds.growth = verdict.growth
+            rounds.growth = verdict.growth  # it is known from few launches, and takes steps of its own
         wanted = rounds.made + verdict.launches
 
 
@@ -78,7 +77,7 @@ class _Rounds:
 
     Attributes:
         groups: who is launched at the same time.
-        growth: whether the next launches are to tell if memory grows, as the first ones do.
+        growth: whether the next launches are to tell if memory grows.
         diagnosing: whether the first ones are to tell where the time goes.
     """
 
@@ -86,24 +85,26 @@ class _Rounds:
     plans: Sequence[Plan]
     groups: Groups
     draw: random.Random
-    growth: bool = False
+    growth: bool = True
     diagnosing: bool = True
     made: int = 0
     _launches: list[list[Launch]] = field(init=False)
-    _dropped: list[list[Launch]] = field(init=False)
     _order: list[int] = field(default_factory=list)
     _in_turns: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._launches = [[] for _ in self.variants]
-        self._dropped = [[] for _ in self.variants]
 
     @property
     def telling(self) -> Telling:
         """What launches of the next round are to tell."""
-        return Telling(
-            self.diagnosing and self.made < diagnosed_launches(self.plans), self.growth or self.made < GROWTH_LAUNCHES
-        )
+        return Telling(self.diagnosing and self.made < diagnosed_launches(self.plans), self.growth)
+
+    def first_look(self, launches: int, costs: Costs) -> float:
+        """Seconds that one with so many launches takes: all of them tell if memory grows, the first where time goes."""
+        diagnosed = min(launches, diagnosed_launches(self.plans))
+        others = (launches - diagnosed) * costs.of(Telling(diagnosed=False, growth=True))
+        return diagnosed * costs.of(Telling(diagnosed=True, growth=True)) + others
 
     def launch(self, run: Run, observer: Observer) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
@@ -127,23 +128,15 @@ class _Rounds:
         return sorted(order, key=lambda i: keys.index(self.variants[i].key))
 
     def begin_again(self) -> None:
-        """Drop all launches: others are to confirm what they made suspect, and need not tell again where time goes."""
-        self._dropped, self._launches = self._launches, [[] for _ in self.variants]
-        self.made, self.diagnosing, self.growth = 0, False, False
+        """Drop all launches: others are to confirm what they made suspect."""
+        for launches in self._launches:
+            launches.clear()
+        self.made, self.diagnosing, self.growth = 0, True, True
 
     def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
-        parts = zip(self.variants, self.plans, self._launches, self._dropped, strict=True)
-        return tuple(
-            measurement_of(variant, plan, launches, findings, dropped=dropped, turns=i in self._in_turns)
-            for i, (variant, plan, launches, dropped) in enumerate(parts)
-        )
-
-
-def _confirming(launches: int, costs: Costs) -> float:
-    """Seconds that the first look of a confirmation takes."""
-    growing = min(launches, GROWTH_LAUNCHES)
-    return growing * costs.of(Telling(diagnosed=False, growth=True)) + (launches - growing) * costs.of(ONLY_TIMES)
+        parts = zip(self.variants, self.plans, self._launches, strict=True)
+        return tuple(measurement_of(*part, findings, turns=i in self._in_turns) for i, part in enumerate(parts))
 
 
 def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:

@@ -68,10 +68,9 @@ def measurement_of(
     launches: Sequence[Launch] = (),
     findings: Sequence[str] = (),
     *,
-    dropped: Sequence[Launch] = (),
     turns: bool = False,
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about, ``turns`` as there."""
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -82,7 +81,6 @@ def measurement_of(
         counts=variant.counts,
         profile=variant.profile,
         launches=tuple(launches),
-        dropped=tuple(dropped),
         findings=(*variant.findings, *findings),
         turns=turns,
     )

@@ -40,13 +40,13 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 def still_sent(measurement: Measurement) -> str:
     """What the unsynchronised steps sent all the same, in words; empty for nothing."""
-    found = (rank.communication for launch in measurement.every_launch[:1] for rank in launch.ranks[:1])
+    found = (rank.communication for launch in measurement.launches[:1] for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
 def no_room(measurement: Measurement) -> str | None:
     """A sentence where it was not measured for want of memory; else None."""
-    found = [launch.ranks[0].no_room for launch in measurement.every_launch]
+    found = [launch.ranks[0].no_room for launch in measurement.launches]
     rooms = [room for room in found if room is not None]
     if not rooms:
         return None
@@ -59,7 +59,7 @@ def no_room(measurement: Measurement) -> str | None:
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
     """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
-    return [pair for pair in map(_pair, measurement.every_launch) if pair is not None] or None
+    return [pair for pair in map(_pair, measurement.launches) if pair is not None] or None
 
 
 @once

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from statistics import median
+from collections.abc import Callable, Sequence
 
 from pytest_ddpperf.health import CpuHealth, GpuHealth
 from pytest_ddpperf.records import Launch, Measurement
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
-OTHERS, STEAL = "others", "steal"
-LOST: Mapping[str, tuple[float, str]] = {  # which share of the usable cores' time may go there, and what more is called
-    OTHERS: (0.10, "other processes used {} of the cores"),  # the system itself uses a few percent
-    STEAL: (0.02, "the hypervisor gave {} of the cores away"),
-}
+LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
+STEAL = 0.02
 THROTTLED = 0.01  # of a launch's time on all usable cores
 SWAPPED = 2**20  # bytes
 HELD_BACK = 0.10  # share of a launch's readings in which a GPU's clocks were held back
@@ -26,7 +21,8 @@ CLOCK_FALL = 0.05  # by how much a GPU's clock in one launch may lie below that 
 def health_findings(measurement: Measurement) -> tuple[str, ...]:
     """A sentence for each thing that went on in the machine and could have moved the result, with the launches."""
     found = (
-        *(_said(measurement, partial(_lost, whom), *LOST[whom], format_percent) for whom in LOST),
+        _said(measurement, lambda cpu, _: cpu.others, LOAD, "other processes used {} of the cores", format_percent),
+        _said(measurement, lambda cpu, _: cpu.steal, STEAL, "the hypervisor gave {} of the cores away", format_percent),
         _said(
             measurement,
             _throttled(measurement.environment.cores),
@@ -38,37 +34,6 @@ def health_findings(measurement: Measurement) -> tuple[str, ...]:
         _said(measurement, lambda cpu, _: cpu.swapped, SWAPPED, "the machine swapped {}", _size),
     )
     return (*(text for text in found if text is not None), *_gpu_findings(measurement))
-
-
-def cores_lost(measurement: Measurement) -> dict[str, float]:
-    """The shares of the cores' time that went to others in a typical launch, by whom; only those above their limits.
-
-    Empty where ranks compute on GPUs.
-    """
-    if measurement.environment.device != "cpu":
-        return {}
-    found = {}
-    for whom, (limit, _) in LOST.items():
-        shares = [_lost(whom, one.health.cpu, one.seconds) for one in measurement.launches if one.health is not None]
-        known = [share for share in shares if share is not None]
-        if known and median(known) > limit:
-            found[whom] = median(known)
-    return found
-
-
-def more_cores_lost(measurement: Measurement, before: Mapping[str, float]) -> str:
-    """What was lost here and not ``before``, by more than its limit, in words; empty for nothing."""
-    more = [
-        LOST[whom][1].format(format_percent(share))
-        for whom, share in cores_lost(measurement).items()
-        if share - before.get(whom, 0.0) > LOST[whom][0]
-    ]
-    return " and ".join(more)
-
-
-def _lost(whom: str, cpu: CpuHealth, _seconds: float) -> float | None:
-    share: float | None = getattr(cpu, whom)
-    return share
 
 
 def gpus_of(launch: Launch) -> tuple[GpuHealth, ...]:

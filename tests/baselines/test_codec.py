@@ -70,14 +70,6 @@ def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Mak
         decode(changed(encode(content, FILE), "records/0/turns", 1), FILE)
 
 
-def test_what_the_cores_lost_to_others_is_kept(text: str, make_record: Make) -> None:
-    assert '"cores_lost"' not in text
-    content = BaselineFile("m.py::t", (make_record(cores_lost={"steal": 0.04}),))
-    assert decode(encode(content, FILE), FILE) == content
-    with pytest.raises(BaselineError, match=r"field records\[0\].cores_lost.steal: expected a number"):
-        decode(changed(encode(content, FILE), "records/0/cores_lost/steal", "much"), FILE)
-
-
 def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: Make) -> None:
     assert '"counted"' not in text
     for commit in ("9c1e2aa", None):

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.health import CpuHealth, Health
-from pytest_ddpperf.records import Launch, Plan, RankLaunch, Spread
+from pytest_ddpperf.records import Plan, Spread
 from pytest_ddpperf.results import Counterpart, Noise
 from pytest_ddpperf.verdict import Verdict
 from tests.compare.made_up import STEADY, beside, found, judged, measured, series, stored
@@ -144,34 +143,6 @@ def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
         base = found(series("peak_resident", [baseline * 2.0**20] * 4))
         result = judged(measured(series("peak_resident", [(baseline + more) * 2.0**20] * 4)), base)
         assert result.verdict is expected
-
-
-@pytest.mark.parametrize(
-    ("metric", "then", "expected"),
-    [
-        pytest.param("step_time", {}, Verdict.INCONCLUSIVE, id="they were not lost then"),
-        pytest.param("step_time", {"steal": 0.08}, Verdict.REGRESSED, id="they always are"),
-        pytest.param("peak_reserved", {}, Verdict.REGRESSED, id="which takes no memory"),
-    ],
-)
-def test_of_slower_steps_beside_a_baseline_lost_cores_are_suspected(
-    metric: str, then: dict[str, float], expected: Verdict
-) -> None:
-    samples = series(metric, STEADY, factor=1.3)
-    rank = RankLaunch(0, (1.0,), {}, None, None, None)
-    launches = tuple(Launch(i, (rank,), 1.0, Health(CpuHealth(steal=0.09))) for i in range(2))
-    run = replace(measured(samples), launches=launches)
-    before = found(series(metric, STEADY))
-    assert before.record is not None
-    one = judged(run, replace(before, record=replace(before.record, cores_lost=then)))[metric]
-    assert one.verdict is expected
-    assert one.note == (
-        ""
-        if expected is Verdict.REGRESSED
-        else "worse, but in a typical launch the hypervisor gave 9 % of the cores away, more than for the baseline: "
-        "run it again, or see --ddpperf-against"
-    )
-    assert judged(run, beside(series(metric, STEADY)))[metric].verdict is Verdict.REGRESSED  # which loses them as well
 
 
 def test_two_sides_of_one_run_are_compared_by_rounds() -> None:

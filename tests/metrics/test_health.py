@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pytest_ddpperf.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.health import cores_lost, more_cores_lost
 from pytest_ddpperf.records import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 1, "2.13", None)
@@ -51,25 +48,6 @@ def test_heat_and_swap_are_named() -> None:
         "cores were too hot and slowed down 1 time to 4 times in 2 of 2 launches",
         "the machine swapped 3.00 MiB in 1 of 2 launches",
     )
-
-
-def test_cores_are_lost_where_a_typical_launch_lost_them() -> None:
-    """Medians of 3 and 0.5 %, where 2 % may go to the hypervisor, and of 12 and 8 %, where 10 % may go to others."""
-    steals, loads = (0.0, 0.03, 0.15), (0.02, 0.12, 0.40)
-    lost = [CpuHealth(steal=steal, others=load) for steal, load in zip(steals, loads, strict=True)]
-    assert cores_lost(measurement(*lost, None, CpuHealth())) == {"others": 0.12, "steal": 0.03}
-    assert cores_lost(measurement(CpuHealth(steal=0.0, others=0.04), CpuHealth(steal=0.01, others=0.12))) == {}
-    assert cores_lost(measurement(None)) == {}
-    on_gpu = replace(measurement(*lost), environment=replace(ENVIRONMENT, device="cuda"))
-    assert cores_lost(on_gpu) == {}  # whose time it is not
-
-
-def test_only_what_was_not_lost_before_as_well_is_more() -> None:
-    lost = measurement(CpuHealth(steal=0.05, others=0.15))
-    both = "other processes used 15 % of the cores and the hypervisor gave 5 % of the cores away"
-    assert more_cores_lost(lost, {}) == both
-    assert more_cores_lost(lost, {"steal": 0.04, "others": 0.03}) == "other processes used 15 % of the cores"
-    assert more_cores_lost(lost, {"steal": 0.04, "others": 0.06}) == ""
 
 
 def on_gpus(*gpus: GpuHealth) -> Measurement:

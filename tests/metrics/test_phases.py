@@ -58,17 +58,6 @@ def test_a_measurement_that_was_not_taken_apart_has_no_phases() -> None:
     assert sections_of(measurement([None])) == ()
 
 
-def test_launches_that_were_dropped_for_others_still_tell_where_time_goes() -> None:
-    use = MemoryUse("allocated", 100, 700)
-    section = SectionTimes("save", 1, (1,), (1,), use)
-    known = replace(phases(section, forward=(1,)), memory={"forward": use})
-    before, after = measurement([known]), measurement([None])
-    confirmed = replace(after, dropped=before.launches)
-    assert phase_seconds("forward")(confirmed) == (1,)
-    assert sections_of(confirmed) == sections_of(before) != ()
-    assert memory_of_phases(confirmed) == memory_of_phases(before) == {"forward": use}
-
-
 def test_sections_are_averages_too() -> None:
     """Steps of 10 and 99 on both ranks, of which the first counts.
 
