@@ -15,7 +15,16 @@ from pytest_ddpperf.bisection.ends import ERROR, Ends, ends_of, sharpened
 from pytest_ddpperf.bisection.estimate import again_line, search_lines
 from pytest_ddpperf.bisection.hunt import Hunt
 from pytest_ddpperf.bisection.processes import Started, command_line, run_probe
-from pytest_ddpperf.bisection.target import Target, is_counted, not_compared, obstacle, shown, targets, undecided
+from pytest_ddpperf.bisection.target import (
+    Target,
+    is_counted,
+    not_compared,
+    obstacle,
+    require_known,
+    shown,
+    targets,
+    undecided,
+)
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
@@ -53,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         DdpperfError: the commits or the tests are not there, or cannot be searched.
     """
+    require_known(options.metric)
     between = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
     try:
         with _ending_on_sigterm():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from pytest_ddpperf.counts import UNITS
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics import METRICS
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.probe import Key, Outcome
 from pytest_ddpperf.reports.phrases import decisive, find
 from pytest_ddpperf.results import Comparison, Result
@@ -33,6 +37,19 @@ class Target:
     def of(self, outcome: Outcome) -> Result | None:
         """The result of its benchmark; None where there is none."""
         return next((one for one in outcome.results if (one.test, key_of(one)) == (self.test, self.benchmark)), None)
+
+
+def require_known(metric: str | None) -> None:
+    """Refuse to follow what no benchmark can have, before any is measured.
+
+    Raises:
+        SettingError: there is no such metric.
+    """
+    known = (*(one.name for one in METRICS), EFFICIENCY, SPEEDUP, *UNITS)
+    if metric is not None and metric not in known:
+        close = get_close_matches(metric, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise SettingError(f"--metric {metric}: there is no such metric; {hint}")
 
 
 def is_counted(metric: str | None) -> bool:

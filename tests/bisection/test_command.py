@@ -247,7 +247,10 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
     ("arguments", "said"),
     [
         (["--good", "gone"], "--good gone: there is no such branch, tag or commit in "),
-        (["--good", "v0", "--metric", "speed"], "--metric speed: pytest t.py has no such metric; it has step_time\n"),
+        (
+            ["--good", "v0", "--metric", "final_loss"],
+            "--metric final_loss: pytest t.py has no such metric; it has step_time\n",
+        ),
     ],
 )
 def test_what_is_not_there_is_an_error_of_one_line(
@@ -258,6 +261,23 @@ def test_what_is_not_there_is_an_error_of_one_line(
     err = capsys.readouterr().err
     assert err.startswith(f"ddpperf: error: {said}")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        pytest.param("step-time", "did you mean step_time?\n", id="misspelt"),
+        pytest.param("colective_calls", "did you mean collective_calls?\n", id="a count"),
+        pytest.param("quality", "there are step_time, ", id="nothing like it"),
+    ],
+)
+def test_a_metric_that_no_benchmark_has_is_refused_before_any_is_measured(
+    probes: Any, capsys: pytest.CaptureFixture[str], metric: str, hint: str
+) -> None:
+    asked = probes(lambda *_: pytest.fail("it was measured"))
+    assert main(["bisect", "t.py", "--good", "v0", "--metric", metric]) == 2
+    assert capsys.readouterr().err.startswith(f"ddpperf: error: --metric {metric}: there is no such metric; {hint}")
+    assert not asked
 
 
 def test_a_test_without_benchmarks_is_an_error(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
