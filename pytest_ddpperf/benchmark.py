@@ -111,7 +111,8 @@ class Benchmarks:
         # A probe of a bisection asks on which side of its tolerance a commit is.
         margin = MARGIN if self._session.probe is None else 1.0
         judge = Judge(self._test, settings, found, relate, self._session.tests, margin=margin)
-        self.measured(settings, self.passes.counted(settings, variants), judge)
+        compared = callable(found) or any(one.record is not None and not one.differs for one in found)
+        self.measured(settings, self.passes.counted(settings, variants), judge, compared=compared)
         return judge.results
 
     def _calibrated(
@@ -150,9 +151,23 @@ class Benchmarks:
             self.passes.imports = None
 
     def measured(
-        self, settings: Settings, variants: Sequence[Variant], judge: JudgeCall, which: str = ""
+        self,
+        settings: Settings,
+        variants: Sequence[Variant],
+        judge: JudgeCall,
+        which: str = "",
+        *,
+        compared: bool = True,
     ) -> tuple[Measurement, ...]:
-        """Measures the variants side by side until the judge is content; ``which`` tells the progress line more."""
+        """Measures the variants side by side until the judge is content.
+
+        Args:
+            settings: of the test.
+            variants: what to measure.
+            judge: says how to go on.
+            which: tells the progress line more.
+            compared: as of ``budget``.
+        """
         __tracebackhide__ = True
         if settings.counted_only:
             measurements = tuple(map(counted_only, variants))
@@ -168,7 +183,9 @@ class Benchmarks:
         )
         with self.passes.shown():
             self.passes.ready()
-            measurements = measure(variants, self.passes.budget(settings), self.passes.timed(settings), observer)
+            measurements = measure(
+                variants, self.passes.budget(settings, compared=compared), self.passes.timed(settings), observer
+            )
         self.last = _own(variants, measurements)
         return measurements
 

@@ -14,6 +14,8 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
+        if isinstance(number, Mapping):
+            return f"there is no count {name} that several numbers are expected of: calls are collectives={number!r}"
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"{name} is expected to be {number!r}, which is no number"
     return None

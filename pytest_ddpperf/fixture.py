@@ -92,7 +92,7 @@ class Ddpperf:
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         variants = self._benchmarks.passes.counted(settings, [one])
-        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"))[0]
+        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"), compared=False)[0]
 
     def scaling(
         self,

@@ -195,15 +195,19 @@ def _judged(measured: Measurement) -> list[str]:
     return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in REPEATED]
 
 
-def budget(settings: Settings) -> Budget:
-    """How much measuring a benchmark with these settings may take."""
+def budget(settings: Settings, *, compared: bool = True) -> Budget:
+    """How much measuring a benchmark with these settings may take.
+
+    Args:
+        settings: of the test.
+        compared: whether it is held against something, and time kept to confirm that it is worse.
+    """
     return Budget(
         settings.steps,
         settings.warmup,
         settings.launches,
         settings.max_time,
-        # Half; all where nothing will have to be confirmed.
-        screening=settings.max_time if settings.accepting else settings.max_time / 2,
+        screening=settings.max_time / 2 if compared and not settings.accepting else settings.max_time,
         turns=settings.turns,
     )
 

@@ -111,9 +111,9 @@ class Passes:
             if self._session.other is not None:
                 self._session.other.keep(number)
 
-    def budget(self, settings: Settings) -> Budget:
+    def budget(self, settings: Settings, *, compared: bool) -> Budget:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
-        return replace(budget(settings), seats=self._seats, memory=self._memory)
+        return replace(budget(settings, compared=compared), seats=self._seats, memory=self._memory)
 
     def verification(self, settings: Settings, variant: Variant) -> Verification:
         """What holding a variant against a single process came to, where that is wanted."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddpperf.contradictions import require_consistent
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
@@ -49,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
     try:
         config.stash[SETTINGS] = settings = _settings(config)
-        _require_calibrating_alone(settings)
+        require_consistent(settings, [name for name, knob in KNOBS.items() if config.getoption(knob.ini) is not None])
         _require_baselines(settings, config.rootpath / settings.baseline_dir)
         config.stash[REVISION] = _revision(config, settings)
         if settings.json is not None:
@@ -91,38 +92,12 @@ def _require_baselines(settings: Settings, folder: Path) -> None:
             Store(folder, settings.save or DEFAULT_SET).ensure_writable()
 
 
-def _require_calibrating_alone(settings: Settings) -> None:
-    if settings.calibrate is None:
-        return
-    others = {"save": settings.save is not None, "against": settings.against is not None}
-    others["counted_only"] = settings.counted_only
-    for name in (name for name, given in others.items() if given):
-        raise SettingError(
-            f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
-            f"and {KNOBS[name].option} asks for something else: give one of them"
-        )
-
-
 def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
     if settings.against is None:
-        _require_a_revision(config)
         return None
-    if settings.save is not None:
-        raise SettingError(
-            f"--ddpperf-against={settings.against} reads no baseline and --ddpperf-save writes one: give one of them"
-        )
     from pytest_ddpperf.revision.worktree import resolve
 
     return resolve(settings.against, config.rootpath, config.invocation_params.dir)
-
-
-def _require_a_revision(config: pytest.Config) -> None:
-    """What a command line says of another revision must have one; an ini file may say it for runs that will."""
-    for name in ("against_setup", "against_tests"):
-        if config.getoption(KNOBS[name].ini) is not None:
-            raise SettingError(
-                f"{KNOBS[name].option} is for another revision, and none is named: give --ddpperf-against"
-            )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -325,6 +325,11 @@ class Settings:
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
     )
 
+    def __post_init__(self) -> None:
+        """Refuse what would measure nothing."""
+        if self.counted_only and not self.counted:
+            raise SettingError("counted_only only counts, and counted=false leaves that out: give one of them")
+
     @property
     def recipe(self) -> Mapping[str, str]:
         """The settings that make another benchmark of a step, where they are not the defaults, as words."""

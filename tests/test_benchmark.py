@@ -44,6 +44,15 @@ def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pyte
     return run, results
 
 
+def test_all_of_the_time_is_there_for_what_nothing_is_held_against(inner: pytest.Pytester) -> None:
+    """Far more launches than fit into a second: none of it is kept to confirm what cannot be suspicious."""
+    test = "def test_new(ddpperf):\n    ddpperf.check(workload, launches=300)\n"
+    _, (new,) = run_suite(inner, test, "--ddpperf-counted=false")
+    assert new["verdict"] == "new"
+    (told,) = [remark for remark in new["findings"] if remark.startswith("time for ")]
+    assert told.endswith(" of 300 launches only: raise max_time, which is 1 s")
+
+
 def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,

@@ -25,6 +25,11 @@ def counts(
         ({}, {}, None),  # no collectives at all is something to expect
         ({"all_reduce": 1}, {"flops": 2.5}, None),
         ({"all_reduce": "1"}, {}, "all_reduce is expected to be '1', which is no number"),
+        (
+            None,
+            {"calls": {"all_reduce": 1}},
+            "there is no count calls that several numbers are expected of: calls are collectives={'all_reduce': 1}",
+        ),
         (None, {"flops": None}, "flops is expected to be None, which is no number"),
         (None, {"flops": True}, "flops is expected to be True, which is no number"),
     ],

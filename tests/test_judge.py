@@ -194,8 +194,9 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
 
 
-def test_a_first_look_may_take_half_the_time_and_what_is_stored_all_of_it() -> None:
+def test_a_first_look_may_take_half_the_time_and_what_is_stored_or_held_against_nothing_all_of_it() -> None:
     assert budget(Settings(max_time=40.0)).screening == 20.0
+    assert budget(Settings(max_time=40.0), compared=False).screening == 40.0
     assert budget(Settings(max_time=40.0, save="default")).screening == 40.0
 
 

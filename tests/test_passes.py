@@ -111,7 +111,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     session: Any = Both(here, there)
     passes = Passes(session, "test_x.py::test_a", [])
     passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
-    budget = passes.budget(Settings())
+    budget = passes.budget(Settings(), compared=True)
     assert (budget.seats, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
     assert session.other is None or session.other.started == [expected[0]]
@@ -128,7 +128,7 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
     passes.keep(1)
     assert session.launchers.kept == [1]
     assert there is None or session.other.kept == [1]
-    assert passes.budget(Settings()).seats == 1  # for further runs of the same, as of a calibration
+    assert passes.budget(Settings(), compared=True).seats == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

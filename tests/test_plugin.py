@@ -433,7 +433,7 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
 ) -> None:
     """The suite accepts 1000 %, so that the floor, which is far below on any machine, changes nothing there."""
     inner.makepyfile(test_suite=SUITE)
-    options = ("--ddpperf-json=results.json", "--ddpperf-history=runs.sqlite")
+    options = ("--ddpperf-json=results.json", "-o", "ddpperf_history=runs.sqlite")
     run = inner.runpytest("-q", "--ddpperf-calibrate=2", "-k", "test_step", *options)
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines(
@@ -498,6 +498,10 @@ def test_counts(ddpperf):
         ("--ddpperf-calibrate=1", "--ddpperf-calibrate=1: expected a whole number of at least 2*"),
         ("--ddpperf-save", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-save asks*"),
         ("--ddpperf-against=main", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-against*"),
+        (
+            "--ddpperf-history=runs.sqlite",
+            "--ddpperf-calibrate=2 holds *, and --ddpperf-history asks for something else*",
+        ),
         (
             "--ddpperf-counted-only",
             "--ddpperf-calibrate=2 holds *, and --ddpperf-counted-only asks for something else*",

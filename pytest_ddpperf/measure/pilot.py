@@ -83,7 +83,8 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
         if variant.key in paired:
             both = [each.fixed for other, each in zip(variants, pilots, strict=True) if other.key == variant.key]
             wanted = short_launch(one.step, min(both))  # a first launch may have been slow to start
-        fitting = fitting_steps(one.step, min(wanted, share - one.fixed))
+        # Less than it takes besides would save little, and tell little.
+        fitting = fitting_steps(one.step, min(wanted, max(share - one.fixed, one.fixed)))
         plans.append(Plan(budget.warmup, budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
     expected = sum(one.fixed + plan.steps * one.step for one, plan in zip(pilots, plans, strict=True))

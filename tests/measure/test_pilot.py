@@ -65,6 +65,22 @@ def test_launches_that_take_turns_with_their_other_side_are_short(step: float, f
     assert short_launch(step, fixed) == pytest.approx(expected)
 
 
+def test_launches_time_steps_for_as_long_as_their_start_takes_where_many_share_the_time() -> None:
+    """Six sides have 20 / 6 / 6 = 0.56 s each for a launch; all else takes 0.4 s: it times 40 steps of 10 ms."""
+    sides = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "abc"]
+
+    def steps(fixed: float) -> set[int]:
+        def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+            ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+            return [(ranks, 0.05 + fixed) for _ in launches]
+
+        return {plan.steps for plan in pilot(sides, Budget(None, 0, 6, 40, 20), run).plans}
+
+    assert steps(0.4) == {40}
+    assert steps(0.6) == {60}
+    assert steps(2.0) == {100}  # a second at most
+
+
 @pytest.mark.parametrize(
     ("variants", "turns", "steps"),
     [

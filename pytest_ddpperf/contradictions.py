@@ -1,0 +1,52 @@
+"""Settings of a session that cannot go together. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.settings import KNOBS, Settings
+
+FOR: Mapping[str, tuple[str, str]] = {  # the setting without which one means nothing, and what that one is for
+    "against_setup": ("against", "another revision, and none is named"),
+    "against_tests": ("against", "another revision, and none is named"),
+    "force_save": ("save", "what is saved, and nothing is"),
+}
+
+
+def require_consistent(settings: Settings, said: Collection[str]) -> None:
+    """Refuse settings of which one would have to be ignored.
+
+    Args:
+        settings: of the session.
+        said: the knobs that the command line names: what it says must mean something, and nothing contradict it. An ini
+            file may say it for runs in which it will.
+
+    Raises:
+        SettingError: two contradict each other, or one needs another.
+    """
+    for name, (needed, purpose) in FOR.items():
+        if name in said and not getattr(settings, needed):
+            raise SettingError(f"{KNOBS[name].option} is for {purpose}: give {KNOBS[needed].option}")
+    if settings.against is not None and settings.save is not None:
+        raise SettingError(
+            f"--ddpperf-against={settings.against} reads no baseline and --ddpperf-save writes one: give one of them"
+        )
+    if settings.against is not None and settings.baseline is not None and "baseline" in said:
+        raise SettingError(
+            f"--ddpperf-against={settings.against} reads no baseline and --ddpperf-baseline={settings.baseline} names "
+            "some: give one of them"
+        )
+    if settings.calibrate is None:
+        return
+    others = {
+        "save": settings.save is not None,
+        "against": settings.against is not None,
+        "counted_only": settings.counted_only,
+        "history": settings.history is not None and "history" in said,
+    }
+    for name in (name for name, given in others.items() if given):
+        raise SettingError(
+            f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
+            f"and {KNOBS[name].option} asks for something else: give one of them"
+        )
