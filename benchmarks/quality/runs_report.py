@@ -36,11 +36,12 @@ def report(found: Runs) -> str:
         for name, change in CHANGES.items():
             if change.expected is Verdict.UNCHANGED:
                 parts += red_lines([run for run in of_length if run.change == name])
+        parts += missed_lines([run for run in of_length if run.change == UNCHANGED])
         noise = noise_table([run for run in of_length if run.change == UNCHANGED])
         parts += [] if noise is None else [render(noise)]
     suites = [run for run in runs if run.change == SUITE]
     if suites:
-        parts += [render(suite_table(suites)), *red_lines(suites)]
+        parts += [render(suite_table(suites)), *red_lines(suites), *missed_lines(suites)]
     return "\n\n".join(parts)
 
 
@@ -140,6 +141,20 @@ def red_lines(runs: Sequence[Run]) -> list[str]:
         said = [_words(name, one) for name, one in metrics if one["gated"] and one["verdict"] in RED]
         lines.append(f"  {run.began} {result['test']}: {', '.join(said) or result['findings']}")
     return ["\n".join(lines)]
+
+
+def missed_lines(runs: Sequence[Run]) -> list[str]:
+    """How often the interval that is printed beside a change leaves out what it is: none."""
+    told = []
+    for name in NOISY:
+        metrics = (result["metrics"].get(name) for run in runs for result in run.results)
+        intervals = [
+            one["change_interval"] for one in metrics if one is not None and one["change_interval"] is not None
+        ]
+        missed = sum(not one["low"] <= 0 <= one["high"] for one in intervals)
+        if intervals:
+            told.append(f"{name} in {rate_text(Rate(missed, len(intervals), len(intervals)))}")
+    return [f"the 95 % interval of what unchanged code changed leaves out 0: {', '.join(told)}"] if told else []
 
 
 def _words(name: str, metric: Mapping[str, Any]) -> str:

@@ -11,7 +11,15 @@ import pytest
 
 from benchmarks.quality.project import UNCHANGED
 from benchmarks.quality.runs import SUITE, Run, Runs
-from benchmarks.quality.runs_report import changes_table, noise_table, red_lines, report, rounds_of, suite_table
+from benchmarks.quality.runs_report import (
+    changes_table,
+    missed_lines,
+    noise_table,
+    red_lines,
+    report,
+    rounds_of,
+    suite_table,
+)
 from pytest_ddpperf.measure import CONFIRMED
 
 
@@ -79,6 +87,19 @@ def test_runs_beside_one_baseline_are_not_independent() -> None:
     )
     told = report(Runs("cpu-2c", "3f2a1c0", {}, (*stored, run(UNCHANGED, "unchanged"))))
     assert "unchanged code was red in 0.0 % [0 .. 98] of its benchmarks\n" in told
+
+
+def test_intervals_that_miss_what_is_unchanged_are_counted() -> None:
+    """One of two, and none of one; a metric without an interval does not count."""
+    around = metric("unchanged", change_interval={"low": -0.01, "high": 0.02, "confidence": 0.95})
+    runs = [run(UNCHANGED, "unchanged", step_time=around, cpu_time=around), RED, run(UNCHANGED, "unchanged")]
+    (text,) = missed_lines(runs)
+    assert text == (
+        "the 95 % interval of what unchanged code changed leaves out 0: "
+        "step_time in 50.0 % [1 .. 99], cpu_time in 0.0 % [0 .. 98]"
+    )
+    assert text in report(Runs("cpu-2c", "3f2a1c0", {}, tuple(runs)))
+    assert missed_lines([run(UNCHANGED, "unchanged")]) == []
 
 
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
