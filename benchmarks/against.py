@@ -9,7 +9,7 @@ branch (the base also against itself), and beside a baseline that was stored on 
 with default settings, in rounds of 18 runs in random order, for an hour, and keeps every run's figures; it may be
 called again to add more. Where the step is only slower, nothing is counted
 (``--ddpperf-counted=false``): counts would tell at once. ``--changes perf_tests`` runs the example suite of this
-checkout against its own commit instead. ``report`` prints what the runs came to.
+checkout against its own commit instead. ``report`` prints what the runs came to, those of several files together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
     report = verbs.add_parser("report", help="print what the runs came to")
-    report.add_argument("--data", type=Path, required=True, help="the file that run has written")
+    report.add_argument("--data", type=Path, nargs="+", required=True, help="what run has written, of one machine")
     report.set_defaults(command=_report)
     return parser
 
@@ -144,12 +144,12 @@ def _here(length: str, known: Calibration | None) -> Runs:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from benchmarks.quality.runs import read
+    from benchmarks.quality.runs import joined, read
     from benchmarks.quality.runs_report import report
 
-    found = read(options.data)
+    found = joined([read(file) for file in options.data])
     if not found.runs:
-        sys.exit(f"{options.data}: there are no runs in it yet")
+        sys.exit(f"{', '.join(map(str, options.data))}: there are no runs in it yet")
     print(report(found))
 
 

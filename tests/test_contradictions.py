@@ -45,8 +45,3 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
     require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
     require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
-
-
-def test_what_is_counted_alone_is_counted() -> None:
-    with pytest.raises(SettingError, match=r"^counted_only only counts, and counted=false leaves that out: give one"):
-        Settings(counted_only=True, counted=False)

@@ -113,3 +113,8 @@ def test_every_knob_is_parsed_to_its_own_default() -> None:
         default = getattr(defaults, name)
         if default is not None:
             assert knob.parse(default) == default
+
+
+def test_what_is_counted_alone_is_counted() -> None:
+    with pytest.raises(SettingError, match=r"^counted_only only counts, and counted=false leaves that out: give one"):
+        Settings(counted_only=True, counted=False)

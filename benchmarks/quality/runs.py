@@ -183,6 +183,20 @@ def require_same(file: Path, there: Runs, here: Runs) -> None:
             raise SettingError(f"--data {file} is of another {what} ({then}, here {now}): give another file")
 
 
+def joined(files: Sequence[Runs]) -> Runs:
+    """The runs of several files of one machine, to be reported together; ``code`` names all versions.
+
+    Raises:
+        SettingError: they are of several machines.
+    """
+    first = files[0]
+    others = [one.environment for one in files if one.environment != first.environment]
+    if others:
+        raise SettingError(f"--data: files of several machines ({first.environment}, {others[0]}): give those of one")
+    code = ", ".join(dict.fromkeys(one.code for one in files))
+    return dataclasses.replace(first, code=code, runs=tuple(run for one in files for run in one.runs))
+
+
 def write(runs: Runs, file: Path) -> None:
     """Write a file anew, whole or not at all."""
     document = json.dumps({"schema": SCHEMA, **dataclasses.asdict(runs)}, separators=(",", ":"))

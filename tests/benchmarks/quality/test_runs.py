@@ -23,6 +23,7 @@ from benchmarks.quality.runs import (
     Runs,
     code_version,
     in_turn,
+    joined,
     read,
     require_same,
     run_change,
@@ -35,6 +36,15 @@ from pytest_ddpperf.errors import SettingError
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4})
 RUN = Run("+5%", "12ms", "2026-01-12T10:00:00+00:00", 41.5, ({"verdict": "regressed"},))
 RUNS = Runs("cpu-2c", "3f2a1c0", {"12ms": CALIBRATION}, (RUN, replace(RUN, change=SUITE, length="")))
+
+
+def test_files_of_one_machine_are_reported_together() -> None:
+    later = replace(RUNS, code="9d8c7b6", runs=(replace(RUN, seconds=50.0),))
+    assert joined([RUNS]) == RUNS
+    together = joined([RUNS, later, RUNS])
+    assert (together.code, together.runs) == ("3f2a1c0, 9d8c7b6", (*RUNS.runs, *later.runs, *RUNS.runs))
+    with pytest.raises(SettingError, match=r"^--data: files of several machines \(cpu-2c, cpu-4c\): give those of one"):
+        joined([RUNS, replace(RUNS, environment="cpu-4c")])
 
 
 def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
