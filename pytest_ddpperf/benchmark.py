@@ -1,4 +1,4 @@
-"""One benchmark of a test, from its variants to its verdict: verified, measured, judged, listed."""
+"""One benchmark of a test, from its variants to its verdict: prepared, measured, judged, listed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from pytest_ddpperf.results import Found, Result
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.verdict import MARGIN
-from pytest_ddpperf.training.correctness import Discrepancy, discrepancy_text
-from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
 JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], Look], Next]"
@@ -78,7 +76,6 @@ class Benchmarks:
             relate = partial(_focused, relate, self._session.probe)
         try:
             self.passes.start(settings, variants)
-            variants = self._verified(settings, variants)
             other = self._session.other
             if settings.calibrate is not None:
                 return self._calibrated(settings, variants, relate, settings.calibrate)
@@ -88,6 +85,8 @@ class Benchmarks:
             else:
                 results = self._side_by_side(settings, variants, relate, other)
         except IncorrectTraining as error:
+            wrong = [variant for variant in variants if variant.key in error.wrong]
+            self._session.results += [broken(self._test, v, _reason(error.wrong[v.key])) for v in wrong]
             self._skip_unless_failing(settings, error)
             raise
         except DdpperfError as error:
@@ -110,9 +109,17 @@ class Benchmarks:
         __tracebackhide__ = True
         # A probe of a bisection asks on which side of its tolerance a commit is.
         margin = MARGIN if self._session.probe is None else 1.0
-        judge = Judge(self._test, settings, found, relate, self._session.tests, margin=margin)
-        compared = callable(found) or any(one.record is not None and not one.differs for one in found)
-        self.measured(settings, self.passes.counted(settings, variants), judge, compared=compared)
+        judge = Judge(
+            self._test,
+            settings,
+            found,
+            relate,
+            self._session.tests,
+            margin=margin,
+            scatter=self._session.scatter(variants[0].environment),
+        )
+        compared = callable(found) or any(map(_has_times, found))
+        self.measured(settings, self.passes.prepared(settings, variants), judge, compared=compared)
         return judge.results
 
     def _calibrated(
@@ -129,7 +136,7 @@ class Benchmarks:
                 del self._sections[printed:]  # what the ranks of the first run have printed, once more
             return measured
 
-        variants = self.passes.counted(settings, _following(variants, [self._find(v) for v in variants]))
+        variants = self.passes.prepared(settings, _following(variants, [self._find(v) for v in variants]))
         if settings.counted_only:
             return self.measured(settings, variants, lambda *_: Next("stop"))  # counts have no noise
         runs = repeated(variants, number, run)
@@ -189,29 +196,6 @@ class Benchmarks:
         self.last = _own(variants, measurements)
         return measurements
 
-    def _verified(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
-        """The variants, each held against a single process where that can be done.
-
-        Raises:
-            IncorrectTraining: some differ; they are listed as broken, and all of them are named.
-        """
-        __tracebackhide__ = True
-        verified, wrong = [], []
-        with self.passes.shown():
-            for variant in variants:
-                found = self.passes.verification(settings, variant)
-                if found.discrepancy is not None:
-                    wrong.append(IncorrectTraining(_incorrect(variant, found.discrepancy)))
-                    self._list_broken([variant], wrong[-1])
-                notes = [
-                    *([f"not held against a single process: {found.unverified}"] if found.unverified else []),
-                    *([f"against a single process: {found.leniency}"] if found.leniency else []),
-                ]
-                verified.append(replace(variant, findings=(*variant.findings, *notes)))
-        if wrong:
-            raise IncorrectTraining("\n".join(map(str, wrong)))
-        return verified
-
     def _find(self, variant: Variant) -> Found:
         return self._session.find(self._test, variant.name, variant.environment, variant.strategy_text, variant.recipe)
 
@@ -220,7 +204,7 @@ class Benchmarks:
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, _reason(error)
+        guilty, reason = error.benchmark, _reason(str(error))
         others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
         self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
 
@@ -229,15 +213,9 @@ class Benchmarks:
             pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
 
 
-def _incorrect(variant: Variant, found: Discrepancy) -> str:
-    env = variant.environment
-    group = f"{format_count(env.world_size, 'rank')}, {env.backend}"
-    return f"{discrepancy_text(found)}\n  benchmark {variant.name}, {group}"
-
-
-def _reason(error: DdpperfError) -> str:
-    """The error's first line, without the verdict, which the result has itself."""
-    return str(error).partition("\n")[0].removeprefix("broken: ")
+def _reason(text: str) -> str:
+    """An error's first line, without the verdict, which the result has itself."""
+    return text.partition("\n")[0].removeprefix("broken: ")
 
 
 def broken(test: str, variant: Variant, reason: str) -> Result:
@@ -267,6 +245,12 @@ def _own(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tu
 def _following(variants: Sequence[Variant], found: Sequence[Found]) -> list[Variant]:
     """The variants, each with as many steps as its baseline."""
     return [replace(variant, steps=_stored_steps(one)) for variant, one in zip(variants, found, strict=True)]
+
+
+def _has_times(found: Found) -> bool:
+    """Whether there is a baseline whose times this run can be held against."""
+    timed = found.record is not None and any(one.scale != "exact" for one in found.record.series)
+    return timed and not found.differs
 
 
 def _stored_steps(found: Found) -> int | None:

@@ -120,9 +120,8 @@ def calibrated(
 
 
 def _usual_seconds(launches: Sequence[Launch]) -> float:
-    """Seconds of a launch that does not tell where the time goes, as most of a longer run do not; of all if all do."""
-    usual = [one.seconds for one in launches if one.ranks[0].phases is None]
-    return statistics.fmean(usual or [one.seconds for one in launches])
+    """Seconds of a launch."""
+    return statistics.fmean(one.seconds for one in launches)
 
 
 def against_themselves(
@@ -152,11 +151,14 @@ def against_themselves(
 
 def dealer(runs: Sequence[Measured]) -> Dealer:
     """Deals the launches of one run after another; the first one also stands for the pilot, which was not kept."""
-    decks = {}
+    decks, diagnoses = {}, {}
     for variant, *measured in zip(map(_variant, runs[0]), *runs, strict=True):
         launches = [launch for one in measured for launch in one.launches]
         decks[deck_of(variant)] = chain(launches[:1], cycle(launches))
-    return Dealer(decks)
+        told = [launch for one in measured for launch in one.diagnoses]
+        if told:
+            diagnoses[deck_of(variant)] = cycle(told)
+    return Dealer(decks, diagnoses)
 
 
 def _with_shares(run: Measured) -> Measured:
@@ -199,6 +201,7 @@ def _joined(runs: Measured) -> Measurement:
     every = [launch for run in runs for launch in run.launches]
     launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
     findings = tuple(dict.fromkeys(text for run in runs for text in run.findings))
-    joined = replace(runs[0], launches=launches, findings=findings)
+    diagnoses = tuple(launch for run in runs for launch in run.diagnoses)
+    joined = replace(runs[0], launches=launches, findings=findings, diagnoses=diagnoses)
     counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")
     return replace(joined, series=(*series_of(joined), *counted))

@@ -13,11 +13,13 @@ class BlockTimes:
         synchronised: seconds of each step of the blocks that were whole, in order.
         unsynchronised: of each step that averaged no gradients.
         still_sent: what those steps sent all the same, in words; empty for nothing.
+        pairs: how many blocks there were of either kind, all of them equally long.
     """
 
     synchronised: tuple[float, ...]
     unsynchronised: tuple[float, ...]
     still_sent: str = ""
+    pairs: int = 1
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class DdpperfError(Exception):
@@ -30,7 +30,15 @@ class WorkloadError(DdpperfError):
 
 
 class IncorrectTraining(DdpperfError):
-    """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
+    """A strategy does not compute what a single process computes; the message names parameter, rank and error.
+
+    Attributes:
+        wrong: for each benchmark that is wrong, by its name and number of ranks, its part of the message.
+    """
+
+    def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
+        super().__init__(message)
+        self.wrong: Mapping[tuple[str, int], str] = wrong or {}
 
 
 class LaunchError(DdpperfError):

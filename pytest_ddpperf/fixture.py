@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -91,7 +92,7 @@ class Ddpperf:
         settings = self._overlaid(knobs, "measure")
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
-        variants = self._benchmarks.passes.counted(settings, [one])
+        variants = self._benchmarks.passes.prepared(replace(settings, verify=False), [one])
         return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"), compared=False)[0]
 
     def scaling(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_ddpperf.compare import Rules, compare
-from pytest_ddpperf.measure import Budget, Look, Next
+from pytest_ddpperf.measure import FEWEST_LAUNCHES, Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.metrics.table import GROWTH
-from pytest_ddpperf.records import Measurement, Mode
+from pytest_ddpperf.records import Measurement, Mode, Spread
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.sequential import Phase, State, advance, alpha_of_metric, next_action
@@ -44,6 +43,7 @@ class Judge:
         relate: adds to measurements what they amount to side by side: efficiency, speedup.
         tests: of the whole suite, which has so many benchmarks or more: they share the false alarms.
         margin: times the tolerance: as of ``decide``.
+        scatter: as of ``Rules``.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Judge:
         tests: int = 1,
         *,
         margin: float = MARGIN,
+        scatter: Spread | None = None,
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self._test = test
@@ -63,15 +64,17 @@ class Judge:
         self._relate = relate
         self._tests = tests
         self._margin = margin
+        self._scatter = scatter
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
         self._suspected: Mapping[tuple[str, int], frozenset[str]] | None = None  # likewise
+        self._grew = False  # whether memory seemed to grow in launches that count no more
 
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judge the variants and say what to measure next."""
         bases = self._found(measured) if callable(self._found) else self._found
         benchmarks = self._tests - 1 + len(bases)
-        affordable = int(self._settings.max_time / 2 / look.round_seconds) if look.round_seconds > 0 else 0
+        affordable = self._affordable(measured, look)
 
         def judged(point: Measurement, base: Found) -> Result:
             alpha = alpha_of_metric(benchmarks, len(_judged(point)), side_by_side=self._side_by_side)
@@ -83,8 +86,9 @@ class Judge:
                 affordable,
                 last=look.last,
                 proven=self._proven.setdefault(key, {}),
-                suspected=None if self._suspected is None else self._suspected[key],
-                max_time_for=partial(self._max_time_for, look),
+                suspected=self._suspects_of(key),
+                scatter=self._scatter,
+                max_time_for=lambda more: look.elapsed + more * look.round_seconds,
             )
             return replace(compare(self._test, point, base, rules), seconds=look.elapsed)
 
@@ -95,30 +99,50 @@ class Judge:
         statistical = [
             c for result in self.results for c in result.comparisons if c.gated and c.series.scale != "exact"
         ]
+        if look.diagnosed:
+            return self._after_diagnosis()
         self._prove(statistical)
-        suspects = {} if self._settings.accepting else {_key(one): _suspects(one) for one in self.results}
+        screening = self._state.phase is Phase.SCREEN and not self._settings.accepting
+        suspects = {_key(one): _suspects(one) for one in self.results} if screening else {}
         action = next_action(
             self._state,
             [self._telling(c) for c in statistical],
             suspects=any(suspects.values()),
             last=look.last,
         )
-        self._state = advance(self._state, action)
+        self._state = advance(self._state, action, screened=look.screened)
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
             self._suspected = {key: _with_kin(metrics) for key, metrics in suspects.items()}
             return Next(action.action, action.launches, tuple(_named(suspects)))
-        growth = any(c.series.metric == GROWTH and self._telling(c) is Verdict.INCONCLUSIVE for c in statistical)
-        return Next(action.action, action.launches, growth=growth)
+        if self._state.phase is Phase.CLEAR and self._suspected is None and not self._settings.accepting:
+            self._suspected = {}  # nothing looked worse in time
+        return Next(action.action, action.launches, worse=any(one.verdict in _WORSE for one in self.results))
 
-    def _max_time_for(self, look: Look, launches: int) -> float:
-        """The ``max_time`` with which so many launches more would have been made."""
-        return budget(self._settings).max_time_for(
-            look.elapsed + launches * look.round_seconds,
-            first_look=look.first_look,
-            confirming=self._state.phase is Phase.CONFIRM,
-            in_rounds=self._side_by_side,
-        )
+    def _suspects_of(self, variant: tuple[str, int]) -> frozenset[str] | None:
+        """The metrics of a variant that may be found worse; growth is looked at only when all else is decided."""
+        return None if self._suspected is None else self._suspected.get(variant, frozenset()) | {GROWTH}
+
+    def _after_diagnosis(self) -> Next:
+        """Stop, unless memory seems to grow more than it did: fresh launches have to say so as well."""
+        growing = {
+            _key(result): (GROWTH,)
+            for result in self.results
+            for one in result.comparisons
+            if one.series.metric == GROWTH and one.gated and one.verdict is Verdict.REGRESSED
+        }
+        if not growing or self._grew or self._settings.accepting:
+            return Next("stop")
+        self._grew = True
+        return Next("confirm", 1, tuple(_named({_key(one): growing.get(_key(one), ()) for one in self.results})))
+
+    def _affordable(self, measured: tuple[Measurement, ...], look: Look) -> int:
+        """By how many launches a suspect is confirmed, or would have been."""
+        made = len(measured[0].launches)
+        if self._state.phase is Phase.CONFIRM or look.round_seconds <= 0:
+            return made
+        possible = int(self._settings.max_time / 2 / look.round_seconds)
+        return max(possible, min(made, FEWEST_LAUNCHES))
 
     @property
     def _tolerance(self) -> float:
@@ -161,6 +185,9 @@ class Judge:
                     proven.setdefault(one.series.metric, len(result.measurement.launches))
 
 
+_WORSE = {Verdict.REGRESSED}
+
+
 def _key(result: Result) -> tuple[str, int]:
     return result.name, result.measurement.world_size
 
@@ -191,8 +218,12 @@ def _named(suspects: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[str]:
 
 
 def _judged(measured: Measurement) -> list[str]:
-    """The metrics whose scatter decides: each can raise a false alarm, but for those that repeat another's verdict."""
-    return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in REPEATED]
+    """The metrics whose scatter decides: each can raise a false alarm.
+
+    Not those that repeat another's verdict, nor the growth of memory, whose scatter is far below what is accepted.
+    """
+    without = {*REPEATED, GROWTH}
+    return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in without]
 
 
 def budget(settings: Settings, *, compared: bool = True) -> Budget:

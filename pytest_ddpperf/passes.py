@@ -1,4 +1,4 @@
-"""The launches of a benchmark's variants, pass by pass: verified, counted, profiled, timed."""
+"""The launches of a benchmark's variants, pass by pass: prepared, profiled, timed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TypeVar
 import pytest
 
 from pytest_ddpperf.communication import CommunicationProfile
-from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import (
     DdpperfError,
     LaunchError,
@@ -30,14 +29,14 @@ from pytest_ddpperf.loader_settings import loader_settings
 from pytest_ddpperf.measure import Budget, Ran, Run, Telling, Variant, can_take_turns
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.other_side import Imports
+from pytest_ddpperf.preparation import prepared, task_text
 from pytest_ddpperf.records import Plan, RankLaunch
 from pytest_ddpperf.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies import modules_of
-from pytest_ddpperf.training.correctness import Verification, VerifyJob, verify_launch
-from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.limit import probe_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.training.profiling import profile_launch
 from pytest_ddpperf.training.room import free_memory
 from pytest_ddpperf.units import format_count
@@ -115,28 +114,29 @@ class Passes:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
         return replace(budget(settings, compared=compared), seats=self._seats, memory=self._memory)
 
-    def verification(self, settings: Settings, variant: Variant) -> Verification:
-        """What holding a variant against a single process came to, where that is wanted."""
-        __tracebackhide__ = True
-        if not settings.verify or variant.strategy is None:
-            return Verification()
-        self._session.line.show(f"{self._test} {variant.name}: comparing with a single process")
-        job = VerifyJob(variant.subject, variant.strategy, settings)
-        return self.launch(settings, variant, verify_launch, job).rank(0)
+    def prepared(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
 
-    def counted(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
-        """The variants with what one of their steps does, counted in a launch of their own, where that is wanted."""
+        Each takes one launch, or none where this session has found out the same before.
+
+        Raises:
+            IncorrectTraining: some of this side differ from a single process; all of them are named.
+            OtherSideFailed: the other side cannot run one.
+        """
         __tracebackhide__ = True
-        if not (settings.counted or settings.counted_only):
-            return list(variants)
+
+        def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            __tracebackhide__ = True
+            if job.timed:
+                self.ready()
+            self._session.line.show(f"{self._test} {variant.name}: {task_text(job)}")
+            patient = replace(settings, timeout=min(settings.timeout * job.parts, LONGEST_TIMEOUT))
+            return self.launch(patient, variant, prepare_launch, job)
+
+        # Side by side, where nothing is timed, these launches alone tell what both sides import.
+        forgetful = settings.counted_only and self.imports is not None
         with self.shown():
-            return [replace(variant, counts=self._counts(settings, variant)) for variant in variants]
-
-    def _counts(self, settings: Settings, variant: Variant) -> Counts:
-        __tracebackhide__ = True
-        self._session.line.show(f"{self._test} {variant.name}: counting")
-        job = self.job(settings, variant, Plan(settings.warmup, 1))
-        return merged(self.launch(settings, variant, count_launch, job).values)
+            return prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
 
     def profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
@@ -226,6 +226,8 @@ class _Timed:
         __tracebackhide__ = True
         for variant, _ in launches:
             self._seats.setdefault(variant.key, len(self._seats))
+            if variant.pilot is not None and variant.pilot.picked is not None:
+                self._picked.setdefault(variant.environment.world_size, variant.pilot.picked)
         several = len({variant.key for variant, _ in launches}) > 1
         seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
         calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
@@ -254,6 +256,8 @@ class _Timed:
         # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
         seed = self._diagnosed[_label(variant)]
         job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
+        if not telling.times:
+            job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
             return self._passes.launch(settings, variant, run_launch, job)
         # It has to sit out all other launches as well.

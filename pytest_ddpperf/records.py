@@ -116,6 +116,8 @@ class RankLaunch:
             None where a GPU does the work, where it took turns, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
+        blocks: how many of ``step_times`` belong to each block that was timed in turns; empty where it took none.
+        cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
     """
 
     rank: int
@@ -134,6 +136,8 @@ class RankLaunch:
     background: bool = False
     taken: int | None = None
     cpu_time: float | None = None
+    blocks: tuple[int, ...] = ()
+    cpu_blocks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,8 @@ class Measurement:
         name: tells this variant from the others of its test, e.g. ``ddp`` or ``ddp w2``.
         strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
-        launches: in the order measured; only those that the verdict rests on.
+        launches: in the order measured; only those that the verdict on times rests on.
+        diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
         findings: remarks that a reader of the numbers needs, a sentence each.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
@@ -193,6 +198,12 @@ class Measurement:
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
     turns: bool = False
+    diagnoses: tuple[Launch, ...] = ()
+
+    @property
+    def every(self) -> tuple[Launch, ...]:
+        """All launches that tell something: those timed, and the diagnosed ones."""
+        return (*self.launches, *self.diagnoses)
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure: the rest of it fills pages."""
@@ -257,7 +268,10 @@ class Series:
         gated: whether its verdict counts for the result's.
         slack: the smallest tolerance that makes sense for this metric, as a fraction (or absolute, for differences).
         value: the typical value over launches, in ``unit``.
-        interval: where that value lies; None with fewer than two launches.
+        interval: where that value lies; None where nothing tells of its scatter.
+        within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
+            the metric is not made of steps. See ``stats.blocks``.
+        own: standard deviation that a launch adds to that, on the same scale.
     """
 
     metric: str
@@ -270,3 +284,5 @@ class Series:
     samples: tuple[float, ...]
     value: float
     interval: Interval | None
+    within: tuple[tuple[float, ...], ...] = ()
+    own: float = 0.0

@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from pytest_ddpperf.judge import Judge, budget
 from pytest_ddpperf.measure import Observer, Ran, Telling, Variant, measure
-from pytest_ddpperf.records import Launch, Plan
+from pytest_ddpperf.records import Launch, Plan, RankLaunch
 from pytest_ddpperf.results import Result
 from pytest_ddpperf.settings import Settings
 
@@ -20,30 +21,36 @@ class Dealer:
 
     Args:
         decks: the launches of each variant, by its ``deck``; they have to last for all that is asked.
+        diagnoses: the same of launches that diagnose; where a variant has none, they tell nothing and take no time.
     """
 
     decks: Mapping[tuple[str, int, bool], Iterator[Launch]]
+    diagnoses: Mapping[tuple[str, int, bool], Iterator[Launch]] = field(default_factory=dict)
     now: float = 0.0
     dealt: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
     def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-        """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take.
-
-        What tells if memory grows goes with the rest of a launch that is not asked for it; its seconds are not known.
-        """
+        """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
         return [self._deal(*launch, telling) for launch in launches]
 
     def _deal(self, variant: Variant, plan: Plan, telling: Telling) -> Ran:
         which = deck_of(variant)
+        if not telling.times:
+            return self._diagnosis(variant)
         one = next(self.decks[which])
         self.dealt[which] += 1
         seconds = one.seconds - math.fsum(one.step_times[plan.steps :])
         self.now += seconds
-        ranks = (
-            replace(rank, step_times=rank.step_times[: plan.steps], held=rank.held if telling.growth else ())
-            for rank in one.ranks
-        )
-        return tuple(ranks), seconds
+        return tuple(_cut(rank, plan.steps) for rank in one.ranks), seconds
+
+    def _diagnosis(self, variant: Variant) -> Ran:
+        which = deck_of(variant)
+        if which not in self.diagnoses:
+            ranks = range(variant.environment.world_size)
+            return tuple(RankLaunch(rank, (1.0,), {}, None, None, None) for rank in ranks), 0.0
+        one = next(self.diagnoses[which])
+        self.now += one.seconds
+        return one.ranks, one.seconds
 
     def clock(self) -> float:
         """Seconds since the first launch began."""
@@ -53,6 +60,15 @@ class Dealer:
 def deck_of(variant: Variant) -> tuple[str, int, bool]:
     """What tells a variant's launches from those of others: its name, its world size, and its side."""
     return (*variant.key, variant.other)
+
+
+def _cut(rank: RankLaunch, steps: int) -> RankLaunch:
+    """What a rank would have reported with only its first steps."""
+    if steps >= len(rank.step_times):
+        return rank
+    begins = zip(rank.blocks, [0, *accumulate(rank.blocks)], strict=False)
+    blocks = tuple(min(size, steps - begin) for size, begin in begins if begin < steps)
+    return replace(rank, step_times=rank.step_times[:steps], blocks=blocks, cpu_blocks=rank.cpu_blocks[: len(blocks)])
 
 
 def replayed(judge: Judge, settings: Settings, variants: Sequence[Variant], dealer: Dealer) -> tuple[Result, ...]:

@@ -25,12 +25,14 @@ from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.other_side import OtherSide
+from pytest_ddpperf.preparation import Prepared
 from pytest_ddpperf.probe import Probe
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records import Environment, Spread
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.results import BaselineRecord, Found, Noise, Provenance, Result
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
+from pytest_ddpperf.stats.spreads import joined, pooled
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.summary import Told
@@ -40,6 +42,7 @@ KEPT = 4  # launchers of a side from test to test: what most comparisons take
 # Imported once, not on every rank of every launch.
 PRELOADED = (
     "pytest_ddpperf.training.loop",
+    "pytest_ddpperf.training.preparing",
     "pytest_ddpperf.training.step",
     "pytest_ddpperf.training.correctness.rehearsal",
     "pytest_ddpperf.instruments.counting.counting",
@@ -56,6 +59,7 @@ class Session:
         searches: for the largest batch, likewise.
         line: the terminal's live line, for progress.
         calibrated: likewise, of every benchmark that was held against itself.
+        prepared: what was found out about trainings before they were measured, by ``preparation.identity``.
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
@@ -79,6 +83,7 @@ class Session:
         self.results: list[Result] = []
         self.searches: list[Search] = []
         self.calibrated: list[Calibrated] = []
+        self.prepared: dict[bytes, Prepared] = {}
         self.complaints: list[str] = []
         self.other = None
         self.own = None
@@ -198,6 +203,22 @@ class Session:
             self.complaints += [remark] if remark not in self.complaints else []
             return None
         return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
+
+    def scatter(self, env: Environment) -> Spread | None:
+        """By how much launches that run alone scatter here: by benchmarks before and calibrations; None if unknown.
+
+        Single launches that something held up count as much as others: they are what has to be expected.
+        """
+        calibrated = noise.read(noise.noise_file(self._baselines, env)).values()
+        before = [
+            one.measurement[STEP_TIME].samples
+            for one in self.results
+            if one.measurement.launches
+            and not one.measurement.turns
+            and environment_key(one.measurement.environment) == environment_key(env)
+        ]
+        found = joined([pooled(before), *(one.between_launches for test in calibrated for one in test.values())])
+        return found if found.df else None
 
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""

@@ -126,8 +126,8 @@ class Settings:
     steps: int | None = _knob(
         None,
         steps,
-        "timed steps of a launch; auto: the baseline's, else as many as fill about a second, or half of one in turns "
-        "with another revision",
+        "timed steps of a launch; auto: the baseline's, else as many as fill a second (half of one in turns with "
+        "another revision), or twice what all else in a launch takes",
         "N",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
@@ -140,7 +140,7 @@ class Settings:
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds of measuring for a benchmark, at most; what is counted and compared before comes on top",
+        "seconds of measuring for a benchmark, about; what is counted and verified before comes on top",
         "SECONDS",
     )
     timeout: float = _knob(

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.passes import Passes
+from pytest_ddpperf.settings import Settings
+
 SUITE = """
 import pytest
 import torch
@@ -51,6 +55,49 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(inner: pytest
     assert new["verdict"] == "new"
     (told,) = [remark for remark in new["findings"] if remark.startswith("time for ")]
     assert told.endswith(" of 300 launches only: raise max_time, which is 1 s")
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions of all launches, in their order."""
+    names: list[str] = []
+    launch = Passes.launch
+
+    def noted(passes: Passes, settings: Settings, variant: Variant, function: Any, *args: Any, **seat: Any) -> Any:
+        names.append(function.__name__)
+        return launch(passes, settings, variant, function, *args, **seat)
+
+    monkeypatch.setattr(Passes, "launch", noted)
+    return names
+
+
+def test_one_launch_prepares_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
+    """Whatever it is called, and however it is judged; another setting makes another training."""
+    run, results = run_suite(
+        inner,
+        """
+def test_first(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_again(ddpperf):
+    ddpperf.check(workload, name="again", tolerance="500%")
+
+
+def test_other(ddpperf):
+    ddpperf.check(workload, accumulation_steps=2)
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)
+""",
+    )
+    run.assert_outcomes(passed=4)
+    tests = " ".join(launched).removeprefix("prepare_launch ").split(" prepare_launch ")
+    assert len(tests) == 3  # the first two take one
+    assert all(set(test.split()) == {"run_launch"} for test in tests)
+    first, again, *_ = (result["metrics"] for result in results)
+    assert first["flops"]["value"] == again["flops"]["value"]
 
 
 def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(inner: pytest.Pytester) -> None:
@@ -112,9 +159,9 @@ def test_wrong_and_not_to_fail(ddpperf):
     }
 
 
-@pytest.mark.parametrize("good_steps", [1, 8])
+@pytest.mark.parametrize("good_steps", [1, 10])
 def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
-    """Each has a rank 1. Counting and the pilot take up to 6 steps; in later launches both run at the same time."""
+    """Each has a rank 1. Preparing takes 10 steps; in later launches both run at the same time."""
     run, results = run_suite(
         inner,
         f"""

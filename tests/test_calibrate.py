@@ -11,7 +11,6 @@ from pytest_ddpperf.calibrate import COMPARISONS, Runs, against_themselves, cali
 from pytest_ddpperf.judge import alone
 from pytest_ddpperf.measure import Variant
 from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.results import Provenance
 from pytest_ddpperf.settings import Settings
@@ -74,21 +73,29 @@ def test_a_run_that_deviates_is_an_alarm_beside_the_others() -> None:
 
 
 def test_the_time_that_is_recommended_is_that_of_launches_which_only_time_steps() -> None:
-    """Four launches and the pilot of 1.5 s fit into half of 60 s; those that tell where time goes take 20 s."""
-    phases = PhaseTimes(dict.fromkeys(PHASES, (0.1,)))
+    """Four launches and the pilot of 1.5 s fit into half of 60 s; one that tells where time goes takes 200 s."""
 
-    def told(launch: Launch) -> Launch:
-        return replace(launch, ranks=tuple(replace(rank, phases=phases) for rank in launch.ranks), seconds=20.0)
-
-    def recommended(diagnosed: int) -> float | None:
+    def recommended(seconds: float) -> float | None:
         one = run()
-        launches = (*map(told, one.launches[:diagnosed]), *one.launches[diagnosed:])
-        runs = Runs(((replace(one, launches=launches),),) * 2, 100.0)
+        launches = tuple(replace(launch, seconds=seconds) for launch in one.launches)
+        told = tuple(replace(launch, seconds=200.0) for launch in one.launches[:1])
+        runs = Runs(((replace(one, launches=launches, diagnoses=told),),) * 2, 100.0)
         (found,) = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
         return found.recommended.max_time
 
-    assert (recommended(0), recommended(3)) == (None, None)
-    assert recommended(4) == 200.0
+    assert recommended(1.5) is None
+    assert recommended(20.0) == 200.0
+
+
+def test_launches_that_diagnose_are_dealt_as_such() -> None:
+    """Of two runs one after the other, and then again those of the first; they are none that a verdict rests on."""
+    told = [replace(run(), diagnoses=(Launch(0, run().launches[0].ranks, float(i)),)) for i in (1, 2)]
+    dealt = dealer([(one,) for one in told])
+    (deck,) = dealt.diagnoses.values()
+    assert [next(deck).seconds for _ in range(3)] == [1.0, 2.0, 1.0]
+    assert dealer([(run(),), (run(),)]).diagnoses == {}
+    (result,), *_ = against_themselves("t.py::test", SETTINGS, [(one,) for one in told], alone)
+    assert (len(result.measurement.launches), len(result.measurement.diagnoses)) == (4, 1)
 
 
 def test_one_run_alone_does_not_confirm_its_slowness() -> None:

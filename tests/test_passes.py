@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_ddpperf.counts import Counts, merged
 from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped, RankFailed, RanksTimedOut
-from pytest_ddpperf.launch import LaunchResult
-from pytest_ddpperf.measure import ONLY_TIMES, Telling, Variant
+from pytest_ddpperf.launch import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.loader_settings import loader_settings
+from pytest_ddpperf.measure import ONLY_TIMES, Pilot, Telling, Variant
 from pytest_ddpperf.passes import Passes
 from pytest_ddpperf.records import Environment, Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
 DIAGNOSED = Telling(diagnosed=True, growth=False)
@@ -246,3 +250,95 @@ def test_what_the_other_revision_has_run_it_can_run(
         fine.clear()
     with pytest.raises(OtherSideStopped if stopped else OtherSideFailed):
         run([(theirs, plan)], telling)
+
+
+def own_step(_ctx: object) -> Callable[[], float]:
+    return lambda: 1.0
+
+
+class Preparing:
+    """A session whose launches prepare, each for what was noted of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[str] = []
+        self.timeouts: list[float] = []
+        self.prepared: dict[bytes, Any] = {}
+        self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
+        self.launchers = SimpleNamespace(wait=lambda seats: self.noted.append(f"{seats} there"))
+        self.other = None
+        monkeypatch.setattr(Passes, "launch", lambda _passes, *asked: self._launch(*asked))
+
+    def _launch(
+        self, settings: Settings, variant: Variant, function: Any, job: PrepareJob
+    ) -> LaunchResult[RankPrepared]:
+        self.noted.append(f"{function.__name__} {variant.name}")
+        self.timeouts.append(settings.timeout)
+        timed = RankLaunch(0, (0.1,) * 5, {}, None, None, None)
+        return LaunchResult((RankPrepared(timed if job.timed else None, COUNTS, None, 0.0),), (), 1.0)
+
+
+COUNTS = merged([Counts({"flops": 1.0}, {}, {})])
+
+
+def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    passes = Passes(session, "test_x.py::test_a", [])
+    step = Variant("mine", own_step, None, None, ENVIRONMENT)
+    for _ in range(2):
+        (found,) = passes.prepared(Settings(), [step])
+        assert (found.counts, found.pilot is not None) == (COUNTS, True)
+    line = "test_x.py::test_a mine: timing a few steps, counting"
+    assert session.noted == ["1 there", line, "prepare_launch mine", "end", "end"]
+
+
+def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    Passes(session, "test_x.py::test_a", []).prepared(
+        Settings(counted_only=True), [Variant("mine", own_step, None, None, ENVIRONMENT)]
+    )
+    assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
+
+
+def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    passes = Passes(session, "test_x.py::test_a", [])
+    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True), Settings(timeout=900_000.0)):
+        session.prepared.clear()
+        passes.prepared(settings, [Variant("mine", own_step, None, None, ENVIRONMENT)])
+    assert session.timeouts == [60.0, 30.0, LONGEST_TIMEOUT]
+
+
+@pytest.mark.parametrize(("counted_only", "launches"), [(True, 2), (False, 1)])
+def test_side_by_side_counts_alone_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, launches: int, *, counted_only: bool
+) -> None:
+    """Nothing else would tell what both sides import."""
+    session: Any = Preparing(monkeypatch)
+    imports: Any = object()
+    passes = Passes(session, "test_x.py::test_a", [])
+    passes.imports = imports
+    for _ in range(2):
+        passes.prepared(Settings(counted_only=counted_only), [Variant("mine", own_step, None, None, ENVIRONMENT)])
+    assert len(session.timeouts) == launches
+
+
+def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders: list[str] = []
+
+    def launch(
+        _passes: Passes, _settings: Settings, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
+    ) -> LaunchResult[RankLaunch]:
+        loaders.append(str(job.settings.loader))
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    picked = ("workers=2", "2 workers were fastest")
+    pilots = (Pilot(1.0, 1.0, True, 0, picked), Pilot(1.0, 1.0, True, 0))  # noqa: FBT003
+    variants = [
+        Variant(name, None, None, None, ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
+    ]
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(loader=loader_settings("auto")))
+    found = [run([(variant, Plan(1, 5))], ONLY_TIMES) for variant in variants]
+    assert loaders == ["workers=2", "workers=2"]
+    assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

@@ -22,6 +22,7 @@ _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
 _OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns")
+_NOT_STORED = ("within", "own")  # of a Series: the launches of a later run tell it of both
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
 
 def _series_data(series: Series) -> dict[str, Any]:
     return {
-        **_shallow(series),
+        **{name: value for name, value in _shallow(series).items() if name not in _NOT_STORED},
         "slack": rounded(series.slack),
         "samples": [sample if series.scale == "exact" else rounded(sample) for sample in series.samples],
         "value": series.value if series.scale == "exact" else rounded(series.value),
@@ -213,7 +214,7 @@ def _steps(field: Field) -> tuple[dict[str, float], ...]:
 
 
 def _series(field: Field) -> Series:
-    names = tuple(f.name for f in dataclasses.fields(Series))
+    names = tuple(f.name for f in dataclasses.fields(Series) if f.name not in _NOT_STORED)
     fields = field.fields(*names)
     samples = tuple(item.number() for item in fields["samples"].items())
     if not samples:

@@ -9,6 +9,7 @@ from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.table import CPU_TIME, FINAL_LOSS, RESIDENT, TAIL
 from pytest_ddpperf.records import Environment, Series, Spread
 from pytest_ddpperf.results import Noise
+from pytest_ddpperf.stats.intervals import DRIFT
 from pytest_ddpperf.stats.spreads import wider
 
 TIMED_SPREAD = 0.01
@@ -61,6 +62,11 @@ def _learned(series: Series) -> bool:
 def _deviates(series: Series) -> bool:
     """Whether a run deviates in it as a whole: its times do, its bytes and its seeded losses do not."""
     return series.unit != "B" and series.metric != FINAL_LOSS
+
+
+def drift_of(series: Series, noise: Noise | None) -> float:
+    """The share of the launches' scatter that a run deviates by at least: of times, where no calibration has told."""
+    return DRIFT if _learned(series) and noise is None else 0.0
 
 
 def spread_between_runs(

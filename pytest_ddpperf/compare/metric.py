@@ -5,18 +5,39 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_ddpperf.compare.allowance import NO_SPREAD, RESIDENT_FLOOR, floor_of, spread_between_runs, tolerance_of
+from pytest_ddpperf.compare.allowance import (
+    NO_SPREAD,
+    RESIDENT_FLOOR,
+    drift_of,
+    floor_of,
+    spread_between_runs,
+    tolerance_of,
+)
+from pytest_ddpperf.compare.disturbance import excused_by
 from pytest_ddpperf.compare.notes import UNCONFIRMED, note_on
 from pytest_ddpperf.compare.rules import Rules
-from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, RESIDENT, STEP_TIME, outliers_of
+from pytest_ddpperf.metrics.memory import GROWTH_SCATTER
+from pytest_ddpperf.metrics.table import (
+    BY_TURNS,
+    FINAL_LOSS,
+    GROWTH,
+    RESIDENT,
+    STEP_TIME,
+    TAIL,
+    TIMED,
+    outliers_of,
+)
 from pytest_ddpperf.records import Measurement, Series
 from pytest_ddpperf.results import BaselineRecord, Comparison, Found
 from pytest_ddpperf.stats import intervals
+from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
+
+CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times
 
 
 def compare_metric(series: Series, measurement: Measurement, found: Found, rules: Rules) -> Comparison:
@@ -28,7 +49,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
     obstacle = _obstacle(series, base, measurement, found)
     if obstacle is not None and _kind(series) != _kind(base):
         return _unjudged(series, rules, Verdict.INCOMPATIBLE, obstacle)
-    change = _change(series, base, measurement, found)
+    change = _change(series, base, measurement, found, rules)
     step = _series_named(STEP_TIME, found.record)
     accepted = tolerance_of(
         series, base.value, rules.tolerance, step.value if step is not None and step.gated else None
@@ -48,6 +69,9 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         note = note_on(verdict, change, series, own, beside=beside, made=len(measurement.launches))
         if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
             verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
+        if verdict is Verdict.REGRESSED and not beside and series.metric in TIMED:
+            excuse = excused_by(measurement, intervals.from_log(abs(change.shift)))
+            verdict, note = (verdict, note) if excuse is None else (Verdict.INCONCLUSIVE, excuse)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")
             verdict = Verdict.UNCHANGED
@@ -73,15 +97,21 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
 
 def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
     """What this run would have found: a suspect is confirmed by as many launches as there is time for."""
-    best = intervals.with_launches(change, max(change.launches, rules.affordable))
+    best = intervals.with_launches(change, rules.affordable or change.launches)
     return mde(best, alpha=rules.alpha, tolerance=tolerance)
 
 
-def _change(series: Series, base: Series, measurement: Measurement, found: Found) -> Change | None:
+def _change(series: Series, base: Series, measurement: Measurement, found: Found, rules: Rules) -> Change | None:
     """The change from the base: by rounds where both sides were measured in the same ones."""
     if found.counterpart is not None and len(series.samples) == len(base.samples):
         both: Outliers | None = None if outliers_of(series) is None else "both"  # either side may be disturbed
-        return intervals.paired(series.samples, base.samples, scale=series.scale, outliers=both)
+        return intervals.paired(
+            series.samples,
+            base.samples,
+            scale=series.scale,
+            outliers=both,
+            expected=_expected_of_pairs(series, base, turns=measurement.turns),
+        )
     step = next((one.value for one in measurement.series if one.metric == STEP_TIME), None)
     own = found.counterpart is None
     spread = spread_between_runs(series, measurement.environment, step, found.noise) if own else NO_SPREAD
@@ -91,8 +121,29 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         scale=series.scale,
         between_runs=spread.sd,
         between_df=spread.df,
+        drift=drift_of(series, found.noise) if own else 0.0,
         outliers=outliers_of(series),
+        expected=_expected(series, rules),
     )
+
+
+def _expected(series: Series, rules: Rules) -> Expected | None:
+    """What launches of a separate run are expected to scatter by."""
+    if series.metric == GROWTH and len(series.samples) == 1:
+        return Expected(GROWTH_SCATTER**2, CERTAIN)
+    return expected(series.within, series.own, rules.scatter if series.metric in TIMED - {TAIL} else None)
+
+
+def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
+    """What the differences of launches of a round are expected to scatter by.
+
+    Where they took turns, by what each pair of blocks differs; what a launch adds of its own is then less.
+    """
+    if series.metric == GROWTH and len(series.samples) == 1:
+        return Expected(2 * GROWTH_SCATTER**2, CERTAIN)
+    moved = paired_blocks(series.within, base.within)
+    own = min(series.own, OWN_IN_TURNS) if turns and series.scale == "ratio" else math.sqrt(2) * series.own
+    return expected(moved, own)
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.compare.rules import Rules
-from pytest_ddpperf.metrics.table import GROWTH
 from pytest_ddpperf.records import Series
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.verdict import looks_better, needed
@@ -39,10 +38,10 @@ def note_on(verdict: Verdict, change: Change, series: Series, rules: Rules, *, b
 
 def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
     """What would decide a metric."""
+    if len(series.samples) < made:
+        return f"told by {format_count(len(series.samples), 'launch')} after the verdict"
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
-    if len(series.samples) < made and series.metric != GROWTH:
-        return f"more launches would not decide it: only the first {len(series.samples)} tell"
     launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha, margin=rules.margin)
     if launches is not None and launches <= PRACTICABLE:
         told = ""
@@ -52,7 +51,7 @@ def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool
         return f"about {format_count(launches, 'launch')}{told} would decide it{few}"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if launches is None:
-        fact, cure = "more launches would not decide it", "a baseline of more launches"
+        fact, cure = "more launches would not decide it", "a quieter machine, a baseline of more launches"
     cures = f"a wider tolerance or {cure}" if beside else f"a wider tolerance, {cure} or --ddpperf-against"
     return f"{fact}; {cures} might"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_ddpperf.records import Spread
 from pytest_ddpperf.stats.verdict import MARGIN
 
 
@@ -16,11 +17,12 @@ class Rules:
         tolerance: the worsening that is accepted, as a fraction (absolute for differences).
         margin: the worsening that what is unchanged is shown not to reach, times the tolerance.
         alpha: two-sided significance level of each metric.
-        affordable: launches that a suspect would be confirmed by, at most.
+        affordable: launches that a suspect is confirmed by, or would have been; 0 for those there are.
         last: whether there is no time for another look.
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
         suspected: the metrics that may be found worse, because other launches made them suspicious; None for all.
+        scatter: by how much launches of other benchmarks scatter that ran alone; None where nothing is known of them.
         max_time_for: gives the setting that leaves time for so many launches more; None where nobody measures.
     """
 
@@ -31,4 +33,5 @@ class Rules:
     last: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
     suspected: frozenset[str] | None = None
+    scatter: Spread | None = None
     max_time_for: Callable[[int], float] | None = None

@@ -105,7 +105,7 @@ def _report(job: Job, local_rank: int) -> Report:
         context = _join(job, local_rank)
         stage = "load"
         call: Call = payload.loads(job.call)
-        _seed()
+        seed_as_at_the_start()
         gc.collect()
         stage = "run"
         value = call.function(context, *call.arguments)
@@ -156,7 +156,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None) 
     )
 
 
-def _seed() -> None:
+def seed_as_at_the_start() -> None:
     """The same random numbers on every rank: what shall differ between them is for the function to say."""
     import numpy as np
     import torch

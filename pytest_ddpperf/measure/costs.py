@@ -1,4 +1,4 @@
-"""What rounds of launches take, by what their launches have to tell."""
+"""What rounds of launches take, and what a launch tells."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Telling:
-    """What a launch is to tell after its timed steps, by steps of their own.
+    """What a launch is to tell, each by steps of its own.
 
     Attributes:
         diagnosed: where the time goes.
         growth: whether memory grows.
+        times: how long steps are; of a launch that tells none, one step is timed and counts for nothing.
     """
 
     diagnosed: bool
     growth: bool
+    times: bool = True
 
     def covers(self, other: Telling) -> bool:
         """Whether it is all that the other is, or more."""
@@ -24,28 +26,27 @@ class Telling:
 
 
 ONLY_TIMES = Telling(diagnosed=False, growth=False)
+ONLY_GROWTH = Telling(diagnosed=False, growth=True, times=False)
+DIAGNOSIS = Telling(diagnosed=True, growth=True, times=False)
 
 
 class Costs:
     """What rounds have taken, and so will take.
 
     Args:
-        pilot: seconds that a round of nothing but timed steps takes, going by launches that may have been slow: what
-            comes first fills caches, compiles, connects.
+        pilot: seconds that a round takes, going by launches that may have been slow: what comes first fills caches,
+            compiles, connects.
     """
 
     def __init__(self, pilot: float) -> None:
         self._pilot = pilot
-        self._rounds: dict[Telling, list[float]] = {}
+        self._rounds: list[float] = []
 
-    def add(self, telling: Telling, seconds: float) -> None:
+    def add(self, seconds: float) -> None:
         """Learn from a round."""
-        self._rounds.setdefault(telling, []).append(seconds)
+        self._rounds.append(seconds)
 
-    def of(self, telling: Telling) -> float:
-        """Seconds of a round: as those like it took; else as the pilot did, between those that told less and more."""
-        if telling in self._rounds:
-            return median(self._rounds[telling])
-        known = {kind: median(took) for kind, took in self._rounds.items()}
-        most = min([self._pilot, *(seconds for kind, seconds in known.items() if kind.covers(telling))])
-        return max([most, *(seconds for kind, seconds in known.items() if telling.covers(kind))])
+    @property
+    def round(self) -> float:
+        """Seconds of a round: as those before it took; before any, as the pilots did."""
+        return median(self._rounds) if self._rounds else self._pilot

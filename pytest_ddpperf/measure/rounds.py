@@ -1,4 +1,4 @@
-"""Rounds of launches, until a judge is content or the time is spent."""
+"""Rounds of launches, until a judge is content or the time is spent; then, once, launches that tell why."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_ddpperf.measure.costs import ONLY_TIMES, Costs, Telling
+from pytest_ddpperf.measure.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, Telling
 from pytest_ddpperf.measure.groups import Groups, together
-from pytest_ddpperf.measure.pilot import FEW_STEPS, pilot
+from pytest_ddpperf.measure.pilot import Piloted, pilot
 from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
 from pytest_ddpperf.records import Launch, Measurement, Plan
 from pytest_ddpperf.units import format_count
 
-FEWEST_LAUNCHES = 2  # below that there is no interval
-DIAGNOSED_LAUNCHES = 4  # enough for an interval; more would take their time from the verdict
+FEWEST_LAUNCHES = 2  # a single one would not tell what launches differ by
 CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
 
 
 def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
     """The variants measured side by side: each round launches every variant once, in random order.
 
-    Every second round reverses the order of the one before, so that each variant comes first as often as last.
-
-    A pilot launch of each comes first and is not counted: the first launch of a benchmark is slower than the others,
-    and it tells how many steps fill a launch. The plan is fixed from then on.
+    Every second round reverses the order of the one before, so that each variant comes first as often as last. The plan
+    is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
 
     Raises:
         DdpperfError: a launch failed.
@@ -35,40 +32,99 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
     observer.settled(max(len({variants[i].key for i in group}) for group in piloted.groups))
     draw = random.Random(observer.seed)  # noqa: S311 - an order is no secret
     rounds = _Rounds(variants, piloted.plans, piloted.groups, draw)
-    costs = Costs(piloted.expected)
-    findings = list(piloted.remarks)
-    wanted, confirming = budget.launches, False
-    in_rounds = any(variant.other for variant in variants)
+    return _Measuring(budget, run, observer, piloted, rounds, start).measured()
 
-    def fits(telling: Telling, then: int = 0) -> bool:
-        """Whether another round, and so many more that only tell times, would end before the deadline."""
-        first_look = rounds.first_look(budget.launches, costs)
-        deadline = budget.deadline(first_look=first_look, confirming=confirming, in_rounds=in_rounds)
-        return observer.clock() - start + costs.of(telling) + then * costs.of(ONLY_TIMES) <= deadline
 
-    while True:
-        while rounds.made < wanted and (rounds.made < FEWEST_LAUNCHES or fits(ONLY_TIMES)):
-            if rounds.made >= FEWEST_LAUNCHES and not fits(rounds.telling, then=wanted - rounds.made - 1):
-                rounds.diagnosing = False  # times come first
-            begun, telling = observer.clock(), rounds.telling
-            ahead = begun - start + costs.of(telling) * (wanted - rounds.made)
-            observer.progress(Progress(rounds.made + 1, wanted, begun - start, ahead))
-            rounds.launch(run, observer)
-            costs.add(telling, observer.clock() - begun)
-        measurements = rounds.measurements([*findings, *_shortage(rounds.made, budget, confirming=confirming)])
-        first_look = rounds.first_look(budget.launches, costs)
-        look = Look(observer.clock() - start, costs.of(ONLY_TIMES), last=not fits(ONLY_TIMES), first_look=first_look)
-        verdict = observer.judge(measurements, look)
-        if verdict.action == "stop" or (look.last and verdict.action == "more"):
-            return measurements
-        if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-            looked = f"{' and '.join(verdict.suspects)} looked worse in {format_count(rounds.made, 'launch')}"
-            findings.append(f"{looked}; {CONFIRMED}")
-            rounds.begin_again()
-            confirming = True
-        else:
-            rounds.growth = verdict.growth  # it is known from few launches, and takes steps of its own
-        wanted = rounds.made + verdict.launches
+@dataclass
+class _Measuring:
+    """One measuring, from its first round to its diagnosis; it began at ``start``."""
+
+    budget: Budget
+    run: Run
+    observer: Observer
+    piloted: Piloted
+    rounds: _Rounds
+    start: float
+    _confirming: bool = False
+    _screened: bool = False
+
+    def __post_init__(self) -> None:
+        self._costs = Costs(self.piloted.expected)
+        self._findings = list(self.piloted.remarks)
+
+    def measured(self) -> tuple[Measurement, ...]:
+        """The measurements when the judge is content."""
+        wanted, least = self.budget.launches, FEWEST_LAUNCHES
+        while True:
+            self._launch(wanted, least)
+            measurements, look = self._measurements(), self._look()
+            verdict = self.observer.judge(measurements, look)
+            made = self.rounds.made
+            if verdict.action == "stop" or (look.last and verdict.action == "more"):
+                return self._diagnosed(look, worse=verdict.worse)
+            wanted, self._screened = made + verdict.launches, look.screened
+            if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
+                self._suspect(verdict.suspects, made)
+                # By no fewer launches than made it suspicious.
+                wanted, least, self._confirming = verdict.launches, max(FEWEST_LAUNCHES, made), True
+
+    def _launch(self, wanted: int, least: int) -> None:
+        """Rounds up to a number of them, as far as there is time, but at least so many.
+
+        When the time for screening is up there is a look, so that a suspicion can be confirmed in time.
+        """
+        rounds, costs = self.rounds, self._costs
+        deadline = self.budget.max_time if self._confirming or self._screened else self.budget.screening
+        while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
+            begun = self.observer.clock()
+            ahead = self._elapsed + costs.round * (wanted - rounds.made)
+            self.observer.progress(Progress(rounds.made + 1, wanted, self._elapsed, ahead))
+            rounds.launch(self.run, self.observer)
+            costs.add(self.observer.clock() - begun)
+
+    @property
+    def _elapsed(self) -> float:
+        return self.observer.clock() - self.start
+
+    def _fits(self, deadline: float) -> bool:
+        """Whether another round would end before a deadline."""
+        return self._elapsed + self._costs.round <= deadline
+
+    def _look(self) -> Look:
+        return Look(
+            self._elapsed,
+            self._costs.round,
+            last=not self._fits(self.budget.max_time),
+            screened=not self._confirming and not self._fits(self.budget.screening),
+        )
+
+    def _suspect(self, suspects: Sequence[str], made: int) -> None:
+        looked = f"{' and '.join(suspects)} looked worse in {format_count(made, 'launch')}"
+        self._findings.append(f"{looked}; {CONFIRMED}")
+        self.rounds.begin_again()
+
+    def _diagnosed(self, look: Look, *, worse: bool) -> tuple[Measurement, ...]:
+        """The same with launches that diagnose: all of it where there is time or something is worse, else growth alone.
+
+        Growth is a gate, so it is looked for though the time is up. What seems to grow has to do so in fresh launches
+        as well.
+        """
+        spent = self._elapsed + self.piloted.diagnosis_seconds > self.budget.max_time
+        telling = ONLY_GROWTH if spent and not worse else DIAGNOSIS
+        self.rounds.diagnose(self.run, telling)
+        look = replace(look, elapsed=self._elapsed, diagnosed=True)
+        verdict = self.observer.judge(self._measurements(), look)
+        if verdict.action == "confirm":
+            made = len(self.rounds.diagnoses[0])
+            self._findings.append(
+                f"{' and '.join(verdict.suspects)} looked worse in {format_count(made, 'launch')}; {CONFIRMED}"
+            )
+            self.rounds.diagnose(self.run, telling)
+            self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed))
+        return self._measurements()
+
+    def _measurements(self) -> tuple[Measurement, ...]:
+        return self.rounds.measurements([*self._findings, *_shortage(self.rounds.made, self.budget)])
 
 
 @dataclass
@@ -77,49 +133,43 @@ class _Rounds:
 
     Attributes:
         groups: who is launched at the same time.
-        growth: whether the next launches are to tell if memory grows.
-        diagnosing: whether the first ones are to tell where the time goes.
+        diagnoses: of each variant the launches that tell why.
     """
 
     variants: Sequence[Variant]
     plans: Sequence[Plan]
     groups: Groups
     draw: random.Random
-    growth: bool = True
-    diagnosing: bool = True
     made: int = 0
+    diagnoses: list[list[Launch]] = field(init=False)
     _launches: list[list[Launch]] = field(init=False)
     _order: list[int] = field(default_factory=list)
     _in_turns: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._launches = [[] for _ in self.variants]
-
-    @property
-    def telling(self) -> Telling:
-        """What launches of the next round are to tell."""
-        return Telling(self.diagnosing and self.made < diagnosed_launches(self.plans), self.growth)
-
-    def first_look(self, launches: int, costs: Costs) -> float:
-        """Seconds that one with so many launches takes: all of them tell if memory grows, the first where time goes."""
-        diagnosed = min(launches, diagnosed_launches(self.plans))
-        others = (launches - diagnosed) * costs.of(Telling(diagnosed=False, growth=True))
-        return diagnosed * costs.of(Telling(diagnosed=True, growth=True)) + others
+        self.diagnoses = [[] for _ in self.variants]
 
     def launch(self, run: Run, observer: Observer) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
-        telling = self.telling
         for group in together(self.groups, self._order):
             self._in_turns.update(group if len(group) > 1 else ())
             health = observer.watch()
             try:
-                ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
+                ran = run([(self.variants[i], self.plans[i]) for i in group], ONLY_TIMES)
             finally:
                 seen = health()  # ends the watch, whatever became of the launch
             for i, (ranks, seconds) in zip(group, ran, strict=True):
                 self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
         self.made += 1
+
+    def diagnose(self, run: Run, telling: Telling) -> None:
+        """A launch of each variant that tells why, in place of the one that did."""
+        for group in together(self.groups, self._drawn()):
+            ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
+            for i, (ranks, seconds) in zip(group, ran, strict=True):
+                self.diagnoses[i] = [launch_of(0, ranks, seconds)]
 
     def _drawn(self) -> list[int]:
         """A random order, in which the sides of a benchmark follow each other."""
@@ -131,26 +181,20 @@ class _Rounds:
         """Drop all launches: others are to confirm what they made suspect."""
         for launches in self._launches:
             launches.clear()
-        self.made, self.diagnosing, self.growth = 0, True, True
+        self.made = 0
 
     def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
-        parts = zip(self.variants, self.plans, self._launches, strict=True)
-        return tuple(measurement_of(*part, findings, turns=i in self._in_turns) for i, part in enumerate(parts))
+        parts = zip(self.variants, self.plans, self._launches, self.diagnoses, strict=True)
+        return tuple(
+            measurement_of(variant, plan, launches, findings, turns=i in self._in_turns, diagnoses=diagnoses)
+            for i, (variant, plan, launches, diagnoses) in enumerate(parts)
+        )
 
 
-def _shortage(made: int, budget: Budget, *, confirming: bool) -> list[str]:
+def _shortage(made: int, budget: Budget) -> list[str]:
     """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
     if made >= budget.launches:
         return []
     wanted = format_count(budget.launches, "launch")
-    kept = "" if confirming or budget.screening == budget.max_time else ", part of it kept to confirm a suspicion"
-    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s{kept}"]
-
-
-def diagnosed_launches(plans: Sequence[Plan]) -> int:
-    """In how many launches of each variant, from the first, it is looked where the time goes.
-
-    It takes as many steps again: of long ones, in the fewest launches.
-    """
-    return FEWEST_LAUNCHES if any(plan.steps < FEW_STEPS for plan in plans) else DIAGNOSED_LAUNCHES
+    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]

@@ -18,7 +18,7 @@ class Budget:
     """How much measuring a benchmark may take: see the knobs of the same names.
 
     Attributes:
-        screening: seconds at least for what comes before a confirmation; less than ``max_time`` where there may be one.
+        screening: seconds by which something must look worse to be confirmed in time; ``max_time`` where nothing can.
         turns: whether all that is measured side by side is launched at the same time where it can be, and takes turns.
         seats: how many launches of a side can run at the same time; None for any number.
         memory: bytes that the ranks of launches which run at the same time may take; None where nobody knows.
@@ -33,29 +33,6 @@ class Budget:
     seats: int | None = None
     memory: int | None = None
 
-    def deadline(self, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
-        """Seconds by which a phase has to end.
-
-        Side by side, more rounds always tell more: a screening may take all but the first look of a confirmation.
-        Beside a baseline, whose own error stays, they do not, and what is still undecided after half of the time
-        mostly stays so.
-
-        Args:
-            first_look: seconds that one takes.
-            confirming: whether the phase is the second one.
-            in_rounds: whether both sides are measured in the same rounds.
-        """
-        if confirming:
-            return self.max_time
-        return max(self.screening, self.max_time - first_look if in_rounds else 0.0)
-
-    def max_time_for(self, seconds: float, *, first_look: float, confirming: bool, in_rounds: bool) -> float:
-        """The ``max_time`` with which a phase may last that many seconds: the inverse of ``deadline``."""
-        if confirming:
-            return seconds
-        doubled = seconds * self.max_time / self.screening
-        return min(doubled, seconds + first_look) if in_rounds else doubled
-
 
 @dataclass(frozen=True)
 class Look:
@@ -63,30 +40,34 @@ class Look:
 
     Attributes:
         elapsed: seconds of measuring so far.
-        round_seconds: that another launch of each variant takes, timed and nothing else.
+        round_seconds: that another launch of each variant takes.
         last: whether there is no time for another one.
-        first_look: seconds that the first look of a confirmation takes.
+        screened: whether there is no time any more to confirm what looks worse from now on.
+        diagnosed: whether the launches that tell if memory grows have been made as well.
     """
 
     elapsed: float
     round_seconds: float
     last: bool
-    first_look: float = 0.0
+    screened: bool = False
+    diagnosed: bool = False
 
 
 @dataclass(frozen=True)
 class Next:
     """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
 
+    After launches that diagnose, ``confirm`` asks for fresh ones of these.
+
     Attributes:
         suspects: the metrics that looked worse, in words.
-        growth: whether those are also to tell if memory grows, as all of a first look do.
+        worse: whether something is worse for good, so that the reason is asked for.
     """
 
     action: Literal["stop", "more", "confirm"]
     launches: int = 0
     suspects: tuple[str, ...] = ()
-    growth: bool = False
+    worse: bool = False
 
 
 Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"

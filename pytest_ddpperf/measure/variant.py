@@ -18,6 +18,25 @@ CUSTOM = "custom"  # the strategy of a step that brings its own
 
 
 @dataclass(frozen=True)
+class Pilot:
+    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement.
+
+    Attributes:
+        step: seconds of a typical one.
+        fixed: seconds that a launch which only times steps takes besides them.
+        background: whether its ranks work on while their steps wait.
+        nbytes: of memory that its ranks took at most, all together.
+        picked: as of ``RankLaunch``.
+    """
+
+    step: float
+    fixed: float
+    background: bool
+    nbytes: int
+    picked: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class Variant:
     """One thing to be measured: what every rank of a launch builds and steps, and in which group.
 
@@ -28,6 +47,7 @@ class Variant:
         findings: what is already known of it that a reader of its numbers needs.
         counts: what one of its steps does; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
+        pilot: what a first launch of it told; None where there was none yet.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
         other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
     """
@@ -41,6 +61,7 @@ class Variant:
     findings: tuple[str, ...] = ()
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
+    pilot: Pilot | None = None
     steps: int | None = None
     other: bool = False
     samples_per_step: float | None = None
@@ -69,8 +90,9 @@ def measurement_of(
     findings: Sequence[str] = (),
     *,
     turns: bool = False,
+    diagnoses: Sequence[Launch] = (),
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about, ``turns`` as there."""
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -83,6 +105,7 @@ def measurement_of(
         launches=tuple(launches),
         findings=(*variant.findings, *findings),
         turns=turns,
+        diagnoses=tuple(diagnoses),
     )
     counted = () if variant.counts is None else counted_series(variant.counts)
     return replace(measured, series=(*series_of(measured), *counted))

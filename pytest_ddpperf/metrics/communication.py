@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.units import format_count, format_values
 
@@ -32,6 +34,47 @@ def communication_overhead(measurement: Measurement) -> Samples | None:
     return None if pairs is None else tuple(1 - alone / synchronised for synchronised, alone in pairs)
 
 
+def of_exposed(measurement: Measurement) -> Within:
+    """What the pairs of blocks know of the scatter of exposed communication, in seconds."""
+    moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
+    step = synchronised_step(measurement) or 0.0
+    return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
+
+
+def of_overhead(measurement: Measurement) -> Within:
+    """The same of its share of a step."""
+    moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
+    return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
+
+
+def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
+    """For each launch that has several pairs of blocks, both typical steps without one pair after the other."""
+    found = (_without(launch) for launch in measurement.every)
+    return [pairs for pairs in found if len(pairs) >= FEWEST]
+
+
+@once
+def _without(launch: Launch) -> list[tuple[float, float]]:
+    known = [rank.communication for rank in launch.ranks if rank.communication is not None]
+    if not known or len(known) < len(launch.ranks):
+        return []
+    number = min(rank.pairs for rank in known)
+
+    def left(times: tuple[float, ...], pair: int) -> tuple[float, ...]:
+        size = len(times) // number
+        return (*times[: pair * size], *times[(pair + 1) * size :])
+
+    if number < FEWEST:
+        return []
+    return [
+        (
+            _typical([left(rank.synchronised, pair) for rank in known]),
+            _typical([left(rank.unsynchronised, pair) for rank in known]),
+        )
+        for pair in range(number)
+    ]
+
+
 def synchronised_step(measurement: Measurement) -> float | None:
     """Seconds of a whole step in those blocks, averaged over launches; None where there are none."""
     pairs = _pairs(measurement)
@@ -40,13 +83,13 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 def still_sent(measurement: Measurement) -> str:
     """What the unsynchronised steps sent all the same, in words; empty for nothing."""
-    found = (rank.communication for launch in measurement.launches[:1] for rank in launch.ranks[:1])
+    found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
 def no_room(measurement: Measurement) -> str | None:
     """A sentence where it was not measured for want of memory; else None."""
-    found = [launch.ranks[0].no_room for launch in measurement.launches]
+    found = [launch.ranks[0].no_room for launch in measurement.every]
     rooms = [room for room in found if room is not None]
     if not rooms:
         return None
@@ -59,7 +102,7 @@ def no_room(measurement: Measurement) -> str | None:
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
     """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
-    return [pair for pair in map(_pair, measurement.launches) if pair is not None] or None
+    return [pair for pair in map(_pair, measurement.every) if pair is not None] or None
 
 
 @once

@@ -18,6 +18,10 @@ GROWTH_SLACK = 64 * 2**10
 in the eleventh to twentieth step of a launch that can be 48 KiB a step at most. Measured: up to 17 KiB."""
 
 COMPARED = ("peak_resident", "peak_allocated")
+GROWTH_SCATTER = 17 * 2**10
+"""Bytes a step: standard deviation of the growth that one launch sees, taken to be the most that was ever measured
+where nothing leaks. See ``growth_per_step``."""
+
 UNEVEN = 0.10  # by how much more than the rank with the least the one with the most may use
 UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
@@ -106,7 +110,7 @@ def tight_memory(measurement: Measurement) -> str | None:
 
 def memory_growth(measurement: Measurement) -> Samples | None:
     """Bytes that each step leaves behind for good, on the rank that grows most; see ``growth_per_step``."""
-    return tuple(max(growths) for growths in map(_growths, measurement.launches) if growths) or None
+    return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
 def growing_memory(measurement: Measurement) -> str | None:
@@ -117,16 +121,21 @@ def growing_memory(measurement: Measurement) -> str | None:
     value, interval = center(samples, "difference")
     if (value if interval is None else interval.low) <= GROWTH_SLACK:
         return None
-    ranks = [growths for growths in map(_growths, measurement.launches) if growths is not None]
+    ranks = [growths for growths in map(_growths, measurement.every) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
     growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_SLACK] or [means.index(max(means))]
     sizes = format_values((min(*(means[rank] for rank in growing), value), value), "B")
     kind = "CUDA memory" if measurement.environment.device == "cuda" else "memory"
     return (
         f"{kind} grows by {' to '.join(dict.fromkeys(sizes))} a step on {_ranks_text(growing, len(means))}, seen in "
-        f"{format_count(len(measurement.launches[0].ranks[0].held) - 1, 'step')} of each of "
+        f"{format_count(_read_steps(measurement), 'step')} of each of "
         f"{format_count(len(samples), 'launch')}: something is kept from step to step"
     )
+
+
+def _read_steps(measurement: Measurement) -> int:
+    """Over how many steps a launch read its memory."""
+    return max(len(launch.ranks[0].held) for launch in measurement.every) - 1
 
 
 def _ranks_text(ranks: Sequence[int], world_size: int) -> str:

@@ -53,7 +53,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
     """
 
     def samples(measurement: Measurement) -> Samples | None:
-        return tuple(means[phase] for means in map(_means, measurement.launches) if means is not None) or None
+        return tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
 
     return samples
 
@@ -63,7 +63,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
     A rank that does not have a section spends no time in it.
     """
-    launches = [phases for phases in map(_ranks, measurement.launches) if phases is not None]
+    launches = [phases for phases in map(_ranks, measurement.every) if phases is not None]
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
     paths = dict.fromkeys(section.path for phases in launches for rank in phases for section in rank.sections)
     return tuple(_summary(path, launches) for path in paths)
@@ -74,7 +74,7 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
     Phases in which no rank could read its memory are left out.
     """
-    ranks = [rank for phases in map(_ranks, measurement.launches) if phases is not None for rank in phases]
+    ranks = [rank for phases in map(_ranks, measurement.every) if phases is not None for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
     return {phase: use for phase, use in uses.items() if use is not None}
 

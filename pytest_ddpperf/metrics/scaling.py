@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from pytest_ddpperf.records import Measurement, Mode, Series
+from pytest_ddpperf.metrics.blocks import Within, moved_step
+from pytest_ddpperf.metrics.launches import typical_step
+from pytest_ddpperf.records import Launch, Measurement, Mode, Series
+from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import typical
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
@@ -53,16 +55,17 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
     Returns:
         Both series; none if no round measured both.
     """
-    times = {launch.round: typical(launch.step_times) for launch in base.launches}
-    pairs = [(times[one.round], typical(one.step_times)) for one in point.launches if one.round in times]
-    if not pairs:
+    partners = _partners(base, point)
+    if not partners:
         return ()
+    pairs = [(typical_step(one), typical_step(other)) for one, other in partners]
+    within = _within(partners, turns=base.turns)
     sizes = {"world_size": point.world_size, "base_size": base.world_size}
     efficiencies = tuple(efficiency(base_time, time, mode, **sizes) for base_time, time in pairs)
     speedups = tuple(speedup(base_time, time, mode, **sizes) for base_time, time in pairs)
     return (
-        _relative(EFFICIENCY, efficiencies, gated=not point.environment.oversubscribed),
-        _relative(SPEEDUP, speedups, gated=False),
+        _relative(EFFICIENCY, efficiencies, within, gated=not point.environment.oversubscribed),
+        _relative(SPEEDUP, speedups, within, gated=False),
     )
 
 
@@ -75,11 +78,10 @@ def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
         base: what it is held against.
         other: with as many ranks and the same work in a step.
     """
-    times = {launch.round: typical(launch.step_times) for launch in base.launches}
-    samples = tuple(
-        times[launch.round] / typical(launch.step_times) for launch in other.launches if launch.round in times
-    )
-    return (_relative(SPEEDUP, samples, gated=False),) if samples else ()
+    partners = _partners(base, other)
+    samples = tuple(typical_step(one) / typical_step(another) for one, another in partners)
+    within = _within(partners, turns=base.turns)
+    return (_relative(SPEEDUP, samples, within, gated=False),) if samples else ()
 
 
 def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) -> tuple[str, ...]:
@@ -97,8 +99,22 @@ def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) 
     )
 
 
-def _relative(name: str, samples: tuple[float, ...], *, gated: bool) -> Series:
-    value, interval = center(samples, "ratio", outliers="both")  # either partner may have been disturbed
+def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:
+    """The launches of both that belong to one round."""
+    rounds = {launch.round: launch for launch in base.launches}
+    return [(rounds[launch.round], launch) for launch in other.launches if launch.round in rounds]
+
+
+def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
+    """What the pairs of blocks of partners know of the scatter of their quotient."""
+    moved = paired_blocks([moved_step(one) for one, _ in partners], [moved_step(other) for _, other in partners])
+    return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
+
+
+def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: bool) -> Series:
+    value, interval = center(  # either partner may have been disturbed
+        samples, "ratio", outliers="both", expected=expected(within.moved, within.own)
+    )
     return Series(
         metric=name,
         unit="1",
@@ -110,4 +126,6 @@ def _relative(name: str, samples: tuple[float, ...], *, gated: bool) -> Series:
         samples=samples,
         value=value,
         interval=interval,
+        within=within.moved,
+        own=within.own,
     )

@@ -6,7 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD, communication_overhead, exposed_communication
+from pytest_ddpperf.metrics.blocks import Knows, Within, of_cpu, of_rates, of_steps, of_tails
+from pytest_ddpperf.metrics.communication import (
+    EXPOSED,
+    OVERHEAD,
+    communication_overhead,
+    exposed_communication,
+    of_exposed,
+    of_overhead,
+)
 from pytest_ddpperf.metrics.launches import of_all, once, typical_step
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SLACK,
@@ -18,9 +26,10 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
+from pytest_ddpperf.stats.blocks import expected
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.stats.summaries import quantile, tail, typical
 
 Samples = tuple[float, ...]
 
@@ -35,7 +44,6 @@ TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", 
 PARTNERED = frozenset({"speedup", "scaling_efficiency"})  # of one step time to another, of partners in a round
 BY_TURNS = TIMED | PARTNERED  # that depend on whether steps took turns with those of other launches
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
-LONGEST = 2.0  # times the typical step
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Metric:
         samples: one number for each launch that has it; None where none has.
         gated: whether its verdict counts for the result's.
         slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        within: what launches know of its scatter; None where they know nothing.
     """
 
     name: str
@@ -61,10 +70,17 @@ class Metric:
     samples: Callable[[Measurement], Samples | None]
     gated: bool = True
     slack: float = 0.0
+    within: Knows | None = None
 
-    def series(self, samples: Samples) -> Series:
-        """The series that these samples make."""
-        value, interval = center(samples, self.scale, outliers=_outliers(self.name, self.better))
+    def series(self, samples: Samples, within: Within | None = None) -> Series:
+        """The series that these samples make; ``within`` is what their launches know of their scatter."""
+        within = within or Within((), 0.0)
+        value, interval = center(
+            samples,
+            self.scale,
+            outliers=_outliers(self.name, self.better),
+            expected=expected(within.moved, within.own),
+        )
         return Series(
             metric=self.name,
             unit=self.unit,
@@ -76,6 +92,8 @@ class Metric:
             samples=samples,
             value=value,
             interval=interval,
+            within=within.moved,
+            own=within.own,
         )
 
 
@@ -89,7 +107,11 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     if not measurement.launches:
         return ()
     found = ((metric, metric.samples(measurement)) for metric in (METRICS if metrics is None else metrics))
-    return tuple(metric.series(samples) for metric, samples in found if samples is not None)
+    return tuple(
+        metric.series(samples, None if metric.within is None else metric.within(measurement))
+        for metric, samples in found
+        if samples is not None
+    )
 
 
 def outliers_of(series: Series) -> Outliers | None:
@@ -114,17 +136,13 @@ def step_time(measurement: Measurement) -> Samples:
 
 
 def step_time_tail(measurement: Measurement) -> Samples:
-    """The mean step over the typical one: what the typical step is blind to, such as a pause in every tenth step.
-
-    No step counts as longer than twice the typical one: a single long pause of the machine says nothing about the code.
-    """
+    """What the typical step is blind to, such as a pause in every tenth step; see ``tail``."""
     return tuple(map(_tail, measurement.launches))
 
 
 @once
 def _tail(launch: Launch) -> float:
-    usual, steps = typical_step(launch), launch.step_times
-    return math.fsum(min(step / usual, LONGEST) for step in steps) / len(steps) if usual > 0 else 1.0
+    return tail(launch.step_times)
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
@@ -208,13 +226,22 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric(STEP_TIME, "s", "lower", "absolute", "ratio", step_time),
-    Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail),
-    Metric(CPU_TIME, "s", "lower", "absolute", "ratio", cpu_time, gated=False),  # see BESIDE
-    Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput),
-    Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput),
+    Metric(STEP_TIME, "s", "lower", "absolute", "ratio", step_time, within=of_steps),
+    Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail, within=of_tails),
+    Metric(CPU_TIME, "s", "lower", "absolute", "ratio", cpu_time, gated=False, within=of_cpu),  # see BESIDE
+    Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput, within=of_rates),
+    Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput, within=of_rates),
     # The same number as throughput for a given world size: its verdict would only repeat that one's.
-    Metric("throughput_per_rank", "samples/s", "higher", "absolute", "ratio", throughput_per_rank, gated=False),
+    Metric(
+        "throughput_per_rank",
+        "samples/s",
+        "higher",
+        "absolute",
+        "ratio",
+        throughput_per_rank,
+        gated=False,
+        within=of_rates,
+    ),
     Metric("straggler_skew", "1", "lower", "relative", "difference", straggler_skew, gated=False, slack=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
     Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
@@ -234,8 +261,8 @@ METRICS: tuple[Metric, ...] = (
         for phase in PHASES
     ),
     # Near 0 where all of it is hidden: compared by subtraction. It is in the step time, which is gated.
-    Metric(EXPOSED, "s", "lower", "relative", "difference", exposed_communication, gated=False),
-    Metric(OVERHEAD, "1", "lower", "relative", "difference", communication_overhead, gated=False),
+    Metric(EXPOSED, "s", "lower", "relative", "difference", exposed_communication, gated=False, within=of_exposed),
+    Metric(OVERHEAD, "1", "lower", "relative", "difference", communication_overhead, gated=False, within=of_overhead),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.
     Metric(FINAL_LOSS, "1", "lower", "absolute", "difference", final_loss, slack=0.03),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
+
+from pytest_ddpperf.stats.blocks import Expected
 
 Outliers = Literal["high", "low", "both"]
 """At which end launches lie that something disturbed. It makes them slower; of a quotient, it does either."""
@@ -20,6 +22,12 @@ At 1.2 the mean of normal samples is known 7 % less well than it could be (in va
 and a higher one lets disturbed launches count for more.
 """
 
+DENIED = 2.0
+"""Times the expected variance, from which on what launches show counts against the expectation itself.
+
+Of two launches that scatter as expected, one pair in six shows so much (benchmarks/intervals.py).
+"""
+
 _INSIDE = math.erf(CAP / math.sqrt(2))  # of normal samples, how many lie within the cap
 CAPPED_VARIANCE = (  # of standard normal samples
     _INSIDE + CAP**2 * (1 - _INSIDE) - 2 * CAP * math.exp(-(CAP**2) / 2) / math.sqrt(2 * math.pi)
@@ -30,12 +38,22 @@ _ITERATIONS = 50  # far more than it takes
 
 @dataclass(frozen=True)
 class Center:
-    """Where one side lies: ``variance`` is the squared standard error, None for a single sample; ``df`` its freedom."""
+    """Where one side lies.
+
+    Attributes:
+        n: how many launches it has.
+        variance: the squared standard error; None for a single sample of which nothing is expected.
+        df: degrees of freedom of it.
+        assumed: how many of these come from what is expected of launches, not from the launches themselves.
+        spread: variance of one sample, all of them counted alike; None for a single one.
+    """
 
     n: int
     mean: float
     variance: float | None
     df: float
+    assumed: float = 0.0
+    spread: float | None = field(default=None, compare=False)
 
 
 def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Center:
@@ -56,8 +74,33 @@ def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Cen
         return Center(1, samples[0], None, 0.0)
     ordered = sorted(samples)
     if outliers == "both":
-        return _capped(ordered)
-    return _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
+        side = _capped(ordered)
+    else:
+        side = _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
+    middle = math.fsum(ordered) / len(ordered)
+    squares = math.fsum([(one - middle) * (one - middle) for one in ordered])
+    return replace(side, spread=squares / (len(ordered) - 1))
+
+
+def moderated(side: Center, expected: Expected | None) -> Center:
+    """The same center, whose error is that of its launches and of what is expected of them, by degrees of freedom.
+
+    Few launches hardly know their own scatter: of two, one degree of freedom. What the blocks inside them tell makes up
+    for it, and the more launches there are, the less it counts (Smyth 2004). It also counts for less where launches lie
+    apart by far more than expected: then they add more of their own than is known.
+    """
+    if expected is None or expected.df <= 0:
+        return side
+    shown, df = 0.0, 0.0
+    if side.variance is not None and side.spread is not None:
+        # Of few samples the trimmed ones overstate it, of many with outliers the plain variance does.
+        shown, df = min(side.variance * side.n, side.spread), side.df
+    denied = shown / expected.variance / DENIED if expected.variance > 0 else math.inf
+    assumed = expected.df / max(1.0, denied)
+    if assumed + df <= 0:
+        return side
+    variance = (assumed * expected.variance + df * shown) / (assumed + df)
+    return replace(side, variance=variance / side.n, df=assumed + df, assumed=assumed)
 
 
 def log_center(samples: Sequence[float], outliers: Outliers | None = None) -> tuple[float, float | None]:

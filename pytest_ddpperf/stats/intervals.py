@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pytest_ddpperf.records import Interval, Scale
-from pytest_ddpperf.stats.centers import Center, Outliers, center_of
+from pytest_ddpperf.stats.blocks import Expected
+from pytest_ddpperf.stats.centers import Center, Outliers, center_of, moderated
 
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
+
+DRIFT = 0.5
+"""Of the standard deviation of a launch, what a separate run deviates by as a whole, where no calibration has told.
+
+A machine whose launches lie apart is not the same in the next quarter of an hour either. In the recorded campaigns runs
+deviated by 0 to twice as much as their launches did (benchmarks/intervals.py).
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Change:
         fixed_variance: the part that they would not: the baseline's own error and the spread between runs.
         in_rounds: whether both sides were measured in the same rounds.
         freedom: degrees of freedom of the new side's error and of the base's.
+        assumed: how many of the new side's come from what is expected of launches.
         of_runs: the variance that comes from the spread between runs, and its degrees of freedom.
     """
 
@@ -49,6 +58,7 @@ class Change:
     fixed_variance: float
     in_rounds: bool = False
     freedom: tuple[float, float] = (math.inf, math.inf)
+    assumed: float = 0.0
     of_runs: tuple[float, float] = (0.0, math.inf)
 
 
@@ -67,10 +77,15 @@ class _Errors:
     new: float
     base: float
     freedom: tuple[float, float]
+    assumed: float = 0.0
 
 
 def center(
-    samples: Sequence[float], scale: Scale, confidence: float = CONFIDENCE, outliers: Outliers | None = None
+    samples: Sequence[float],
+    scale: Scale,
+    confidence: float = CONFIDENCE,
+    outliers: Outliers | None = None,
+    expected: Expected | None = None,
 ) -> tuple[float, Interval | None]:
     """The typical value over launches and the t interval around it, in the samples' unit.
 
@@ -81,15 +96,17 @@ def center(
         scale: how the metric is compared.
         confidence: of the interval.
         outliers: at which end samples are expected that something disturbed; see ``center_of``.
+        expected: what launches are expected to scatter by; None to go by the samples alone.
 
     Returns:
-        The value, and its interval: None for a single sample.
+        The value, and its interval: None for a single sample of which nothing is expected.
 
     Raises:
         ValueError: there are no samples.
     """
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, outliers)
+    side = moderated(side, expected if logarithmic or scale != "ratio" else None)
     back = _exp if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
     value = samples[0] if min(samples) == max(samples) else back(side.mean)
@@ -109,7 +126,9 @@ def change(
     confidence: float = CONFIDENCE,
     between_runs: float = 0.0,
     between_df: float = math.inf,
+    drift: float = 0.0,
     outliers: Outliers | None = None,
+    expected: Expected | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
@@ -128,7 +147,9 @@ def change(
         confidence: of the interval.
         between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
         between_df: degrees of freedom of ``between_runs``; infinite where it is assumed, not estimated.
+        drift: of the launches' own standard deviation, the share that a run deviates by at least.
         outliers: as of ``center``, of either side.
+        expected: as of ``center``, of either side.
 
     Returns:
         The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
@@ -145,10 +166,18 @@ def change(
         if base_side.mean == 0 and (any(new) or any(base)):
             return None
         new_side, base_side = _relative_to(new_side, base_side)
+    else:
+        new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
+    errors, of_runs = _drifted(
+        _errors(new_side, base_side),
+        _OfRuns(2 * between_runs**2, between_df),
+        (new_side.n, base_side.n),
+        drift,
+    )
     return _assemble(
         new_side.mean - base_side.mean,
-        _errors(new_side, base_side),
-        of_runs=_OfRuns(2 * between_runs**2, between_df),
+        errors,
+        of_runs=of_runs,
         scale=scale,
         logarithmic=logarithmic,
         launches=new_side.n,
@@ -163,6 +192,7 @@ def paired(
     scale: Scale,
     confidence: float = CONFIDENCE,
     outliers: Outliers | None = None,
+    expected: Expected | None = None,
 ) -> Change | None:
     """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
 
@@ -176,6 +206,7 @@ def paired(
         scale: ``ratio`` or ``difference``.
         confidence: of the interval.
         outliers: as of ``center``, of the differences.
+        expected: what the differences are expected to scatter by; None to go by the rounds alone.
 
     Returns:
         The change, or None as of ``change``.
@@ -193,10 +224,10 @@ def paired(
             return None
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
-    side = center_of(differences, outliers)
+    side = moderated(center_of(differences, outliers), expected if logarithmic or scale != "ratio" else None)
     return _assemble(
         side.mean,
-        None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf)),
+        None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf), side.assumed),
         of_runs=_OfRuns(0.0, math.inf),
         scale=scale,
         logarithmic=logarithmic,
@@ -209,13 +240,14 @@ def paired(
 def with_launches(change: Change, launches: int) -> Change:
     """What would be known of a change, had the new side so many launches, and they the same scatter.
 
-    The estimate and its interval stay what they are.
+    What launches tell of their scatter grows with their number, and what was expected of them does not. The estimate
+    and its interval stay what they are.
     """
     if change.standard_error is None:
         return change
     sampling = change.sampling_variance * change.launches / launches
     new, base = change.freedom
-    freedom = max(1.0, (new + 1) * launches / change.launches - 1)
+    freedom = change.assumed + max(1.0, (new - change.assumed + 1) * launches / change.launches - 1)
     of_runs = _OfRuns(*change.of_runs)
     total = sampling + change.fixed_variance
     return replace(
@@ -290,6 +322,7 @@ def _assemble(
         fixed_variance=errors.base + of_runs.variance,
         in_rounds=in_rounds,
         freedom=errors.freedom,
+        assumed=errors.assumed,
         of_runs=(of_runs.variance, of_runs.df),
     )
 
@@ -300,10 +333,26 @@ def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> 
     return (estimated + of_runs.variance) ** 2 / parts if parts > 0 else math.inf
 
 
+def _drifted(
+    errors: _Errors | None, of_runs: _OfRuns, launches: tuple[int, int], drift: float
+) -> tuple[_Errors | None, _OfRuns]:
+    """Both parts of the error, where a run deviates at least by a share of what its launches do.
+
+    That share is known as well as the launches' scatter is, so it belongs to what launches tell.
+    """
+    if errors is None:
+        return None, of_runs
+    new, base = launches
+    drifting = drift**2 * (errors.new * new + errors.base * base)
+    if of_runs.variance >= drifting:
+        return errors, of_runs
+    return replace(errors, base=errors.base + drifting), _OfRuns(0.0, math.inf)
+
+
 def _errors(new: Center, base: Center) -> _Errors | None:
     """The errors of both means; a single launch borrows the other side's scatter, two single ones know of none."""
     if new.variance is not None and base.variance is not None:
-        return _Errors(new.variance, base.variance, (new.df, base.df))
+        return _Errors(new.variance, base.variance, (new.df, base.df), new.assumed)
     if base.variance is not None:
         return _Errors(base.variance * base.n, base.variance, (base.df, base.df))
     if new.variance is not None:

@@ -1,8 +1,9 @@
 """The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
 
-A screening phase looks after every launch until all metrics are decided or its time is up. What looks worse there, by
-an easy test, is a suspect only: a second phase judges it by fresh launches alone, and by a hard one. A false alarm has
-to pass both, so the first may be easy, which lets few slowdowns slip by.
+A screening phase looks after every launch until all metrics are decided or half of the time is up. What looks worse
+there, by an easy test, is a suspect only: a second phase judges it by fresh launches alone, no fewer than the first
+had, and by a hard test. A false alarm has to pass both, so the first may be easy, which lets few slowdowns slip by.
+What has not looked worse by then is measured on to show that it is not, and can no longer be found worse.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Phase(str, Enum):
 
     SCREEN = "screen"
     CONFIRM = "confirm"
+    CLEAR = "clear"
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,18 @@ def alpha_of_metric(benchmarks: int, metrics: int, *, side_by_side: bool = False
     return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
 
 
-def advance(state: State, action: Action) -> State:
-    """The state at the next look, when what ``action`` asked for has been measured."""
+def advance(state: State, action: Action, *, screened: bool = False) -> State:
+    """The state at the next look, when what ``action`` asked for has been measured.
+
+    Args:
+        state: at this look.
+        action: what to do next.
+        screened: whether there is no time any more to confirm what looks worse from now on.
+    """
     if action.action == "confirm":
         return State(launches=action.launches, first=state.first, phase=Phase.CONFIRM)
-    return replace(state, launches=state.launches + action.launches)
+    phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
+    return replace(state, launches=state.launches + action.launches, phase=phase)
 
 
 def next_action(
@@ -90,7 +99,7 @@ def next_action(
 ) -> Action:
     """What to do after a look.
 
-    A confirmation takes a first look whatever it costs, if of two launches only: a suspect is never the verdict.
+    A confirmation takes a first look whatever it costs: a suspect is never the verdict.
 
     Args:
         state: at this look.
@@ -100,7 +109,7 @@ def next_action(
     """
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Action("confirm", state.first)
+        return Action("confirm", max(state.first, state.launches))
     if Verdict.REGRESSED in seen or Verdict.INCONCLUSIVE not in seen:
         return STOP
     return STOP if last else Action("more", 1)

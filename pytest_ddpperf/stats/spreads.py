@@ -70,7 +70,11 @@ def bound_of_difference(runs: Spread, confidence: float = CONFIDENCE) -> float:
 
 def pooled(groups: Sequence[Sequence[float]]) -> Spread:
     """The standard deviation within groups of numbers above 0, on the scale of logarithms, all groups together."""
-    spreads = [_deviation([math.log(max(value, LEAST)) for value in group]) for group in groups if len(group) > 1]
+    return joined([_deviation([math.log(max(value, LEAST)) for value in group]) for group in groups if len(group) > 1])
+
+
+def joined(spreads: Sequence[Spread]) -> Spread:
+    """One standard deviation for several, by their degrees of freedom; with none of these where there is none."""
     df = sum(spread.df for spread in spreads)
     squares = math.fsum(spread.df * spread.sd**2 for spread in spreads)
     return Spread(math.sqrt(squares / df) if df else 0.0, df)

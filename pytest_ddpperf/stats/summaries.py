@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 USUAL = 0.75  # the share of a launch's steps that a typical one is made of
+LONGEST = 2.0  # times the typical step
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -45,6 +46,18 @@ def typical(step_times: Sequence[float]) -> float:
         raise ValueError("a typical step needs at least one step")
     usual = usual_steps(step_times)
     return math.fsum(step_times[i] for i in usual) / len(usual)
+
+
+def tail(step_times: Sequence[float]) -> float:
+    """The mean step over the typical one: what the typical step is blind to, such as a pause in every tenth step.
+
+    No step counts as longer than twice the typical one: a single long pause of the machine says nothing about the code.
+
+    Raises:
+        ValueError: there are no steps.
+    """
+    usual = typical(step_times)
+    return math.fsum(min(step / usual, LONGEST) for step in step_times) / len(step_times) if usual > 0 else 1.0
 
 
 def usual_steps(step_times: Sequence[float]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.records import Better
-from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
+from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile, with_launches
 from pytest_ddpperf.verdict import Verdict
 
 POWER = 0.95
@@ -20,6 +20,8 @@ launches, and left a third of what is unchanged undecided. With twice the tolera
 slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
 """
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
+
+MOST_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
 
 LAST_SHARE = 0.7
 """Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
@@ -110,24 +112,30 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = 
 def needed(change: Change, *, better: Better, tolerance: float, alpha: float, margin: float = MARGIN) -> int | None:
     """About how many launches the new side needs in all for a verdict, if estimate and scatter stay what they are.
 
-    A rough figure: the estimate will move, and the degrees of freedom are kept although they grow. More launches do
-    not shrink the baseline's own error or the spread between runs. Arguments as of ``decide``.
+    A rough figure, for the estimate will move. It goes by the degrees of freedom that so many launches will have. More
+    launches do not shrink the baseline's own error or the spread between runs. Arguments as of ``decide``.
 
     Returns:
-        The number of launches, at least one more than there are; None where no number would do, or the scatter is
-        unknown.
+        The smallest number of launches by which a last look would decide, at least one more than there are; None where
+        ``MOST_LAUNCHES`` would not do, or the scatter is unknown.
     """
     if change.standard_error is None:
         return None
-    worsening, limit = _worsening(change, better), _limit(change, tolerance)
-    # Beyond the tolerance the interval must come to exclude "no change"; within it, the bound to exclude the margin.
-    distance, level = worsening, _level(change, alpha, last=True) / 2
-    if worsening <= limit:
-        distance, level = _limit(change, margin * tolerance) - worsening, UNPROVEN
-    allowed = (distance / t_quantile(1 - level, change.df)) ** 2 - change.fixed_variance
-    if allowed <= 0:
-        return None
-    return max(change.launches + 1, math.ceil(change.launches * change.sampling_variance / allowed))
+
+    def decided(launches: int) -> bool:
+        later = with_launches(change, launches)
+        verdict = decide(later, better=better, tolerance=tolerance, alpha=alpha, margin=margin, last=True)
+        return verdict is not Verdict.INCONCLUSIVE
+
+    low, high = change.launches, change.launches + 1
+    while not decided(high):
+        if high >= MOST_LAUNCHES:
+            return None
+        low, high = high, min(MOST_LAUNCHES, 2 * high)
+    while high - low > 1:  # more launches hardly ever make a decided change undecided
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) else (middle, high)
+    return high
 
 
 def _level(change: Change, alpha: float, *, last: bool) -> float:

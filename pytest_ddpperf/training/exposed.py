@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.training.step import Local
 
-SHARE = 0.25  # of the timed steps
+SHARE = 0.5  # of the timed steps; one launch tells for all
 BLOCK_STEPS = 4
-MOST_PAIRS = 8  # parameters are put back after each
+FEWEST_PAIRS, MOST_PAIRS = 4, 8  # they know their scatter; parameters are put back after each
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Blocks:
 
 
 def blocks_for(steps: int, period: int = 1) -> Blocks:
-    """The blocks of a launch with so many timed steps: about a quarter of them, but at least one period a side.
+    """The blocks beside so many timed steps: about half of them, but at least four pairs of one period a side.
 
     Args:
         steps: timed steps of the launch.
         period: after how many steps what they do repeats; blocks are whole periods.
     """
     periods = int(steps * SHARE) // (2 * period)  # for each side
-    pairs = min(MOST_PAIRS, max(1, periods * period // (BLOCK_STEPS + period)))
+    pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, periods * period // (BLOCK_STEPS + period)))
     return Blocks(pairs, max(1, periods // pairs - 1) * period)
 
 
@@ -75,7 +75,7 @@ def alternating_blocks(local: Local, steps: int, period: int, device: torch.devi
             restore()
     if len(local.skipped_steps) > overflowed:
         return None
-    return BlockTimes(tuple(times[True]), tuple(times[False]), local.still_sent)
+    return BlockTimes(tuple(times[True]), tuple(times[False]), local.still_sent, blocks.pairs)
 
 
 def _block(local: Local, steps: int, period: int, device: torch.device) -> tuple[float, ...]:

@@ -58,6 +58,7 @@ class LaunchJob:
         times_matter: whether times are asked for; else the steps only have to be of full size in memory.
         turns: where to ask for turns at timing, beside launches that run at the same time; None to be alone.
         blocks: how many turns the timed steps take, at most, where they do.
+        stands_for: timed steps of the launches that a diagnosis stands for; it goes by their number. None for its own.
     """
 
     subject: Workload | Callable[[Any], Any]
@@ -72,6 +73,17 @@ class LaunchJob:
     times_matter: bool = True
     turns: Turns | None = None
     blocks: int = BLOCKS
+    stands_for: int | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether anybody goes by the times of its timed steps."""
+        return self.times_matter and self.stands_for is None
+
+    @property
+    def diagnosed_plan(self) -> Plan:
+        """The plan of the launches that a diagnosis stands for."""
+        return self.plan if self.stands_for is None else Plan(self.plan.warmup, self.stands_for)
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -88,7 +100,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
 
     memory = watch_memory(ctx.device)
     turns = None if job.turns is None else Waiting(job.turns, asking=ctx.rank == 0)
-    begin = partial(_begin, turns)
+    begin = partial(begin_together, turns)
     step = build_step(ctx, job)
     try:
         warmup = _warm_up(ctx, job, step)
@@ -101,9 +113,11 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             timed = timed_blocks(step.run, sizes, clock, begin)
         skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
         step_times = by_period(timed.seconds, step.period)
-        if job.times_matter:
-            _refuse_compiling(compiled_graphs() - graphs, job.plan)
-            step_times = _without_skipped(step_times, skipped, step.period)
+        # Blocks that lost steps have no partners in the other launch.
+        blocks = () if job.turns is None or skipped else tuple(size // step.period for size in sizes)
+        if job.counts:
+            refuse_compiling(compiled_graphs() - graphs, job.plan)
+            step_times = without_skipped(step_times, skipped, step.period)
         last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         begin()  # what follows, the end of the ranks too, disturbs no timed step of another launch
@@ -111,13 +125,14 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         held: tuple[int, ...] = ()
         if job.growth:
             with collector_paused():
-                held = held_after_steps(step.run, _growth_steps(job.plan), ctx.device)
-        background = _works_in_background()
+                held = held_after_steps(step.run, growth_steps(job.diagnosed_plan.steps), ctx.device)
+        background = works_in_background()
         diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
     finally:
         if turns is not None:
             turns.close()
         step.close()
+    knows_cpu = not skipped and ctx.device.type == "cpu"
     return RankLaunch(
         rank=ctx.rank,
         step_times=step_times,
@@ -126,7 +141,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         communication=diagnosis.communication,
         no_room=diagnosis.no_room,
         held=held,
-        picked=None if step.data is None or step.data.picked is None else _in_words(step.data.picked),
+        picked=None if step.data is None or step.data.picked is None else in_words(step.data.picked),
         memory=peaks,
         device_memory=device_memory,
         loss=last_loss,
@@ -134,7 +149,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         tokens_per_step=step.tokens_per_step,
         background=background,
         taken=taken,
-        cpu_time=None if skipped or ctx.device.type != "cpu" else timed.cpu or None,
+        cpu_time=timed.cpu or None if knows_cpu else None,
+        blocks=blocks,
+        cpu_blocks=timed.cpu_blocks if knows_cpu and blocks else (),
     )
 
 
@@ -159,7 +176,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
     ran = 0
 
     def all_overflowed() -> bool:
-        return not job.times_matter and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
+        return not job.counts and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
 
     while ran < job.plan.warmup or all_overflowed():
         if ran >= max(job.plan.warmup, _SETTLING_STEPS):
@@ -182,7 +199,7 @@ def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what
     return bool(found)
 
 
-def _begin(turns: Waiting | None, progress: float = 1.0) -> None:
+def begin_together(turns: Waiting | None, progress: float = 1.0) -> None:
     """Return on all ranks together: no step must pay for what the others still do.
 
     Beside other launches, when it is this one's turn; the last turn ends when no rank is at work any more.
@@ -199,7 +216,7 @@ def _begin(turns: Waiting | None, progress: float = 1.0) -> None:
     dist.barrier()
 
 
-def _works_in_background() -> bool:
+def works_in_background() -> bool:
     """Whether this rank has processes or threads of its own, such as those that load data."""
     main, dummy = threading.main_thread(), threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
     threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, dummy)]
@@ -210,11 +227,12 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], No
     """One pass after the other, each with steps of its own."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 
+    plan = job.diagnosed_plan
     for _ in range(_DIAGNOSES):
         overflowed = len(step.skipped_steps)
         begin()
         with collector_paused():
-            phases = diagnose(step.run, min(job.plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+            phases = diagnose(step.run, min(plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
         if not _on_any_rank(ctx, len(step.skipped_steps) > overflowed):
             break  # else the optimizer's work is missing in some
     if step.local is None or job.settings.communication is False:
@@ -222,19 +240,26 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], No
     room = room_for(step.local.snapshot_bytes(), ctx.device)
     if not room.enough:
         return _Diagnosis(phases, no_room=room)
-    return _Diagnosis(phases, alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed))
+    return _Diagnosis(phases, alternating_blocks(step.local, plan.steps, step.period, ctx.device, job.seed))
 
 
-def _growth_steps(plan: Plan) -> int:
-    return max(FEWEST_GROWTH_STEPS, min(plan.steps, MOST_GROWTH_STEPS))
+def growth_steps(steps: int) -> int:
+    """How many steps tell if memory grows, in a launch that times so many."""
+    return max(FEWEST_GROWTH_STEPS, min(steps, MOST_GROWTH_STEPS))
 
 
-def _in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
+def in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
+    """The settings of data loading that were picked as the text of a knob, and the sentence on them."""
     settings, sentence = picked
     return str(settings), sentence
 
 
-def _refuse_compiling(graphs: int, plan: Plan) -> None:
+def refuse_compiling(graphs: int, plan: Plan) -> None:
+    """Make sure that nothing was compiled while steps were timed.
+
+    Raises:
+        WorkloadError: so many graphs were.
+    """
     if graphs:
         raise WorkloadError(
             f"torch.compile compiled {format_count(graphs, 'graph')} inside the timed steps, so their times are not "
@@ -243,13 +268,16 @@ def _refuse_compiling(graphs: int, plan: Plan) -> None:
         )
 
 
-def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
+def without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
     """The times of the periods whose steps all updated the parameters: one that overflowed leaves out the optimizer's.
 
     Args:
         times: of each period.
         skipped: numbers of the steps that overflowed.
         period: steps of each.
+
+    Raises:
+        WorkloadError: none is left.
     """
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)

@@ -43,11 +43,13 @@ class Timed:
         seconds: of each.
         loss: what the last one gave back.
         cpu: seconds that all threads of the process were at work on a core for a step, on average.
+        cpu_blocks: the same of each block.
     """
 
     seconds: tuple[float, ...]
     loss: Any
     cpu: float
+    cpu_blocks: tuple[float, ...] = ()
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
@@ -71,14 +73,16 @@ def timed_blocks(run: Callable[[], Any], sizes: Sequence[int], clock: Clock, beg
         begin: returns when a block may begin, on all ranks together; told which part of the blocks has ended.
     """
     seconds: list[float] = []
-    loss, cpu = None, 0.0
+    cpu: list[float] = []
+    loss = None
     for number, size in enumerate(sizes):
         begin(number / len(sizes))
         at_work = time.process_time()
         times, loss = timed_block(run, size, clock)
-        cpu += time.process_time() - at_work
+        cpu.append(time.process_time() - at_work)
         seconds += times
-    return Timed(tuple(seconds), loss, cpu / len(seconds))
+    of_steps = tuple(one / size for one, size in zip(cpu, sizes, strict=True))
+    return Timed(tuple(seconds), loss, math.fsum(cpu) / len(seconds), of_steps)
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:

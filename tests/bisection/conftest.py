@@ -19,7 +19,7 @@ from pytest_ddpperf.probe import Outcome, Probe
 from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, Series
 from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.stats.intervals import paired
-from pytest_ddpperf.stats.sequential import SIDE_BY_SIDE_ALPHA, Phase, State, advance, next_action
+from pytest_ddpperf.stats.sequential import SIDE_BY_SIDE_ALPHA, STOP, Action, Phase, State, advance, next_action
 from pytest_ddpperf.stats.verdict import decide, looks_worse
 from pytest_ddpperf.verdict import Verdict
 
@@ -102,10 +102,7 @@ class Simulated:
         pairs: list[tuple[float, float]] = []
         while True:
             budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
-            confirming = state.phase is Phase.CONFIRM
-            deadline = budget.deadline(
-                first_look=settings["launches"] * self.round_seconds, confirming=confirming, in_rounds=True
-            )
+            deadline = budget.max_time
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(started.good)))
                 self.rounds += 1
@@ -122,10 +119,12 @@ class Simulated:
                 suspects=looks_worse(change, better="lower", tolerance=tolerance),
                 last=last,
             )
+            if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
+                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)
             if action.action == "stop":
                 break
             pairs = [] if action.action == "confirm" else pairs
-            state = advance(state, action)
+            state = advance(state, action, screened=self._seconds(before) + self.round_seconds > budget.screening)
         found = Comparison(
             step_time(change.estimate),
             0.04,

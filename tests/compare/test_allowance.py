@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.compare.allowance import OVERSUBSCRIBED_SPREAD, TIMED_SPREAD, spread_between_runs, tolerance_of
+from pytest_ddpperf.compare.allowance import (
+    OVERSUBSCRIBED_SPREAD,
+    TIMED_SPREAD,
+    drift_of,
+    spread_between_runs,
+    tolerance_of,
+)
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.records import Environment, Series, Spread
 from pytest_ddpperf.results import Noise
@@ -85,3 +91,12 @@ def test_what_a_step_has_a_core_for_may_differ_by_what_the_step_may(
 ) -> None:
     """3 % of a step of 100 ms are 3 ms; with more threads than one it may be above the step, and 3 % are 3 %."""
     assert tolerance_of(series("cpu_time", (0.08, 0.08)), baseline, 0.03, step) == pytest.approx(expected)
+
+
+def test_runs_deviate_with_their_launches_where_no_calibration_has_told() -> None:
+    """In times; not in bytes and losses, nor in what partners of one run share."""
+    told = Noise(Spread(0.01, 4), 0.03, "calibrated on 2026-01-12")
+    metrics = ("step_time", "throughput", "peak_resident", "final_loss", "step_time_tail", "exposed_communication")
+    found = [drift_of(series(metric, [1.0, 1.1]), None) for metric in metrics]
+    assert found == [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]
+    assert [drift_of(series(metric, [1.0, 1.1]), told) for metric in metrics] == [0.0] * len(metrics)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records import Plan, Spread
+from pytest_ddpperf.records import Interval, Plan, Series, Spread
 from pytest_ddpperf.results import Counterpart, Noise
 from pytest_ddpperf.verdict import Verdict
 from tests.compare.made_up import STEADY, beside, found, judged, measured, series, stored
@@ -157,3 +158,63 @@ def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
     assert result["step_time"].mde == pytest.approx(0.03)
     assert judged(new, found(series("step_time", rounds)), tolerance=0.03).verdict is Verdict.INCONCLUSIVE
     assert (result.baseline, result.counterpart) == (None, Counterpart("3f2a1c0 (main)", None))
+
+
+BLOCKS = (0.08, -0.08) * 10  # of a launch: an error of 1.8 %, for 20 * 0.0064 / (20 * 19) = 0.000337
+
+
+def two_launches(factor: float, moved: tuple[float, ...] = BLOCKS) -> Series:
+    """Of step times that lie 2 % to either side of so many seconds, and know by their blocks what to expect."""
+    samples = [factor * math.exp(0.02), factor * math.exp(-0.02)]
+    return replace(series("step_time", samples), within=(moved,) * 2, own=0.03)
+
+
+def change_of(new: Series, base: Series, *, turns: bool) -> Interval:
+    side = beside(base)
+    assert side.record is not None
+    result = judged(replace(measured(new), turns=turns), replace(side, record=replace(side.record, turns=turns)))
+    interval = result["step_time"].change_interval
+    assert interval is not None
+    return interval
+
+
+@pytest.mark.parametrize(
+    ("turns", "variance"),
+    [
+        pytest.param(True, 0.000337 + 0.015**2, id="in turns 1.5 %"),
+        pytest.param(False, 0.000337 + 2 * 0.03**2, id="else 3 % each"),
+    ],
+)
+def test_of_two_rounds_their_pairs_of_blocks_tell_the_scatter_and_launches_add_to_it(
+    variance: float, *, turns: bool
+) -> None:
+    """The base's launches are all alike, so the differences lie 0.04 apart: 0.0008, with 1 degree beside 4.
+
+    Student's t of 97.5 % is 2.5706 with 5.
+    """
+    base = replace(series("step_time", [1.0, 1.0]), within=((0.0,) * 20,) * 2, own=0.03)
+    found = change_of(two_launches(2.0), base, turns=turns)
+    half = 2.5706 * math.sqrt((4 * variance + 0.0008) / 5 / 2)
+    assert (math.log1p(found.low), math.log1p(found.high)) == pytest.approx(
+        (math.log(2) - half, math.log(2) + half), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0])
+def test_two_rounds_are_enough_to_find_what_is_far_slower(factor: float) -> None:
+    base = replace(series("step_time", [1.0, 1.0]), within=((0.0,) * 20,) * 2, own=0.03)
+    side = beside(base)
+    assert side.record is not None
+    side = replace(side, record=replace(side.record, turns=True))
+    assert judged(replace(measured(two_launches(factor)), turns=True), side).verdict is Verdict.REGRESSED
+    blind = replace(two_launches(factor), within=())
+    assert judged(replace(measured(blind), turns=True), side).verdict is Verdict.INCONCLUSIVE
+
+
+def test_two_launches_beside_a_baseline_of_two_find_what_takes_twice_as_long() -> None:
+    base = found(series("step_time", [1.0, 1.05]))
+    for factor, expected in ((2.0, Verdict.REGRESSED), (1.0, Verdict.INCONCLUSIVE)):
+        samples = [factor, 1.05 * factor]
+        new = replace(series("step_time", samples), within=((0.1, -0.1) * 5,) * 2, own=0.03)
+        assert judged(measured(new), base).verdict is expected
+    assert judged(measured(series("step_time", [2.0, 2.1])), base).verdict is Verdict.INCONCLUSIVE  # blocks not known

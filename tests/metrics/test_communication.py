@@ -8,7 +8,14 @@ import pytest
 
 from pytest_ddpperf.communication import BlockTimes, Room
 from pytest_ddpperf.metrics import findings_of, series_of
-from pytest_ddpperf.metrics.communication import communication_overhead, exposed_communication, no_room, still_sent
+from pytest_ddpperf.metrics.communication import (
+    communication_overhead,
+    exposed_communication,
+    no_room,
+    of_exposed,
+    of_overhead,
+    still_sent,
+)
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
 
 
@@ -34,6 +41,36 @@ def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank()
 
 def test_it_may_be_below_zero() -> None:
     assert exposed_communication(measurement((BlockTimes((1.0,), (1.25,)),))) == (-0.25,)
+
+
+def test_it_is_told_by_launches_that_diagnose() -> None:
+    known = BlockTimes((1.0,), (0.75,), "parameters")
+    timed, told = measurement((None, None)), measurement((known, known))
+    both = replace(timed, diagnoses=told.launches)
+    assert exposed_communication(both) == (0.25,)
+    assert still_sent(both) == "parameters"
+
+
+def test_pairs_of_blocks_know_its_scatter() -> None:
+    """Of pairs 5 and 4, 5 and 3, 6 and 4 s; without one after the other typically 5 - 3, 5 - 4 and 5 - 3.
+
+    Their mean is 5 / 3: 2 * (5 / 3 - 2) and 2 * (5 / 3 - 1). Of the shares 2 / 5, 1 / 5 and 2 / 5 it is 1 / 3.
+    """
+    known = BlockTimes((5.0, 5.0, 6.0), (4.0, 3.0, 4.0), pairs=3)
+    measured = measurement((known, known))
+    (moved,) = of_exposed(measured).moved
+    assert moved == pytest.approx((-2 / 3, 4 / 3, -2 / 3))
+    (moved,) = of_overhead(measured).moved
+    assert moved == pytest.approx((-2 / 15, 4 / 15, -2 / 15))
+    by_name = {one.metric: one for one in series_of(measured)}
+    assert by_name["exposed_communication"].within == of_exposed(measured).moved
+    assert by_name["exposed_communication"].interval is not None
+
+
+def test_a_single_pair_knows_nothing() -> None:
+    known = BlockTimes((5.0, 5.0), (4.0, 3.0))
+    assert of_exposed(measurement((known, known))).moved == ()
+    assert of_exposed(measurement((replace(known, pairs=2), None))).moved == ()
 
 
 def test_a_launch_without_it_is_left_out() -> None:

@@ -34,6 +34,15 @@ def test_growth_is_that_of_the_rank_that_grows_most() -> None:
     assert (growth.unit, growth.scale, growth.value, growth.gated) == ("B", "difference", 40, True)
 
 
+def test_it_is_told_by_launches_that_diagnose() -> None:
+    """By the one of them that there is; those that are timed do not look."""
+    timed, told = measurement([(), ()], [(), ()]), measurement([steady(10), steady(MIB)])
+    both = replace(timed, diagnoses=told.launches)
+    assert {one.metric: one.samples for one in series_of(both)}["memory_growth"] == (MIB,)
+    (finding,) = findings_of(both)
+    assert finding.startswith("memory grows by 1.00 MiB a step on rank 1, seen in 10 steps of each of 1 launch")
+
+
 def test_what_a_rank_cannot_read_the_group_does_not_have() -> None:
     assert "memory_growth" not in {one.metric for one in series_of(measurement([steady(10), ()]))}
     assert findings_of(measurement([steady(10), ()])) == ()

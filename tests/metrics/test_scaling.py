@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup
+from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup, speedup_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
 
 
 def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) -> Measurement:
@@ -80,3 +83,25 @@ def test_what_may_be_chance_is_not_called_negative_scaling(times: dict[int, floa
     series = scaling_series(measurement(1, {0: 1.0, 1: 1.0}), measurement(4, times), "strong")
 
     assert negative_scaling(series, 1, 4) == ()
+
+
+def in_blocks(times: tuple[float, ...], *, turns: bool) -> Measurement:
+    """Of one launch whose steps last so long."""
+    one = measurement(2, {0: 1.0})
+    launch = replace(one.launches[0], ranks=(RankLaunch(0, times, {}, None, None, None),))
+    return replace(one, launches=(launch,), turns=turns)
+
+
+@pytest.mark.parametrize(("turns", "own"), [(True, OWN_IN_TURNS), (False, OWN_APART)])
+def test_pairs_of_blocks_know_the_scatter_of_a_quotient(own: float, *, turns: bool) -> None:
+    """Blocks of 1 and 2 s a step move the base by half of ln 2 to either side; of 1 and 4 s the other one by ln 2.
+
+    A longer step of the other one is a lower speedup.
+    """
+    base, other = (in_blocks((1.0, 1.0, slow, slow), turns=turns) for slow in (2.0, 4.0))
+    (speedup_of,) = speedup_series(base, other)
+    assert speedup_of.own == own
+    (moved,) = speedup_of.within
+    assert moved == pytest.approx((math.log(2) / 2, -math.log(2) / 2))
+    assert speedup_of.interval is not None
+    assert [one.within for one in scaling_series(base, other, "weak")] == [speedup_of.within] * 2

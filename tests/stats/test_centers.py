@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, Outliers, center_of
+from pytest_ddpperf.stats.blocks import Expected
+from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, DENIED, Center, Outliers, center_of, moderated
 from pytest_ddpperf.stats.intervals import t_quantile
 
 
@@ -109,3 +110,54 @@ def test_the_interval_holds_what_it_promises(outliers: Outliers, n: int) -> None
 def test_no_samples_have_no_center() -> None:
     with pytest.raises(ValueError, match="at least one launch"):
         center_of([])
+
+
+def test_few_launches_go_by_what_is_expected_of_them() -> None:
+    """Of 1 and 3 the variance is 2, with 1 degree; 3 with 4 are expected: (4 * 3 + 1 * 2) / 5 = 2.8, halved."""
+    side = moderated(center_of([1.0, 3.0]), Expected(3.0, 4.0))
+    assert side.variance == pytest.approx(1.4)
+    assert (side.n, side.mean, side.df, side.assumed) == (2, 2.0, 5.0, 4.0)
+
+
+def test_a_single_launch_has_nothing_else() -> None:
+    assert moderated(center_of([7.0]), Expected(3.0, 4.0)) == Center(1, 7.0, 3.0, 4.0, 4.0)
+
+
+def test_the_more_launches_there_are_the_less_it_counts() -> None:
+    """Of 21 that are -1, 0 or 1, seven each, the variance is 14 / 20 = 0.7: (4 * 0.4 + 20 * 0.7) / 24."""
+    side = moderated(center_of([-1.0, 0.0, 1.0] * 7), Expected(0.4, 4.0))
+    assert side.variance == pytest.approx((4 * 0.4 + 20 * 0.7) / 24 / 21)
+    assert (side.df, side.assumed) == (24.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("variance", "counts"),
+    [
+        pytest.param(4.0, 4.0, id="a scatter of half of what is expected"),
+        pytest.param(1.0, 4.0, id="twice as much, which one pair in six shows by chance"),
+        pytest.param(0.5, 2.0, id="four times as much"),
+        pytest.param(0.02, 0.08, id="a hundred times as much"),
+    ],
+)
+def test_it_counts_less_where_launches_lie_apart_by_far_more(variance: float, counts: float) -> None:
+    """Of 1 and 3, whose variance is 2."""
+    side = moderated(center_of([1.0, 3.0]), Expected(variance, 4.0))
+    assert pytest.approx(2.0) == DENIED
+    assert (side.assumed, side.df) == pytest.approx((counts, 1.0 + counts))
+    assert side.variance == pytest.approx((counts * variance + 2.0) / (1.0 + counts) / 2)
+
+
+def test_where_nothing_is_expected_the_launches_alone_count() -> None:
+    for side in (center_of([1.0, 3.0]), center_of([1.0])):
+        assert moderated(side, None) is side
+        assert moderated(side, Expected(3.0, 0.0)) is side
+
+
+def test_an_expectation_of_no_scatter_at_all_is_believed_of_nothing_but_equal_launches() -> None:
+    assert moderated(center_of([1.0, 3.0]), Expected(0.0, 4.0)).df == 1.0
+    assert moderated(center_of([1.0, 1.0]), Expected(0.0, 4.0)).variance == 0.0
+
+
+def test_equal_launches_are_not_believed_to_be_without_scatter() -> None:
+    """(4 * 3 + 1 * 0) / 5 = 2.4, of the mean half."""
+    assert moderated(center_of([2.0, 2.0]), Expected(3.0, 4.0)).variance == pytest.approx(1.2)

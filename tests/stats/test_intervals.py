@@ -5,10 +5,20 @@ import math
 import pytest
 
 from pytest_ddpperf.records import Scale
-from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile
+from pytest_ddpperf.stats.blocks import Expected
+from pytest_ddpperf.stats.intervals import (
+    DRIFT,
+    Change,
+    center,
+    change,
+    half_width,
+    paired,
+    t_quantile,
+    with_launches,
+)
 
-# Student's t, 97.5 %, from printed tables, with 1, 2, 4, 8 and infinite degrees of freedom.
-T1, T2, T4, T8, Z = 12.7062, 4.3027, 2.7764, 2.3060, 1.9600
+# Student's t, 97.5 %, from printed tables, with 1, 2, 4, 5, 8 and infinite degrees of freedom.
+T1, T2, T4, T5, T8, Z = 12.7062, 4.3027, 2.7764, 2.5706, 2.3060, 1.9600
 
 
 def known(found: Change | None) -> Change:
@@ -220,3 +230,89 @@ def test_a_tenth_of_disturbed_launches_does_not_hide_a_slowdown() -> None:
     assert cut.interval.low > 0.03
     assert whole.interval is not None
     assert whole.interval.low < 0
+
+
+def test_two_launches_have_an_interval_as_wide_as_what_is_expected_of_them() -> None:
+    """Logarithms 0 and 0.04, variance 0.0008; with 0.0012 for 4 degrees (4 * 0.0012 + 0.0008) / 5 = 0.00112.
+
+    Of the mean half: an error of 2.37 %. Without it that is 2 %, but 12.7 times as much on either side.
+    """
+    value, interval = center([1.0, math.exp(0.04)], "ratio", expected=Expected(0.0012, 4.0))
+    assert interval is not None
+    half = T5 * math.sqrt(0.00056)
+    assert math.log(value) == pytest.approx(0.02)
+    assert (math.log(interval.low), math.log(interval.high)) == pytest.approx((0.02 - half, 0.02 + half), rel=1e-4)
+    assert half < 0.061 < T1 * 0.02
+
+
+def test_a_single_launch_has_an_interval_where_its_scatter_is_expected() -> None:
+    value, interval = center([0.3], "ratio", expected=Expected(0.0009, 4.0))
+    assert interval is not None
+    assert value == 0.3
+    assert math.log(interval.high / 0.3) == pytest.approx(T4 * 0.03, rel=1e-4)
+
+
+def test_what_is_expected_of_logarithms_says_nothing_of_what_has_none() -> None:
+    assert center([-2.0, 0.0], "ratio", expected=Expected(1e-9, 4.0)) == center([-2.0, 0.0], "ratio")
+    for found in (change([-2.0, 0.0], [-3.0, -1.0], scale="ratio", expected=Expected(1e-9, 4.0)), None):
+        assert found is None or found.df == 1.0
+
+
+def test_two_rounds_worked_by_hand() -> None:
+    """Differences of 1 and 3, variance 2; expected are 3 with 4 degrees: (12 + 2) / 5 = 2.8; error sqrt(1.4)."""
+    found = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference", expected=Expected(3.0, 4.0)))
+    assert found.standard_error == pytest.approx(math.sqrt(1.4))
+    assert (found.df, found.assumed, found.freedom[0]) == (5.0, 4.0, 5.0)
+    assert half_width(found, 0.05) == pytest.approx(T5 * math.sqrt(1.4), rel=1e-4)
+
+
+def test_two_separate_runs_are_each_moderated() -> None:
+    """Variances 2 and 8, and 4 are expected with 4 degrees: (16 + 2) / 5 = 3.6 and (16 + 8) / 5 = 4.8, each halved."""
+    found = known(change([1.0, 3.0], [0.0, 4.0], scale="difference", expected=Expected(4.0, 4.0)))
+    assert (found.sampling_variance, found.fixed_variance) == pytest.approx((1.8, 2.4))
+    assert (found.df, found.assumed) == (5.0, 4.0)
+
+
+def test_more_launches_add_degrees_of_freedom_of_their_own_alone() -> None:
+    """Of two launches 4 + 1 degrees; of six 4 + 5, and a third of the squared error."""
+    two = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference", expected=Expected(3.0, 4.0)))
+    six = with_launches(two, 6)
+    assert (six.df, six.launches) == (9.0, 6)
+    assert six.standard_error == pytest.approx(math.sqrt(1.4 / 3))
+    assert with_launches(two, 2) == two
+    alone = known(paired([1.0, 3.0], [0.0, 0.0], scale="difference"))
+    assert [with_launches(alone, n).df for n in (2, 3, 11)] == [1.0, 2.0, 10.0]
+    single = known(paired([1.0], [0.0], scale="difference", expected=Expected(3.0, 4.0)))
+    assert (single.df, with_launches(single, 6).df) == (4.0, 9.0)
+
+
+def test_the_baseline_knows_no_more_for_launches_of_this_side() -> None:
+    """Either side has 1 degree, and the worse one counts."""
+    found = known(change([1.0, 3.0], [0.0, 2.0], scale="difference"))
+    assert (with_launches(found, 50).df, with_launches(found, 50).fixed_variance) == (1.0, 1.0)
+
+
+def test_a_run_deviates_by_half_of_what_its_launches_do() -> None:
+    """Variances of 2 and 8, on average 5: two runs differ by 2 * 0.5 ** 2 * 5 = 2.5 more than the 1 + 4 of their means.
+
+    It is known as well as that scatter is: with the 1 degree of either side.
+    """
+    found = known(change([1.0, 3.0], [0.0, 4.0], scale="difference", drift=0.5))
+    assert DRIFT == 0.5
+    assert found.standard_error == pytest.approx(math.sqrt(7.5))
+    assert (found.sampling_variance, found.fixed_variance, found.df) == (1.0, 6.5, 1.0)
+
+
+def test_the_larger_of_what_runs_are_known_to_deviate_by_counts() -> None:
+    """2 * 1 ** 2 = 2 is less than the 2.5 of the launches, 2 * 2 ** 2 = 8 is more; the means have 1 + 4."""
+    less, more = (
+        known(change([1.0, 3.0], [0.0, 4.0], scale="difference", drift=0.5, between_runs=sd)) for sd in (1.0, 2.0)
+    )
+    assert (less.standard_error, more.standard_error) == pytest.approx((math.sqrt(7.5), math.sqrt(13.0)))
+    assert (less.of_runs, more.of_runs) == ((0.0, math.inf), (8.0, math.inf))
+
+
+def test_no_number_of_launches_shrinks_what_runs_deviate_by() -> None:
+    found = known(change([1.0, 3.0], [0.0, 4.0], scale="difference", drift=0.5))
+    later = with_launches(found, 1000)
+    assert later.standard_error == pytest.approx(math.sqrt(6.5), abs=1e-3)

@@ -57,8 +57,33 @@ def test_a_suspect_is_judged_by_fresh_launches_alone(verdict: Verdict, *, suspec
 
     action = act(late, verdict, suspects=suspects)
 
-    assert action == Action("confirm", FIRST)
-    assert advance(late, action) == CONFIRMING
+    assert action == Action("confirm", 16)  # no fewer than made it suspicious
+    assert advance(late, action) == State(16, FIRST, Phase.CONFIRM)
+
+
+def test_a_first_look_that_time_has_cut_is_confirmed_by_a_whole_one() -> None:
+    assert act(State(launches=2, first=FIRST), Verdict.UNCHANGED, suspects=True) == Action("confirm", FIRST)
+
+
+def test_after_the_screening_nothing_new_is_suspected() -> None:
+    """What is undecided then is measured on to be cleared, and nothing makes it begin again."""
+    late = State(launches=16, first=FIRST)
+    clearing = advance(late, act(late, Verdict.INCONCLUSIVE), screened=True)
+
+    assert clearing == State(17, FIRST, Phase.CLEAR)
+    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True) == Action("more", 1)
+    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True, last=True) == STOP
+    assert act(clearing, Verdict.UNCHANGED, suspects=True) == STOP
+    assert advance(clearing, Action("more", 1)) == State(18, FIRST, Phase.CLEAR)
+
+
+def test_the_last_look_in_time_may_still_raise_a_suspicion() -> None:
+    """And what confirms it is not the screening any more."""
+    late = State(launches=16, first=FIRST)
+    confirming = advance(late, act(late, Verdict.INCONCLUSIVE, suspects=True), screened=True)
+
+    assert confirming == State(16, FIRST, Phase.CONFIRM)
+    assert advance(confirming, Action("more", 1), screened=True).phase is Phase.CONFIRM
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSED, Verdict.UNCHANGED])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_ddpperf.records import Spread
-from pytest_ddpperf.stats.spreads import bound_of_difference, components, noise_floor, pooled, wider
+from pytest_ddpperf.stats.spreads import bound_of_difference, components, joined, noise_floor, pooled, wider
 
 
 def runs(*logs: Sequence[float]) -> list[list[float]]:
@@ -83,6 +83,12 @@ def test_steps_are_pooled_over_launches() -> None:
     assert found.sd == pytest.approx(math.sqrt(5))
     assert found.df == 2
     assert pooled([[0.1]]) == Spread(0.0, 0)
+
+
+def test_spreads_are_joined_by_their_degrees_of_freedom() -> None:
+    """(1 * 9 + 3 * 1) / 4 = 3; what has no degrees tells nothing."""
+    assert joined([Spread(3.0, 1), Spread(1.0, 3), Spread(7.0, 0)]) == Spread(math.sqrt(3), 4)
+    assert joined([]) == joined([Spread(7.0, 0)]) == Spread(0.0, 0)
 
 
 def test_a_time_of_zero_has_a_logarithm_too() -> None:

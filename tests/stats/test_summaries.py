@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.stats.summaries import quantile, step_summary, typical, usual_steps
+from pytest_ddpperf.stats.summaries import LONGEST, quantile, step_summary, tail, typical, usual_steps
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,15 @@ def test_three_quarters_of_the_steps_are_usual(steps: int, expected: list[int]) 
 def test_no_steps_have_no_typical_one() -> None:
     with pytest.raises(ValueError, match="at least one step"):
         typical([])
+
+
+def test_the_tail_is_the_mean_step_over_the_typical_one() -> None:
+    """A pause of half a step in one of ten: 1.05. However long it is, it counts for one step: (9 + 2) / 10."""
+    assert tail([1.0] * 9 + [1.5]) == pytest.approx(1.05)
+    assert LONGEST == 2.0
+    assert tail([1.0] * 9 + [70.0]) == pytest.approx(1.1)
+    assert tail([3.0] * 5) == 1.0
+    assert tail([0.0] * 5) == 1.0  # a clock that stands still
 
 
 def test_the_summary_of_steps_holds_quantiles_and_mean() -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from pytest_ddpperf.records import Better
-from pytest_ddpperf.stats.intervals import Change, change, paired, t_quantile
+from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, Expected, expected
+from pytest_ddpperf.stats.intervals import DRIFT, Change, change, paired, t_quantile, with_launches
+from pytest_ddpperf.stats.sequential import alpha_of_metric
 from pytest_ddpperf.stats.verdict import (
     LAST_SHARE,
     LOOKS_IN_ROUNDS,
@@ -172,6 +174,143 @@ def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
 
     assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.UNCHANGED
     assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.INCONCLUSIVE
+
+
+def brute_force(found: Change, alpha: float, most: int) -> int | None:
+    """The first number of launches, counted up one by one, with which a last look decides."""
+    for launches in range(found.launches + 1, most + 1):
+        then = with_launches(found, launches)
+        if decide(then, better="lower", tolerance=0.03, alpha=alpha, last=True) is not Verdict.INCONCLUSIVE:
+            return launches
+    return None
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bool) -> None:
+    """Also with few launches, whose degrees of freedom grow, and with what is expected of them, which do not."""
+    rng, most, told = np.random.default_rng(5), 300, []
+    for _ in range(20):
+        spread, launches = float(rng.choice([0.01, 0.02, 0.04])), int(rng.integers(2, 9))
+        new = [math.exp(one) for one in rng.normal(rng.choice([0.0, 0.02, 0.06]), spread, launches)]
+        base = [math.exp(one) for one in rng.normal(0.0, spread, launches if together else 16)]
+        known = Expected(float(rng.uniform(0.5, 2.0)) * spread**2, 4.0) if rng.random() < 0.5 else None
+        found = (
+            paired(new, base, scale="ratio", outliers="both", expected=known)
+            if together
+            else change(new, base, scale="ratio", between_runs=0.01, drift=DRIFT, outliers="high", expected=known)
+        )
+        assert found is not None
+        alpha = float(rng.choice([0.01, 0.001]))
+        enough = needed(found, better="lower", tolerance=0.03, alpha=alpha)
+        told.append(enough if enough is None or enough <= most else None)
+        assert told[-1] == brute_force(found, alpha, most)
+    assert len(set(told)) > 5  # not all of them at once, nor never
+
+
+def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() -> None:
+    """Rounds of +30.1 and +30.2 %, which any third one like them proves."""
+    found = paired([1.301, 1.302], [1.0, 1.0], scale="ratio")
+    assert found is not None
+    assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
+    assert needed(found, better="lower", tolerance=0.03, alpha=0.0005) == 3
+
+
+RUNS_WITH_MDE = 2000  # of 95 %, three binomial standard deviations are 1.5 %
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("launches", "certainty"),
+    [
+        pytest.param(2, 0, id="1 degree of freedom"),
+        pytest.param(4, 0, id="3"),
+        pytest.param(11, 0, id="10"),
+        pytest.param(2, 4, id="1 and 4 of what is expected"),
+        pytest.param(6, 4, id="5 and 4"),
+    ],
+)
+def test_a_slowdown_of_the_printed_size_is_found_in_95_of_100_runs(
+    launches: int, certainty: int, tolerance: float
+) -> None:
+    """Rounds scatter by 1, and each run is slowed down by what it says itself that it would have seen.
+
+    What is expected is as uncertain as its degrees of freedom say.
+    """
+    rng, found = np.random.default_rng(launches + certainty), 0
+    for _ in range(RUNS_WITH_MDE):
+        samples = [float(one) for one in rng.normal(size=launches)]
+        told = Expected(float(rng.chisquare(certainty)) / certainty, float(certainty)) if certainty else None
+        one = paired(samples, [0.0] * launches, scale="difference", expected=told)
+        assert one is not None
+        effect = mde(one, alpha=0.002, tolerance=tolerance)
+        assert effect is not None
+        slower = dataclasses.replace(one, shift=one.shift + effect)
+        verdict = decide(slower, better="lower", tolerance=tolerance, alpha=0.002, last=True)
+        found += verdict is Verdict.REGRESSED
+    assert found / RUNS_WITH_MDE == pytest.approx(0.95, abs=0.015)
+
+
+SUITE = 26  # benchmarks
+EIGHT_PERCENT = (0.08, -0.08) * 10  # pairs of blocks: 20 * 0.0064 / (20 * 19) = 0.000337, an error of 1.8 %
+
+
+@pytest.mark.parametrize("slowdown", [0.3, 1.0])
+def test_two_rounds_find_what_is_far_slower(slowdown: float) -> None:
+    """Pairs of blocks scatter by 8 %, and both rounds lie 2 % to either side of the slowdown.
+
+    With the 1.5 % of the launches' own 0.000562 are expected; (4 * 0.000562 + 0.0008) / 5 / 2 makes an error of 1.75 %
+    with 5 degrees. At the first look of a suite of 26 benchmarks, of three metrics each, that is 20 % on either side.
+    With the 2 % and 1 degree of the two rounds alone nothing could be told.
+    """
+    alpha = alpha_of_metric(SUITE, 3, side_by_side=True)
+    new = [(1 + slowdown) * math.exp(0.02), (1 + slowdown) * math.exp(-0.02)]
+    known = expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
+    found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)
+    alone = paired(new, [1.0, 1.0], scale="ratio", outliers="both")
+    assert found is not None
+    assert alone is not None
+    assert found.standard_error == pytest.approx(0.0175, abs=1e-4)
+    assert decide(found, better="lower", tolerance=0.015, alpha=alpha) is Verdict.REGRESSED
+    assert decide(alone, better="lower", tolerance=0.015, alpha=alpha, last=True) is Verdict.INCONCLUSIVE
+
+
+def test_two_rounds_that_are_the_same_are_neither_worse_nor_proven() -> None:
+    """+-2 % around no change: the one-sided bound, 2.015 * 1.75 %, lies beyond the margin of 2.5 %."""
+    new, known = [math.exp(0.02), math.exp(-0.02)], expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
+    found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)
+    assert found is not None
+    assert decide(found, better="lower", tolerance=0.015, alpha=0.01, last=True) is Verdict.INCONCLUSIVE
+    assert not looks_worse(found, better="lower", tolerance=0.015)
+    assert needed(found, better="lower", tolerance=0.015, alpha=0.01) == 4
+
+
+TEN_PERCENT = (0.1, -0.1) * 5  # ten blocks of a launch: 10 * 0.01 / (10 * 9) = 0.00111
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected_verdict"), [(1.0, Verdict.INCONCLUSIVE), (1.3, Verdict.INCONCLUSIVE), (2.0, Verdict.REGRESSED)]
+)
+def test_two_launches_find_what_takes_twice_as_long_beside_a_baseline_of_two(
+    factor: float, expected_verdict: Verdict
+) -> None:
+    """Launches lie 5 % apart, and of their blocks and their own 3 % as much is expected.
+
+    (4 * 0.00201 + 0.00125) / 5 = 0.00186 of a launch; halved, of both sides, and a half of it more for what runs
+    deviate by: an error of 5.3 % with 5 degrees. At the last look of a suite of 26 that makes 46 % on the scale of logarithms.
+    """
+    base = [1.0, math.exp(0.05)]
+    known = expected([TEN_PERCENT] * 2, OWN_ALONE)
+    alpha = alpha_of_metric(SUITE, 3)
+
+    def verdict(told: Expected | None) -> Verdict:
+        new = [factor * one for one in base]
+        found = change(new, base, scale="ratio", between_runs=0.01, drift=DRIFT, outliers="high", expected=told)
+        assert found is not None
+        assert told is None or found.standard_error == pytest.approx(0.0528, abs=1e-4)
+        return decide(found, better="lower", tolerance=0.03, alpha=alpha, last=True)
+
+    assert verdict(known) is expected_verdict
+    assert verdict(None) is Verdict.INCONCLUSIVE
 
 
 def test_the_last_look_asks_for_less() -> None:

@@ -29,14 +29,16 @@ from pytest_ddpperf.training.workload import Workload
 @pytest.mark.parametrize(
     ("steps", "period", "blocks"),
     [
-        (5, 1, Blocks(1, 1)),  # at least one timed step a side
-        (24, 1, Blocks(1, 2)),  # (1 + 2) x 2 sides: 6 of 24
-        (80, 1, Blocks(2, 4)),  # 2 x (1 + 4) x 2: 20 of 80
-        (1000, 1, Blocks(8, 14)),  # 8 x (1 + 14) x 2: 240 of 1000
-        (60, 4, Blocks(1, 4)),  # whole periods
+        (5, 1, Blocks(4, 1)),  # at least four pairs, and one timed step a side
+        (24, 1, Blocks(4, 1)),  # 4 x (1 + 1) x 2 sides: 16 of 24
+        (80, 1, Blocks(4, 4)),  # 4 x (1 + 4) x 2: 40 of 80
+        (140, 1, Blocks(7, 4)),  # 7 x (1 + 4) x 2: 70 of 140
+        (1000, 1, Blocks(8, 30)),  # 8 x (1 + 30) x 2: 496 of 1000
+        (60, 4, Blocks(4, 4)),  # whole periods
+        (160, 4, Blocks(5, 4)),  # 5 x (4 + 4) x 2: 80 of 160
     ],
 )
-def test_blocks_take_a_quarter_of_the_timed_steps(steps: int, period: int, blocks: Blocks) -> None:
+def test_blocks_take_half_as_many_steps_as_are_timed(steps: int, period: int, blocks: Blocks) -> None:
     assert blocks_for(steps, period) == blocks
 
 
@@ -48,7 +50,7 @@ def test_no_side_comes_first_more_often_than_the_other() -> None:
 
 
 def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
-    """Two pairs of four timed steps, each after one that is not timed: five calls in each block."""
+    """Four pairs of four timed steps, each after one that is not timed: five calls in each block."""
     events: list[str] = []
 
     @contextmanager
@@ -65,9 +67,10 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
     local = Local(lambda: events.append("step"), alone, snapshot, lambda: 0, "all else")
     times = alternating_blocks(local, 80, 1, torch.device("cpu"), seed=0)
     assert times is not None
-    assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (8, 8, "all else")
+    assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (16, 16, "all else")
+    assert times.pairs == 4
     whole, lone = ["step"] * 5, ["alone", *["step"] * 5, "together"]
-    expected = [(whole if side else lone) for side in sides(2, 0)]
+    expected = [(whole if side else lone) for side in sides(4, 0)]
     assert events == ["keep", *(event for block in expected for event in (*block, "restore"))]
 
 
@@ -237,8 +240,8 @@ def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher
     """A collective for each of six parameters: 120 ms, no more and no less."""
     for times in launcher.run(told_by_a_made_up_clock, world_size=2, backend="gloo", device="cpu").values:
         assert times is not None
-        assert times.synchronised == pytest.approx([0.125])
-        assert times.unsynchronised == pytest.approx([0.005])
+        assert times.synchronised == pytest.approx([0.125] * 4)
+        assert times.unsynchronised == pytest.approx([0.005] * 4)
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:

@@ -167,6 +167,17 @@ def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> 
 
     reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(2, 13)), 2)
     assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13)] * 2
+    for report in reports:
+        assert sorted(report.blocks) == [2, 2, 2, 2, 2, 3]
+        assert len(report.cpu_blocks) == 6
+        assert report.cpu_time is not None
+        work = sum(one * size for one, size in zip(report.cpu_blocks, report.blocks, strict=True))
+        assert work == pytest.approx(13 * report.cpu_time)
+
+
+def test_a_launch_that_takes_no_turns_has_no_blocks(make_ctx: Any) -> None:
+    report = run_launch(make_ctx(), job(lambda: 1.0, steps=8))
+    assert (report.blocks, report.cpu_blocks) == ((), ())
 
 
 def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> None:
@@ -199,11 +210,45 @@ def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
 
 
 def test_skipped_steps_are_numbered_over_all_blocks(launcher: Launcher) -> None:
-    """Two steps of warm-up and two blocks of two timed ones: the first of the second block overflows."""
+    """Two steps of warm-up and two blocks of two timed ones: the first of the second block overflows.
+
+    Blocks that lost steps have no partners in the other launch, so none is told.
+    """
     given = replace(overflowing(1e35, 1, 1, 1, 1e35, 1), plan=Plan(2, 4))
     (report,) = in_turn(launcher, given, 1)
     assert len(report.step_times) == 3
     assert report.skipped_steps == (2,)
+    assert (report.blocks, report.cpu_time, report.cpu_blocks) == ((), None, ())
+
+
+def steps_of_a_diagnosis(make_ctx: Any, **changed: Any) -> tuple[int, RankLaunch]:
+    """How many steps a launch calls besides the warm-up and the timed ones, and what it reports."""
+    calls: list[int] = []
+    given = replace(job(lambda: calls.append(1)), **changed)
+    report = run_launch(make_ctx(), given)
+    return len(calls) - given.plan.warmup - given.plan.steps, report
+
+
+def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_for(make_ctx: Any) -> None:
+    """Ten steps for memory, as beside launches of many, and five that are taken apart after one that leads in.
+
+    One that stands for itself has seven, the fewest, and takes apart the three that it times.
+    """
+    beside, report = steps_of_a_diagnosis(make_ctx, plan=Plan(2, 1), stands_for=40)
+    assert len(report.step_times) == 1
+    assert report.phases is not None
+    assert {len(times) for times in report.phases.seconds.values()} == {5}
+    own, alone = steps_of_a_diagnosis(make_ctx, plan=Plan(2, 3))
+    assert alone.phases is not None
+    assert {len(times) for times in alone.phases.seconds.values()} == {3}
+    assert beside - own == (10 - 7) + (5 - 3)
+
+
+def test_what_diagnoses_does_not_need_its_step_to_update_anything(make_ctx: Any) -> None:
+    """The launches that it stands for do without the first of their steps, which overflows; so may it."""
+    given = replace(overflowing(1, 1, BIG, *ROOM), growth=False)
+    assert len(run_launch(make_ctx(), replace(given, plan=Plan(2, 10))).step_times) == 9
+    run_launch(make_ctx(), replace(given, plan=Plan(2, 1), stands_for=10))
 
 
 def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:

@@ -73,4 +73,5 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))
     assert (timed.seconds, timed.loss) == ((0.0, 1.0, 2.0), 2)
     assert timed.cpu == (0.5 + 0.25) / 3
+    assert timed.cpu_blocks == (0.5 / 2, 0.25 / 1)
     assert events == ["begin 0.0", "0", "1", "begin 0.5", "2"]

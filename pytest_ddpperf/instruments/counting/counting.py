@@ -48,22 +48,33 @@ class Countable:
 
 
 def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
-    """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
-
-    Runs ``warmup`` steps as they are, some under the counters, which get to know the tensors that outlive a step, and
-    ``periods`` that count, each of one step or of as many as it takes until all begins anew; on CUDA as many again
-    under the profiler. All ranks have to call it together, with the same numbers. Of a period of several steps the mean
-    counts. What periods differ in is named in ``unstable``, and its value is that of the one with the most.
-
-    What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
+    """What one call of ``run`` does on this rank after ``warmup`` steps, as of ``count_warm_step``.
 
     Args:
         run: one training step; its loss is not looked at.
         subject: what is known of it.
         warmup: after these every step does the same; DDP lays its buckets out anew after the first.
+        periods: as of ``count_warm_step``.
+    """
+    return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
+
+
+def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Details, *, periods: int = 2) -> Counts:
+    """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
+
+    Runs some steps under the counters, which get to know the tensors that outlive a step, and ``periods`` that count,
+    each of one step or of as many as it takes until all begins anew; on CUDA as many again under the profiler. All
+    ranks have to call it together, with the same numbers. Of a period of several steps the mean counts. What periods
+    differ in is named in ``unstable``, and its value is that of the one with the most.
+
+    What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
+
+    Args:
+        run: one training step, warmed up; its loss is not looked at.
+        subject: what is known of it.
+        compiled: what ``warmed_up`` told of its warm-up.
         periods: how many are counted; with one only, nothing can be said about what is not the same in all of them.
     """
-    compiled = warmed_up(run, warmup)
     pass_ = _Pass(subject)
 
     def period(count: Callable[[], Details]) -> Details:

@@ -1,0 +1,107 @@
+"""What the blocks of a launch's steps tell of its scatter, and what launches are expected to scatter by before they do.
+
+Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two launches that
+take turns. They know how well a launch knows its own number long before there are many launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_ddpperf.records import Spread
+
+BLOCKS = 10  # that the steps of a launch which ran alone are cut into: each outlasts what ties a step to the next one
+FEWEST = 2  # blocks: one tells nothing of scatter
+
+OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
+"""Standard deviation that a launch adds of its own to what its blocks tell, on the scale of logarithms.
+
+In turns 0.8 to 3.3 % were measured, 1.7 % over all recordings. Alone it was 2 to 3 % at the
+least, and 6 to 15 % mostly: on a shared machine what earlier benchmarks of the run show takes its place
+(benchmarks/intervals.py).
+"""
+
+OWN_OF_TAIL = 0.005  # what a launch adds to all of its steps cancels out in their shape
+
+OWN_APART = math.sqrt(2) * OWN_ALONE  # what two launches of a round differ by of their own that took no turns
+
+CERTAINTY = 4.0
+"""Degrees of freedom for which this expectation counts beside the scatter that launches show.
+
+With more, intervals of few launches leave the truth out too often where a launch adds far more of its own; with fewer
+they are too wide where it does not (benchmarks/intervals.py).
+"""
+MOST_CERTAINTY = 10.0  # where other benchmarks tell as well: they are never quite like this one
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What launches are expected to scatter by, before they are looked at.
+
+    Attributes:
+        variance: of one launch's number, on the scale of analysis.
+        df: degrees of freedom for which that counts.
+    """
+
+    variance: float
+    df: float
+
+
+def even_sizes(steps: int, blocks: int = BLOCKS) -> tuple[int, ...]:
+    """The sizes of blocks of consecutive steps, as equal as can be, of at least two steps where there are so many."""
+    number = max(1, min(blocks, steps // 2))
+    return tuple(steps * (i + 1) // number - steps * i // number for i in range(number))
+
+
+def influences(without: Sequence[float]) -> tuple[float, ...]:
+    """How far each block moves a launch's number, by the jackknife (Quenouille 1956; Tukey 1958).
+
+    Args:
+        without: the number as it would be without each block, in order.
+
+    Returns:
+        One number for each block, with a mean of 0: ``(blocks - 1) * (mean - without)``.
+    """
+    mean = fmean(without)
+    return tuple((len(without) - 1) * (mean - one) for one in without)
+
+
+def variance_of(moved: Sequence[float]) -> float:
+    """The squared standard error of a launch's number by the influences of its blocks."""
+    return math.fsum(one * one for one in moved) / (len(moved) * (len(moved) - 1))
+
+
+def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+    """The influences of the pairs of blocks on what two sides differ by, for each pair of launches.
+
+    What disturbs both blocks of a pair cancels out. A launch whose blocks have no partners is left out.
+    """
+    return tuple(
+        tuple(one - other for one, other in zip(mine, theirs, strict=True))
+        for mine, theirs in zip(new, base, strict=False)
+        if len(mine) == len(theirs)
+    )
+
+
+def expected(within: Sequence[Sequence[float]], own: float, learned: Spread | None = None) -> Expected | None:
+    """What launches are expected to scatter by, from the blocks inside them.
+
+    Args:
+        within: for each launch the influences of its blocks; a launch with fewer than two tells nothing.
+        own: standard deviation that a launch adds of its own.
+        learned: by how much the launches of other benchmarks scatter; None where nothing is known of them.
+
+    Returns:
+        The expectation: the variance is moderated by what was learned, each with its degrees of freedom (Smyth 2004,
+        "Linear models and empirical Bayes methods"). None where no launch has two blocks and nothing was learned.
+    """
+    telling = [moved for moved in within if len(moved) >= FEWEST]
+    df = min(CERTAINTY, float(sum(len(moved) - 1 for moved in telling)))
+    variance = fmean(map(variance_of, telling)) + own**2 if telling else 0.0
+    if learned is None or learned.df <= 0:
+        return Expected(variance, df) if telling else None
+    both = (df * variance + learned.df * learned.sd**2) / (df + learned.df)
+    return Expected(both, min(MOST_CERTAINTY, df + learned.df))

@@ -1,0 +1,206 @@
+"""What one preparing launch finds out is what launches of their own find out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.counts import merged
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.rank import seed_as_at_the_start
+from pytest_ddpperf.records import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.training import preparing
+from pytest_ddpperf.training.correctness import VerifyJob, verify_launch
+from pytest_ddpperf.training.counting import count_launch
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.preparing import PrepareJob, prepare_launch
+from pytest_ddpperf.training.workload import Workload
+
+
+class Net(nn.Module):
+    """Its masks and its batches are random, so that what differs in random numbers differs in results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.3)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.dropout(torch.tanh(self.inside(inputs))))
+        return outputs
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(np.random.normal(size=(16, 8))).float(), torch.randint(3, (16,))  # noqa: NPY002
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "model": Net,
+        "batch": batch,
+        "loss": nn.functional.cross_entropy,
+        "optimizer": sgd,
+        "samples_per_step": 16,
+    }
+    return Workload(**(fields | changes))
+
+
+def all_of_it(subject: Workload, strategy: str, settings: Settings, plan: Plan) -> PrepareJob:
+    training = LaunchJob(subject, resolve(strategy), settings, plan)
+    verified = VerifyJob(subject, resolve(strategy), settings)
+    return PrepareJob(training, timed=True, counted=True, verified=verified)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        pytest.param("ddp", Settings(), id="ddp"),
+        pytest.param("ddp[comm_hook=post_local_sgd,local_sgd_period=4]", Settings(), id="a period of four steps"),
+        pytest.param("zero1", Settings(precision="bf16", accumulation_steps=2), id="zero1 in bf16"),
+        pytest.param("fsdp2", Settings(clip_grad_norm=0.05), id="fsdp2"),
+        pytest.param("ddp", Settings(compile="model", compile_backend="eager"), id="compiled model"),
+        pytest.param("naive", Settings(compile="step", compile_backend="eager"), id="compiled step"),
+    ],
+)
+def test_counts_and_verification_are_those_of_launches_of_their_own(
+    launcher: Launcher, strategy: str, settings: Settings
+) -> None:
+    job = all_of_it(workload(), strategy, settings, Plan(5, 5))
+    assert job.verified is not None
+    on: dict[str, Any] = {"world_size": 2, "backend": "gloo", "device": "cpu", "timeout": 100}
+    found = launcher.run(prepare_launch, job, **on).values
+    counted = launcher.run(count_launch, job.training, **on).values
+    verified = launcher.run(verify_launch, job.verified, **on).values
+    assert merged([one.counts for one in found if one.counts]) == merged(counted)
+    assert [one.verification for one in found] == list(verified)
+    for rank, one in enumerate(found):
+        assert one.timed is not None
+        assert (one.timed.rank, one.timed.samples_per_step) == (rank, 16 * settings.accumulation_steps)
+        assert one.timed.taken
+
+
+def test_verification_finds_the_random_numbers_of_a_fresh_process(make_ctx: Callable[..., Any]) -> None:
+    drawn: list[tuple[float, float, float]] = []
+
+    def drawing() -> tuple[Tensor, Tensor]:
+        drawn.append((float(np.random.random()), random.random(), float(torch.rand(()))))  # noqa: NPY002, S311
+        return batch()
+
+    job = all_of_it(workload(batch=drawing), "single", Settings(), Plan(2, 5))
+    seed_as_at_the_start()
+    prepare_launch(make_ctx(), PrepareJob(job.training, verified=job.verified))
+    alone = drawn[:]
+    drawn.clear()
+    prepare_launch(make_ctx(), job)
+    assert drawn[0] != alone[0]  # of the steps that are timed
+    assert drawn[1:] == alone
+
+
+def test_what_torch_compiled_for_the_steps_is_forgotten(
+    make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch of another size, which verification has, would be compiled as one of any size."""
+    resets: list[None] = []
+    monkeypatch.setattr("torch.compiler.reset", lambda: resets.append(None))
+    for graphs in (0, 2):
+        monkeypatch.setattr("pytest_ddpperf.training.preparing.compiled_graphs", lambda graphs=graphs: graphs)
+        prepare_launch(make_ctx(), all_of_it(workload(), "single", Settings(), Plan(2, 5)))
+    assert len(resets) == 1
+
+
+class Steps:
+    """A step of the user's that counts its calls and tells when it was closed."""
+
+    def __init__(self, losses: Callable[[int], Any] = float) -> None:
+        self.calls = 0
+        self.closed_after: list[int] = []
+        self._losses = losses
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        return self._losses(self.calls)
+
+    def close(self) -> None:
+        self.closed_after.append(self.calls)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "steps", "timed", "counted", "calls"),
+    [
+        pytest.param(5, 5, True, False, 10, id="timed"),
+        pytest.param(5, 5, False, True, 9, id="counted"),
+        pytest.param(5, 5, True, True, 14, id="both: four more steps are counted"),
+        pytest.param(0, 5, False, True, 6, id="counting has a warm-up of its own"),
+        pytest.param(0, 5, True, True, 9, id="which timed steps are as well"),
+        pytest.param(0, 1, True, True, 6, id="as far as they go"),
+    ],
+)
+def test_one_step_is_built_and_goes_on(
+    make_ctx: Callable[..., Any], warmup: int, steps: int, calls: int, *, timed: bool, counted: bool
+) -> None:
+    built: list[Steps] = []
+
+    def build(_ctx: object) -> Steps:
+        built.append(Steps())
+        return built[-1]
+
+    training = LaunchJob(build, None, Settings(), Plan(warmup, steps))
+    found = prepare_launch(make_ctx(), PrepareJob(training, timed=timed, counted=counted))
+    (step,) = built
+    assert step.closed_after == [calls]
+    assert (found.timed is not None, found.counts is not None, found.verification) == (timed, counted, None)
+    if found.timed is not None:
+        assert len(found.timed.step_times) == steps
+        assert found.timed.loss == warmup + steps
+
+
+def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
+    make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock is a second after the one before."""
+    clock = iter(range(100))
+    monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    job = all_of_it(workload(), "single", Settings(), Plan(2, 5))
+    assert prepare_launch(make_ctx(), job).seconds == 2
+    assert prepare_launch(make_ctx(), PrepareJob(job.training, timed=True, counted=True)).seconds == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        pytest.param(2, "loss is nan at warm-up step 2 on rank 0", id="in the warm-up"),
+        pytest.param(7, "loss is nan after 5 timed steps on rank 0", id="in the timed steps"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
+    make_ctx: Callable[..., Any], bad: int, message: str
+) -> None:
+    step = Steps(lambda call: math.nan if call == bad else 1.0)
+    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(2, 5)), timed=True, counted=True)
+    with pytest.raises(WorkloadError, match=message):
+        prepare_launch(make_ctx(), job)
+    assert step.closed_after == [bad]
+
+
+def test_the_step_is_closed_where_counting_fails(make_ctx: Callable[..., Any]) -> None:
+    step = Steps(lambda call: 1 / (8 - call))
+    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(2, 5)), timed=True, counted=True)
+    with pytest.raises(ZeroDivisionError):
+        prepare_launch(make_ctx(), job)
+    assert step.closed_after == [8]
