@@ -1,6 +1,7 @@
 """Real runs against another commit, or a stored baseline: how often they are right, and how long they take.
 
     python benchmarks/against.py run --data runs.json.gz
+    python benchmarks/against.py run --data gross.json.gz --changes gross --length 12ms 60ms --max-time 20 --each 20
     python benchmarks/against.py report --data runs.json.gz
 
 ``run`` makes a throw-away git project whose benchmark trains under DDP with two gloo ranks, and whose branches are
@@ -8,8 +9,11 @@ slower by 5 or 10 %, send one all-reduce more, or hold 12 MiB more than the base
 branch (the base also against itself), and beside a baseline that was stored on the base up to five such runs before,
 with default settings, in rounds of 18 runs in random order, for an hour, and keeps every run's figures; it may be
 called again to add more. Where the step is only slower, nothing is counted
-(``--ddpperf-counted=false``): counts would tell at once. ``--changes perf_tests`` runs the example suite of this
-checkout against its own commit instead. ``report`` prints what the runs came to, those of several files together.
+(``--ddpperf-counted=false``): counts would tell at once. ``--changes gross`` makes it slower by 20, 50 or 100 %
+instead, beside the base and beside a stored baseline; ``--changes perf_tests`` runs the example suite of this checkout
+against its own commit. Given several lengths, each run measures steps of all of them, in benchmarks of their own.
+``--load N`` has N other processes compute beside the runs, but not while a baseline is stored. ``report`` prints what
+the runs came to, those of several files together.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +34,14 @@ if TYPE_CHECKING:
     from benchmarks.quality.conditions import Calibration
     from benchmarks.quality.runs import Runs
 
+MINUTES = 60.0
+
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
     options = _parser().parse_args()
     from benchmarks.quality.launches import BrokenFile
-    from benchmarks.quality.runs import RunError
+    from benchmarks.quality.processes import RunError
     from pytest_ddpperf.errors import DdpperfError
     from pytest_ddpperf.revision.git import GitError
 
@@ -51,10 +59,19 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="run|report")
     run = verbs.add_parser("run", help="run pytest and keep what it found")
     run.add_argument("--data", type=Path, required=True, help="the file; if it is there, runs are added")
-    run.add_argument("--minutes", type=_positive, default=60, help="after which no run is begun (default: %(default)s)")
-    run.add_argument("--runs", type=_positive, help="no more than so many")
-    run.add_argument("--changes", nargs="+", metavar="NAME", help="default: all but perf_tests; ? lists them")
-    run.add_argument("--length", default="12ms", metavar="NAME", help="of the step: 4ms, 12ms, 78ms (default: 12ms)")
+    run.add_argument("--minutes", type=_positive, help=f"after which no run is begun (default: {MINUTES:g})")
+    run.add_argument("--runs", type=_count, metavar="N", help="no more than so many")
+    run.add_argument("--each", type=_count, metavar="N", help="in place of these two: so many runs of each change")
+    run.add_argument(
+        "--changes", nargs="+", metavar="NAME", help="default: all but those of gross, and perf_tests; ? lists them"
+    )
+    run.add_argument(
+        "--length", nargs="+", default=["12ms"], metavar="NAME", help="of steps: 4ms, 12ms, 60ms, 78ms (default: 12ms)"
+    )
+    run.add_argument("--max-time", type=_positive, metavar="S", help="of a benchmark (default: the plugin's own)")
+    run.add_argument(
+        "--load", type=_count_or_none, default=0, metavar="N", help="busy processes beside the runs (default: 0)"
+    )
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
     report = verbs.add_parser("report", help="print what the runs came to")
@@ -70,58 +87,54 @@ def _positive(text: str) -> float:
     return number
 
 
+def _count(text: str, least: int = 1) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text}: takes {least} or more")
+    return number
+
+
+def _count_or_none(text: str) -> int:
+    return _count(text, 0)
+
+
 def _run(options: argparse.Namespace) -> None:
     from benchmarks.quality.conditions import LENGTHS
-    from benchmarks.quality.project import CHANGES, make_project
-    from benchmarks.quality.runs import (
-        STORED_RUNS,
-        SUITE,
-        in_turn,
-        read,
-        require_same,
-        run_change,
-        run_suite,
-        save_baseline,
-        write,
-    )
+    from benchmarks.quality.project import make_project, picked
+    from benchmarks.quality.runs import SUITE, Terms, in_turn, made, read, require_same, write
     from pytest_ddpperf.errors import SettingError
 
-    changes = options.changes or list(CHANGES)
-    for setting, given, there in (
-        ("--changes", changes, (*CHANGES, SUITE)),
-        ("--length", [options.length], tuple(LENGTHS)),
-    ):
-        for name in given:
-            if name not in there:
-                raise SettingError(f"{setting} {name!r}: there are {', '.join(map(repr, there))}")
+    changes = picked(options.changes, (SUITE,))
+    unknown = [name for name in options.length if name not in LENGTHS]
+    if unknown:
+        raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
+    if options.each is not None and (options.minutes or options.runs):
+        raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
     if not options.data.parent.is_dir():
         raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
+    terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load)
     old = read(options.data) if options.data.exists() else None
-    here = _here(options.length, None if old is None else old.calibrations.get(options.length))
+    here = _here(terms.lengths, {} if old is None else old.calibrations)
     if old is not None:
         require_same(options.data, old, here)
         here = replace(old, calibrations={**old.calibrations, **here.calibrations})
-    order = in_turn(changes, f"{options.seed} {len(here.runs)}")
-    until, made, stored = time.monotonic() + 60 * options.minutes, 0, 0
+    order = in_turn(changes, f"{options.seed} {len(here.runs)}", alike=options.each is not None)
+    most = options.runs if options.each is None else options.each * len(changes)
+    until = float("inf") if options.each else time.monotonic() + 60 * (options.minutes or MINUTES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
         project = Path(folder) / "project"
-        make_project(project, options.length, here.calibrations[options.length])
-        while time.monotonic() < until and (options.runs is None or made < options.runs):
-            name = next(order)
-            if name != SUITE and CHANGES[name].against is None:
-                if stored % STORED_RUNS == 0:
-                    save_baseline(project, options.length)
-                stored += 1
-            one = run_suite() if name == SUITE else run_change(project, CHANGES[name], options.length)
+        make_project(project, {length: here.calibrations[length] for length in terms.lengths})
+        for one in made(project, islice(order, most), terms):
             here = replace(here, runs=(*here.runs, one))
             write(here, options.data)
-            made += 1
             told = ", ".join(result["verdict"] for result in one.results)
-            print(f"{one.began} {name}: {told} ({one.seconds:.0f} s)", flush=True)
+            print(f"{one.began} {one.change}: {told} ({one.seconds:.0f} s)", flush=True)
+            if time.monotonic() >= until:
+                break
 
 
-def _here(length: str, known: Calibration | None) -> Runs:
-    """A file without runs for this machine and version; what makes a step longer is measured unless it is known."""
+def _here(lengths: Sequence[str], known: Mapping[str, Calibration]) -> Runs:
+    """A file without runs for this machine and version; what makes steps longer is measured unless it is known."""
     from benchmarks.quality.gather import calibrated
     from benchmarks.quality.launches import Cell
     from benchmarks.quality.runs import RANKS, Runs, code_version
@@ -139,8 +152,8 @@ def _here(length: str, known: Calibration | None) -> Runs:
             threads=thread_count(dict(os.environ)),
             torch_version=launcher.machine().torch,
         )
-        calibration = known or calibrated(launcher, Cell(length, RANKS))
-    return Runs(environment_key(env), code_version(), {length: calibration})
+        calibrations = {length: known.get(length) or calibrated(launcher, Cell(length, RANKS)) for length in lengths}
+    return Runs(environment_key(env), code_version(), calibrations)
 
 
 def _report(options: argparse.Namespace) -> None:

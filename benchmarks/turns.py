@@ -59,11 +59,13 @@ class Pair:
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
-    from benchmarks.quality.conditions import LENGTHS
+    from benchmarks.quality.conditions import LENGTHS, OF_CAMPAIGNS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=7, help="for each length of steps (default: %(default)s)")
-    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help="(default: all)")
+    parser.add_argument(
+        "--lengths", nargs="+", choices=LENGTHS, default=list(OF_CAMPAIGNS), help="(default: %(default)s)"
+    )
     parser.add_argument("--blocks", nargs="+", type=int, default=[1, 5, 15, 45], help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     options = parser.parse_args()

@@ -55,12 +55,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _gather(options: argparse.Namespace) -> None:
-    from benchmarks.quality.conditions import CONDITIONS, LENGTHS
+    from benchmarks.quality.conditions import CONDITIONS, LENGTHS, OF_CAMPAIGNS
     from benchmarks.quality.gather import Wanted, gather
     from benchmarks.quality.launches import Cell
     from pytest_ddpperf.errors import SettingError
 
-    lengths = options.lengths or list(LENGTHS)
+    lengths = options.lengths or list(OF_CAMPAIGNS)
     unknown = [name for name in lengths if name not in LENGTHS]
     if unknown:
         raise SettingError(f"--lengths {unknown[0]}: there are {', '.join(LENGTHS)}")

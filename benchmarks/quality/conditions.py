@@ -1,4 +1,4 @@
-"""What is measured: steps of three lengths, in groups of two sizes, unchanged and made slower in known ways."""
+"""What is measured: steps of known lengths, in groups of two sizes, unchanged and made slower in known ways."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ LENGTHS = {
     for length in (
         Length("4ms", width=192, depth=4, batch=160, steps=180),
         Length("12ms", width=256, depth=4, batch=400, steps=90),
+        Length("60ms", width=512, depth=5, batch=510, steps=20),
         Length("78ms", width=512, depth=6, batch=560, steps=15),
     )
 }
+OF_CAMPAIGNS = ("4ms", "12ms", "78ms")  # lengths that are measured unless others are asked for
 CONDITIONS = {
     condition.name: condition
     for condition in (

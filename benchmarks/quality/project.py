@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.quality.conditions import CONDITIONS, Calibration, Injection, injection
+from benchmarks.quality.conditions import Calibration, Condition, Injection, injection
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import git
 from pytest_ddpperf.verdict import Verdict
 
@@ -25,29 +26,51 @@ import torch
 from benchmarks.quality.conditions import LENGTHS, Injection
 from benchmarks.quality.steps import Training
 
-INJECTION = {injection!r}
+INJECTIONS = {injections!r}
 HELD = {held}  # bytes
 
 
-def build(ctx):
-    step = Training(LENGTHS[{length!r}], INJECTION)(ctx)
+def build(ctx, length):
+    step = Training(LENGTHS[length], INJECTIONS[length])(ctx)
     step.held = torch.ones(HELD // 4)
     return step
 """
 TEST = """\
+from functools import partial
+
+import pytest
 from training import build
 
 
+@pytest.mark.parametrize("length", {lengths!r})
+def test_step(ddpperf, length):
+    ddpperf.check(partial(build, length=length))
+"""
+WORKLOAD = """\
+from benchmarks.quality.conditions import LENGTHS
+from benchmarks.quality.steps import workload
+
+WORK = workload(LENGTHS[{length!r}])
+"""
+WORKLOAD_TEST = """\
+from training import WORK
+
+
 def test_step(ddpperf):
-    ddpperf.check(build)
+    ddpperf.check(WORK, strategy="ddp")
 """
 
 
 @dataclass(frozen=True)
 class Variation:
-    """How one branch's step differs from that of the base: ``held`` bytes of memory are kept for as long as it runs."""
+    """How one branch's steps differ from those of the base.
 
-    added: Injection = NOTHING
+    Attributes:
+        added: to a step, by its length; nothing to others.
+        held: bytes of memory that are kept for as long as it runs.
+    """
+
+    added: Mapping[str, Injection] = field(default_factory=dict)
     held: int = 0
 
 
@@ -73,6 +96,7 @@ class Change:
 
 
 UNCHANGED = "unchanged"
+_GROSS = (20, 50, 100)
 CHANGES: Mapping[str, Change] = {
     change.name: change
     for change in (
@@ -87,37 +111,89 @@ CHANGES: Mapping[str, Change] = {
         Change("stored: unchanged", BASE, None, Verdict.UNCHANGED, weight=3),
         Change("stored: +5%", "slower-5", None, Verdict.REGRESSED, times_only=True),
         Change("stored: +10%", "slower-10", None, Verdict.REGRESSED, times_only=True),
+        *(Change(f"+{n}%", f"slower-{n}", BASE, Verdict.REGRESSED, times_only=True) for n in _GROSS),
+        *(Change(f"stored: +{n}%", f"slower-{n}", None, Verdict.REGRESSED, times_only=True) for n in _GROSS),
     )
 }
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "gross": tuple(name for name, change in CHANGES.items() if change.here in {f"slower-{n}" for n in _GROSS})
+}
+"""Changes by one name for all of them, which are made only when they are asked for."""
+
+USUAL = tuple(name for name in CHANGES if not any(name in group for group in GROUPS.values()))
 
 
-def variations(calibration: Calibration) -> dict[str, Variation]:
-    """The branches, by name; ``calibration`` tells how much work makes a step 5 or 10 % longer."""
+def picked(names: Sequence[str] | None, further: Sequence[str] = ()) -> list[str]:
+    """The changes of these names, of which some may stand for a group; None for the usual ones.
+
+    Raises:
+        SettingError: there is no such name, here or among the ``further`` ones.
+    """
+    chosen = [one for name in names or USUAL for one in GROUPS.get(name, (name,))]
+    for name in chosen:
+        if name not in CHANGES and name not in further:
+            there = ", ".join(map(repr, (*CHANGES, *GROUPS, *further)))
+            raise SettingError(f"--changes {name!r}: there are {there}")
+    return list(dict.fromkeys(chosen))
+
+
+def variations(calibrations: Mapping[str, Calibration]) -> dict[str, Variation]:
+    """The branches, by name; ``calibrations`` tell, by length of the step, how much work makes it longer."""
+    slower = {
+        f"slower-{percent}": {
+            length: injection(Condition(f"+{percent}%", work=percent / 100), calibration)
+            for length, calibration in calibrations.items()
+        }
+        for percent in (5, 10, *_GROSS)
+    }
     return {
         BASE: Variation(),
-        "slower-5": Variation(injection(CONDITIONS["+5%"], calibration)),
-        "slower-10": Variation(injection(CONDITIONS["+10%"], calibration)),
-        "all-reduce": Variation(Injection(elements=SMALLEST)),
+        **{branch: Variation(added) for branch, added in slower.items()},
+        "all-reduce": Variation(dict.fromkeys(calibrations, Injection(elements=SMALLEST))),
         "memory": Variation(held=HELD),
     }
 
 
-def make_project(folder: Path, length: str, calibration: Calibration) -> None:
-    """A git repository with a branch for each variation, whose ``perf`` benchmarks the step of this length.
+def make_project(folder: Path, calibrations: Mapping[str, Calibration]) -> None:
+    """A git repository with a branch for each variation, whose ``perf`` benchmarks a step of each of these lengths.
 
     Raises:
         GitError: git cannot.
     """
+    branches = {
+        branch: TRAINING.format(
+            injections={length: variation.added.get(length, NOTHING) for length in calibrations}, held=variation.held
+        )
+        for branch, variation in variations(calibrations).items()
+    }
+    _commit(folder, TEST.format(lengths=list(calibrations)), branches)
+
+
+def make_workload_project(folder: Path, length: str) -> None:
+    """A git repository of one commit, whose ``perf`` benchmarks a workload with a step of this length under DDP.
+
+    Raises:
+        GitError: git cannot.
+    """
+    _commit(folder, WORKLOAD_TEST, {BASE: WORKLOAD.format(length=length)})
+
+
+def node_id(length: str) -> str:
+    """The pytest node id of the benchmark of a step of this length."""
+    return f"{TESTS}/test_training.py::test_step[{length}]"
+
+
+def _commit(folder: Path, test: str, branches: Mapping[str, str]) -> None:
+    """Make the repository: the same ``test`` in all ``branches``, of which each has a module of its own to train."""
     for path in (folder / "src", folder / TESTS):
         path.mkdir(parents=True)
-    (folder / TESTS / "test_training.py").write_text(TEST, encoding="utf-8")
+    (folder / TESTS / "test_training.py").write_text(test, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (folder / ".gitignore").write_text(f"__pycache__\n{BASELINES}\n", encoding="utf-8")
     git(folder, "init", "-q", "-b", BASE)
-    for branch, variation in variations(calibration).items():
+    for branch, text in branches.items():
         if branch != BASE:
             git(folder, "checkout", "-q", "-b", branch, BASE)
-        text = TRAINING.format(injection=variation.added, held=variation.held, length=length)
         (folder / "src" / "training.py").write_text(text, encoding="utf-8")
         git(folder, "add", "-A")
         git(folder, *AS_NOBODY, "commit", "-q", "-m", branch)

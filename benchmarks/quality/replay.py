@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
 from benchmarks.quality.launches import Recorded
 from benchmarks.quality.resampling import Sides
 from pytest_ddpperf.judge import Judge, alone, gated_beside
-from pytest_ddpperf.measure import Variant, fitting_steps, short_launch
+from pytest_ddpperf.measure import Variant, fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.metrics import STEP_TIME
 from pytest_ddpperf.other_side import side_by_side
 from pytest_ddpperf.records import Environment, Launch, RankLaunch
@@ -20,6 +21,7 @@ from pytest_ddpperf.results import BaselineRecord, Found, Result
 from pytest_ddpperf.revision.worktree import Revision
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary, typical
+from pytest_ddpperf.training.timing import turn_sizes
 from pytest_ddpperf.verdict import Verdict
 
 NAME = "training"
@@ -43,23 +45,25 @@ class Outcome:
     change: float | None
 
 
-def dealer(sides: Sides, env: Environment) -> Dealer:
-    """Deals the launches of both sides; a deck begins anew after its last launch.
+def dealer(sides: Sides, env: Environment, *, paired: bool = False) -> Dealer:
+    """Deals the launches of both sides, ``paired`` if they took turns; a deck begins anew after its last launch.
 
     Only a confirmation that runs over its time gets that far.
     """
     new = _variant(env, 1)
     decks = ((new, sides.new), (replace(new, other=True), sides.base))
-    return Dealer({deck_of(variant): cycle(map(launch_of, deck)) for variant, deck in decks})
+    kept = partial(launch_of, paired=paired)
+    return Dealer({deck_of(variant): cycle(map(kept, deck)) for variant, deck in decks})
 
 
-def launch_of(one: Recorded) -> Launch:
-    """A recorded launch as the plugin keeps one."""
+def launch_of(one: Recorded, *, paired: bool = False) -> Launch:
+    """A recorded launch as the plugin keeps one; ``paired``: its steps took turns with those of another."""
+    blocks = turn_sizes(len(one.step_times), 1) if paired else ()
     ranks = enumerate(zip(one.resident, one.loss, one.cpu, strict=True))
     return Launch(
         one.round,
         tuple(
-            RankLaunch(i, one.step_times, {"peak_resident": resident}, loss, None, None, cpu_time=cpu)
+            RankLaunch(i, one.step_times, {"peak_resident": resident}, loss, None, None, cpu_time=cpu, blocks=blocks)
             for i, (resident, loss, cpu) in ranks
         ),
         one.seconds,
@@ -77,7 +81,8 @@ def steps_of(one: Recorded, *, paired: bool = False) -> int:
     ``paired``: in turns with the other side.
     """
     step, fixed = typical(one.step_times), seconds_of(one, 0)
-    return min(len(one.step_times), fitting_steps(step, short_launch(step, fixed) if paired else math.inf))
+    wanted = short_launch(step, fixed) if paired else launch_seconds(fixed)
+    return min(len(one.step_times), fitting_steps(step, wanted))
 
 
 def stored(launches: Sequence[Recorded], env: Environment, settings: Settings) -> BaselineRecord:
@@ -120,7 +125,7 @@ def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outco
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     steps = steps_of(sides.new[0], paired=True)
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
-    variant, dealt = _variant(env, steps), dealer(sides, env)
+    variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
     related = gated_beside(alone)
     results = side_by_side(
         Revision("before", None, Path()),

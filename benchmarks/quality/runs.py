@@ -6,38 +6,51 @@ import dataclasses
 import datetime as dt
 import gzip
 import json
-import os
 import random
 import shutil
-import sys
-import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile, calibration_from
-from benchmarks.quality.project import BASE, BASELINES, CHANGES, TESTS, Change, check_out
-from pytest_ddpperf.bisection.processes import exit_status
+from benchmarks.quality.processes import ROOT, RunError, busy, pytest_results
+from benchmarks.quality.project import BASE, BASELINES, CHANGES, Change, check_out, node_id
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import git
 from pytest_ddpperf.verdict import Verdict
 
 SCHEMA = "pytest-ddpperf/real-runs/1"
 SUITE = "perf_tests"
-ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
 TOLD = (Verdict.REGRESSED, Verdict.BROKEN, Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
 """What is kept of a result of ``--ddpperf-json``."""
-NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
 STORED_RUNS = 5  # beside a baseline, before it is stored anew
-END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
-FAILED = 1  # pytest's exit status where a test failed
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run is made under.
+
+    Attributes:
+        lengths: of steps, by name: a run measures each in a benchmark of its own, in this order.
+        max_time: seconds that measuring may take in each; None for the plugin's default.
+        load: other processes that compute all the time beside the run.
+    """
+
+    lengths: tuple[str, ...]
+    max_time: float | None = None
+    load: int = 0
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of pytest."""
+        return () if self.max_time is None else (f"--ddpperf-max-time={self.max_time:g}",)
 
 
 @dataclass(frozen=True)
@@ -46,10 +59,12 @@ class Run:
 
     Attributes:
         change: by name, or ``perf_tests``: the example suite of this checkout against its own commit.
-        length: of the step, by name; empty for the example suite.
+        length: of the step, by name; of several, in the order measured, with spaces between; empty for the example
+            suite.
         began: UTC, ISO 8601.
         seconds: that the whole run took, with start-up and all that is not measuring.
-        results: those of ``--ddpperf-json``, as far as they are kept.
+        results: those of ``--ddpperf-json``, as far as they are kept; one for each length.
+        max_time: as of ``Terms``; ``load`` likewise.
     """
 
     change: str
@@ -57,6 +72,22 @@ class Run:
     began: str
     seconds: float
     results: tuple[Mapping[str, Any], ...]
+    max_time: float | None = None
+    load: int = 0
+
+    def by_length(self) -> list[Run]:
+        """Itself, or one for each of its lengths; seconds that none of them took are shared alike."""
+        lengths = self.length.split()
+        if len(lengths) < 2:
+            return [self]
+        beside = (self.seconds - sum(result["seconds"] for result in self.results)) / len(lengths)
+        each = [(length, tuple(one for one in self.results if one["test"] == node_id(length))) for length in lengths]
+        return [
+            dataclasses.replace(
+                self, length=length, results=found, seconds=beside + sum(result["seconds"] for result in found)
+            )
+            for length, found in each
+        ]
 
 
 @dataclass(frozen=True)
@@ -76,19 +107,33 @@ class Runs:
     runs: tuple[Run, ...] = ()
 
 
-class RunError(RuntimeError):
-    """Pytest came to no verdict; the message holds what it printed."""
-
-
-def in_turn(changes: Sequence[str], seed: str) -> Iterator[str]:
-    """Endless: rounds of all changes, each as often as its weight says, in random order."""
+def in_turn(changes: Sequence[str], seed: str, *, alike: bool = False) -> Iterator[str]:
+    """Endless: rounds of all changes in random order, each as often as its weight says, or all of them once."""
     draw = random.Random(seed)  # noqa: S311  no secret
-    once = [name for name in changes for _ in range(CHANGES[name].weight if name in CHANGES else 1)]
+    once = [name for name in changes for _ in range(CHANGES[name].weight if name in CHANGES and not alike else 1)]
     while True:
         yield from draw.sample(once, len(once))
 
 
-def run_change(project: Path, change: Change, length: str, options: Sequence[str] = ()) -> Run:
+def made(project: Path, changes: Iterable[str], terms: Terms) -> Iterator[Run]:
+    """Runs of one change after the other, by name; a baseline is stored before those that it is for.
+
+    Raises:
+        SettingError: as of ``run_suite``.
+        RunError: pytest came to no verdict.
+    """
+    stored = 0
+    for number, name in enumerate(changes):
+        # What comes first in a run finds another machine than what comes last: each length is either.
+        ordered = dataclasses.replace(terms, lengths=terms.lengths[:: -1 if number % 2 else 1])
+        if name != SUITE and CHANGES[name].against is None:
+            if stored % STORED_RUNS == 0:
+                save_baseline(project, ordered)
+            stored += 1
+        yield run_suite(ordered) if name == SUITE else run_change(project, CHANGES[name], ordered)
+
+
+def run_change(project: Path, change: Change, terms: Terms, options: Sequence[str] = ()) -> Run:
     """Measure one change of the throw-away project; ``options`` are pytest's.
 
     Raises:
@@ -97,27 +142,30 @@ def run_change(project: Path, change: Change, length: str, options: Sequence[str
     check_out(project, change.here)
     times_only = ("--ddpperf-counted=false",) if change.times_only else ()
     against = () if change.against is None else (f"--ddpperf-against={change.against}",)
-    run = _run(change.name, length, project, (TESTS, *against, *times_only, *options), (project / "src", ROOT))
-    if [result["verdict"] in TOLD for result in run.results] != [True]:
+    run = _run(change.name, terms, project, (*_tests(terms), *against, *times_only, *options), (project / "src", ROOT))
+    if [result["verdict"] in TOLD for result in run.results] != [True] * len(terms.lengths):
         told = [(result["verdict"], *result["findings"]) for result in run.results]
         raise RunError(f"{change.name}: nothing was compared: {told}")
     return run
 
 
-def save_baseline(project: Path, length: str, options: Sequence[str] = ()) -> None:
+def save_baseline(project: Path, terms: Terms, options: Sequence[str] = ()) -> None:
     """Store the base's figures, for the runs that follow, in place of those there are; ``options`` are pytest's.
+
+    Always in quiet: what a busy machine does to runs must not be in what they are held against.
 
     Raises:
         RunError: pytest came to no verdict.
     """
     check_out(project, BASE)
     shutil.rmtree(project / BASELINES, ignore_errors=True)
-    _run(BASE, length, project, (TESTS, *options, "--ddpperf-save"), (project / "src", ROOT))
+    quiet = dataclasses.replace(terms, load=0)
+    _run(BASE, quiet, project, (*_tests(terms), *options, "--ddpperf-save"), (project / "src", ROOT))
     if not (project / BASELINES).is_dir():
         raise RunError(f"{BASE}: nothing was stored")
 
 
-def run_suite() -> Run:
+def run_suite(terms: Terms) -> Run:
     """Measure the example suite of this checkout against its own commit.
 
     Raises:
@@ -126,35 +174,26 @@ def run_suite() -> Run:
     """
     if git(ROOT, "status", "--porcelain"):
         raise SettingError(f"--changes {SUITE}: {ROOT} has changes that are not committed: both sides would differ")
-    return _run(SUITE, "", ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
+    return _run(SUITE, dataclasses.replace(terms, lengths=()), ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
 
 
-def _run(name: str, length: str, folder: Path, arguments: Sequence[str], paths: Sequence[Path]) -> Run:
-    with tempfile.TemporaryDirectory() as aside:
-        report, printed = Path(aside) / "results.json", Path(aside) / "printed"
-        options = ("--ddpperf-device=cpu", "--ddpperf-backend=gloo", f"--ddpperf-world-size={RANKS}")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
-        began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
-        with printed.open("wb") as output:
-            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths), END_SECONDS)
-        seconds = time.monotonic() - start
-        results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.exists() else []
-        if status not in (0, FAILED) or not results:
-            said = printed.read_text(encoding="utf-8", errors="replace")
-            raise RunError(f"{name}: pytest ended with status {status}\n{said}")
+def _tests(terms: Terms) -> list[str]:
+    return [node_id(length) for length in terms.lengths]
+
+
+def _run(name: str, terms: Terms, folder: Path, arguments: Sequence[str], paths: Sequence[Path]) -> Run:
+    began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
+    with busy(terms.load):
+        results = pytest_results(name, folder, (*arguments, *terms.options), paths, RANKS)
     return Run(
         change=name,
-        length=length,
+        length=" ".join(terms.lengths),
         began=began.isoformat(timespec="seconds"),
-        seconds=seconds,
+        seconds=time.monotonic() - start,
         results=tuple({key: one[key] for key in KEPT} for one in results),
+        max_time=terms.max_time,
+        load=terms.load,
     )
-
-
-def _environ(paths: Sequence[Path]) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-    before = [ours["PYTHONPATH"]] if ours.get("PYTHONPATH") else []
-    return {**ours, "PYTHONPATH": os.pathsep.join([*map(str, paths), *before])}
 
 
 def code_version() -> str:

@@ -18,31 +18,109 @@ from pytest_ddpperf.metrics.table import CPU_TIME, TAIL
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
 NOISY = (STEP_TIME, TAIL, CPU_TIME)
 FAR = 3  # standard deviations
+WIDE = 20  # percentage points: such an interval tells little
 RED = (Verdict.REGRESSED.value, Verdict.BROKEN.value)
 
 
 def report(found: Runs) -> str:
     """All of it, as text."""
     runs = found.runs
+    made = [one for run in runs if run.change != SUITE for one in run.by_length()]
     since = min(run.began for run in runs)
     parts = [f"{len(runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
-    for length in sorted({run.length for run in runs if run.change != SUITE}):
-        of_length = [run for run in runs if run.length == length]
-        parts.append(render(changes_table(of_length, length)))
-        for name, change in CHANGES.items():
-            if change.expected is Verdict.UNCHANGED:
-                parts += red_lines([run for run in of_length if run.change == name])
-        parts += missed_lines([run for run in of_length if run.change == UNCHANGED])
-        noise = noise_table([run for run in of_length if run.change == UNCHANGED])
-        parts += [] if noise is None else [render(noise)]
+    for alike in sorted({_alike(run) for run in made}):
+        parts += _parts_of([run for run in made if _alike(run) == alike])
     suites = [run for run in runs if run.change == SUITE]
-    if suites:
-        parts += [render(suite_table(suites)), *red_lines(suites), *missed_lines(suites)]
+    for alike in sorted({_alike(run) for run in suites}):
+        of_one = [run for run in suites if _alike(run) == alike]
+        parts += [render(suite_table(of_one)), *red_lines(of_one), *missed_lines(of_one)]
     return "\n\n".join(parts)
+
+
+def _alike(run: Run) -> tuple[str, float, int]:
+    """What tells runs apart that are not counted together: length, ``max_time`` (0 where none was given), load."""
+    return run.length, run.max_time or 0.0, run.load
+
+
+def _parts_of(runs: Sequence[Run]) -> list[str]:
+    """All on runs of one length under the same terms."""
+    first = runs[0]
+    usual = first.max_time is None and not first.load
+    parts = [render(changes_table(runs, first.length))] if usual else []
+    parts.append(render(widths_table(runs)))
+    same = [name for name, change in CHANGES.items() if change.expected is Verdict.UNCHANGED]
+    for lines in (red_lines, missed_lines):
+        for name in same:
+            parts += lines([run for run in runs if run.change == name])
+    noise = noise_table([run for run in runs if run.change == UNCHANGED])
+    return [*parts, *([] if noise is None else [render(noise)])]
+
+
+def _under(run: Run) -> str:
+    """What a run was made under, where that is not the usual."""
+    max_time = "" if run.max_time is None else f", max_time {run.max_time:g} s"
+    return max_time + (f", beside {format_count(run.load, 'busy process')}" if run.load else "")
+
+
+def widths_table(runs: Sequence[Run]) -> Table:
+    """What became of each change, and how much the intervals tell, of runs of one length under the same terms."""
+    made = {name: [run for run in runs if run.change == name] for name in CHANGES}
+    return Table(
+        headers=(
+            *("change", "runs", "red", "incon-\nclusive", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
+            *("changed\nby", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
+        ),
+        rows=tuple(_width_row(name, of_one) for name, of_one in made.items() if of_one),
+        title=(
+            f"a step of {runs[0].length}{_under(runs[0])}; change of step_time, width of its\n"
+            "95 % interval in percentage points, and seconds are medians"
+        ),
+        right=0,
+    )
+
+
+def _width_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    results = [result for run in runs for result in run.results]
+    verdicts = Counter(result["verdict"] for result in results)
+    change = CHANGES[name]
+    red = sum(verdicts[verdict] for verdict in RED)
+    same = change.expected is Verdict.UNCHANGED
+    told = Rate(red, len(results), _independent(name, len(results)))
+    found = Rate(verdicts[change.expected.value], len(results), len(results))
+    intervals = [ends for result in results if (ends := _ends(_metric(result, STEP_TIME))) is not None]
+    widths = [100 * (high - low) for low, high in intervals]
+    others = (Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
+    return (
+        *(name, str(len(runs)), str(red), *(str(verdicts[verdict.value]) for verdict in others)),
+        rate_text(told if same else found),
+        _median(results, "change", "+.1%"),
+        f"{statistics.median(widths):.1f}" if widths else NOTHING,
+        f"{sum(width > WIDE for width in widths) / len(widths):.0%}" if widths else NOTHING,
+        f"{statistics.median(result['seconds'] for result in results):.0f}",
+        f"{statistics.median(run.seconds for run in runs):.0f}",
+    )
+
+
+def _ends(metric: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Those of the 95 % interval of a metric's change, of which JSON leaves out the infinite ones."""
+    ends = metric.get("change_interval")
+    if ends is None:
+        return None
+    return (
+        -math.inf if ends["low"] is None else ends["low"],
+        math.inf if ends["high"] is None else ends["high"],
+    )
+
+
+def _independent(name: str, results: int) -> int:
+    """How many of these are independent at least: runs beside one baseline share its error."""
+    change = CHANGES.get(name)
+    return math.ceil(results / STORED_RUNS) if change is not None and change.against is None else results
 
 
 def changes_table(runs: Sequence[Run], length: str) -> Table:
@@ -105,7 +183,7 @@ def _metrics_with(verdict: Verdict, results: Iterable[Mapping[str, Any]]) -> str
 
 
 def suite_table(runs: Sequence[Run]) -> Table:
-    """What became of the example suite against its own commit."""
+    """What became of the example suite against its own commit, all under the same terms."""
     results = [result for run in runs for result in run.results]
     verdicts = Counter(result["verdict"] for result in results)
     red = sum(any(result["verdict"] in RED for result in run.results) for run in runs)
@@ -118,7 +196,7 @@ def suite_table(runs: Sequence[Run]) -> Table:
     return Table(
         headers=("runs", "benchmarks\nof a run", *(verdict.value for verdict in TOLD), "other", "red runs", "run\ns"),
         rows=(row,),
-        title=f"{SUITE} against its own commit; verdicts are those of all benchmarks of all runs",
+        title=f"{SUITE} against its own commit{_under(runs[0])}; verdicts are those of all benchmarks of all runs",
         left=0,
         right=0,
     )
@@ -130,12 +208,8 @@ def red_lines(runs: Sequence[Run]) -> list[str]:
     if not results:
         return []
     red = [(run, result) for run, result in results if result["verdict"] in RED]
-    change = CHANGES.get(runs[0].change)
-    # Runs beside one baseline share its error.
-    sharing = STORED_RUNS if change is not None and change.against is None else 1
-    rate = Rate(len(red), len(results), math.ceil(len(results) / sharing))
-    which = "" if change is None or sharing == 1 else " beside a stored baseline"
-    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{which}"]
+    rate = Rate(len(red), len(results), _independent(runs[0].change, len(results)))
+    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{_beside(runs[0])}"]
     for run, result in red:
         metrics = result["metrics"].items()
         said = [_words(name, one) for name, one in metrics if one["gated"] and one["verdict"] in RED]
@@ -147,14 +221,21 @@ def missed_lines(runs: Sequence[Run]) -> list[str]:
     """How often the interval that is printed beside a change leaves out what it is: none."""
     told = []
     for name in NOISY:
-        metrics = (result["metrics"].get(name) for run in runs for result in run.results)
-        intervals = [
-            one["change_interval"] for one in metrics if one is not None and one["change_interval"] is not None
-        ]
-        missed = sum(not one["low"] <= 0 <= one["high"] for one in intervals)
+        metrics = (_metric(result, name) for run in runs for result in run.results)
+        intervals = [ends for one in metrics if (ends := _ends(one)) is not None]
+        missed = sum(not low <= 0 <= high for low, high in intervals)
         if intervals:
-            told.append(f"{name} in {rate_text(Rate(missed, len(intervals), len(intervals)))}")
-    return [f"the 95 % interval of what unchanged code changed leaves out 0: {', '.join(told)}"] if told else []
+            rate = Rate(missed, len(intervals), _independent(runs[0].change, len(intervals)))
+            told.append(f"{name} in {rate_text(rate)}")
+    if not told:
+        return []
+    which = _beside(runs[0])
+    return [f"the 95 % interval of what unchanged code changed{which} leaves out 0: {', '.join(told)}"]
+
+
+def _beside(run: Run) -> str:
+    change = CHANGES.get(run.change)
+    return " beside a stored baseline" if change is not None and change.against is None else ""
 
 
 def _words(name: str, metric: Mapping[str, Any]) -> str:

@@ -12,19 +12,21 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.quality.conditions import Injection, Length
+from pytest_ddpperf import Workload
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.summaries import quantile, typical
 from pytest_ddpperf.training.timing import timed_block
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch import RankContext
 
 PRODUCT = 24  # rows and columns of the matrices of an injection: about 2 us
-PRODUCTS = 500  # to time one
+PRODUCTS = 2000  # to time one: cores are slower at it after a pause
 REDUCES = 15  # all-reduces, to time one
 ELEMENTS = tuple(2**power for power in range(4, 22))
-CALIBRATED_STEPS = 30
+CALIBRATED_BLOCKS, CALIBRATED_STEPS = 10, 3
+LOW = 0.25
 WARMUP = 5
 
 
@@ -46,8 +48,7 @@ class Training:
 def training_step(length: Length) -> Callable[[], torch.Tensor]:
     """A step of plain training under DDP."""
     torch.manual_seed(0)
-    layers = [layer for _ in range(length.depth) for layer in (nn.Linear(length.width, length.width), nn.ReLU())]
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+    model = nn.parallel.DistributedDataParallel(perceptron(length))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs = torch.randn(length.batch, length.width)
 
@@ -59,6 +60,27 @@ def training_step(length: Length) -> Callable[[], torch.Tensor]:
         return loss.detach()
 
     return step
+
+
+def perceptron(length: Length) -> nn.Sequential:
+    """What all steps train."""
+    layers = [layer for _ in range(length.depth) for layer in (nn.Linear(length.width, length.width), nn.ReLU())]
+    return nn.Sequential(*layers)
+
+
+def workload(length: Length) -> Workload:
+    """The same training as factories, so that a strategy can be held against a single process."""
+
+    def loss(outputs: torch.Tensor, _: object) -> torch.Tensor:
+        return outputs.square().mean()
+
+    return Workload(
+        model=lambda: perceptron(length),
+        batch=lambda: (torch.randn(length.batch, length.width), torch.zeros(1)),
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+        samples_per_step=length.batch,
+    )
 
 
 def _with(step: Callable[[], torch.Tensor], added: Injection) -> Callable[[], torch.Tensor]:
@@ -102,15 +124,20 @@ def calibrate(ctx: RankContext, length: Length) -> Costs:
     for _ in range(WARMUP):
         step()
     matrix = torch.full((PRODUCT, PRODUCT), 1 / PRODUCT)
+    clock = clock_for(ctx.device, marks=CALIBRATED_STEPS + 1)
+    steps: list[float] = []
+    products: list[float] = []
     with collector_paused():
-        dist.barrier()
-        steps, _ = timed_block(step, CALIBRATED_STEPS, clock_for(ctx.device, marks=CALIBRATED_STEPS + 1))
-        dist.barrier()
-        start = time.perf_counter()
-        multiply(matrix, PRODUCTS)
-        product = (time.perf_counter() - start) / PRODUCTS
+        for _ in range(CALIBRATED_BLOCKS):  # in turns: other work of the machine makes both longer, not one of them
+            dist.barrier()
+            steps += timed_block(step, CALIBRATED_STEPS, clock)[0]
+            dist.barrier()
+            start = time.perf_counter()
+            multiply(matrix, PRODUCTS)
+            products.append((time.perf_counter() - start) / PRODUCTS)
         reduces = tuple(_reduce_seconds(ctx, torch.zeros(elements)) for elements in ELEMENTS)
-    return Costs(typical(steps), product, reduces)
+    # Low quartiles: other work hits a step, which waits for all ranks, harder than products.
+    return Costs(quantile(steps, LOW), quantile(products, LOW), reduces)
 
 
 def _reduce_seconds(ctx: RankContext, sent: torch.Tensor) -> float:

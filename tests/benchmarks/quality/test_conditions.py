@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.quality.conditions import CONDITIONS, UNCHANGED, Calibration, Injection, elements_for, injection
+from benchmarks.quality.conditions import (
+    CONDITIONS,
+    LENGTHS,
+    OF_CAMPAIGNS,
+    UNCHANGED,
+    Calibration,
+    Injection,
+    elements_for,
+    injection,
+)
 
 CALIBRATION = Calibration(step=0.01, product=2e-6, reduces={16: 1e-4, 1024: 4e-4, 65536: 3e-3})
 
@@ -28,3 +37,8 @@ def test_the_all_reduce_that_comes_closest() -> None:
     assert injection(CONDITIONS["comm +5%"], CALIBRATION) == Injection(elements=1024)
     assert elements_for(1e-9, CALIBRATION.reduces) == 16
     assert elements_for(1.0, CALIBRATION.reduces) == 65536
+
+
+def test_lengths_of_real_runs_are_no_part_of_campaigns() -> None:
+    assert OF_CAMPAIGNS == ("4ms", "12ms", "78ms")
+    assert set(LENGTHS) - set(OF_CAMPAIGNS) == {"60ms"}

@@ -76,7 +76,7 @@ def test_launches_are_gathered_added_to_and_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("gather", "--data", "x.gz", "--lengths", "5ms"), "--lengths 5ms: there are 4ms, 12ms, 78ms"),
+        (("gather", "--data", "x.gz", "--lengths", "5ms"), "--lengths 5ms: there are 4ms, 12ms, 60ms, 78ms"),
         (("gather", "--data", "missing/x.gz"), "--data missing/x.gz: there is no folder missing"),
         (("judge", "--data", "missing.gz"), "No such file or directory: 'missing.gz'"),
     ],

@@ -6,22 +6,56 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.conditions import Calibration
-from benchmarks.quality.project import BASE, CHANGES, HELD, check_out, make_project, variations
+from benchmarks.quality.conditions import Calibration, Injection
+from benchmarks.quality.project import (
+    BASE,
+    CHANGES,
+    HELD,
+    USUAL,
+    check_out,
+    make_project,
+    make_workload_project,
+    picked,
+    variations,
+)
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.revision.git import commit_of, git
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4, 4096: 6e-4})
+LONG = Calibration(step=0.060, product=2e-6, reduces={16: 1e-4})
+BOTH = {"12ms": CALIBRATION, "60ms": LONG}
 
 
 def test_work_is_a_share_of_the_step_that_was_measured() -> None:
-    """5 % of 12 ms are 600 us: 300 products of 2 us."""
-    made = variations(CALIBRATION)
-    assert (made["slower-5"].added.products, made["slower-10"].added.products) == (300, 600)
-    assert made[BASE].added.products == made["all-reduce"].added.products == made["memory"].added.products == 0
+    """5 % of 12 ms are 600 us: 300 products of 2 us; half of 60 ms are 15000."""
+    made = variations(BOTH)
+    assert {branch: one.added["12ms"].products for branch, one in made.items() if branch.startswith("slower")} == {
+        f"slower-{percent}": 60 * percent for percent in (5, 10, 20, 50, 100)
+    }
+    assert made["slower-50"].added["60ms"].products == 15000
+    assert made[BASE].added == made["memory"].added == {}
+    assert made["all-reduce"].added["12ms"].products == 0
+
+
+def test_what_is_usual_stays_and_a_group_stands_for_its_changes() -> None:
+    assert USUAL[:4] == ("unchanged", "+5%", "+10%", "+10% undone")
+    assert (len(USUAL), sum(CHANGES[name].weight for name in USUAL)) == (11, 18)
+    gross = ["+20%", "+50%", "+100%", "stored: +20%", "stored: +50%", "stored: +100%"]
+    assert picked(None) == [*USUAL]
+    assert picked(["gross"]) == gross
+    assert picked(["+50%", "gross", "unchanged", "perf_tests"], ["perf_tests"]) == [
+        *("+50%", "+20%", "+100%", *gross[3:], "unchanged", "perf_tests")
+    ]
+    with pytest.raises(SettingError, match=r"^--changes 'no': there are 'unchanged', .*'gross', 'perf_tests'$"):
+        picked(["no"], ["perf_tests"])
+
+
+def test_what_is_slower_is_only_timed() -> None:
+    assert {name for name, change in CHANGES.items() if change.times_only} == {name for name in CHANGES if "%" in name}
 
 
 def test_every_change_is_between_two_branches_that_are_there(tmp_path: Path) -> None:
-    make_project(tmp_path, "12ms", CALIBRATION)
+    make_project(tmp_path, BOTH)
     assert git(tmp_path, "status", "--porcelain") == ""
     for change in CHANGES.values():
         assert commit_of(tmp_path, change.here) is not None, change.name
@@ -31,15 +65,21 @@ def test_every_change_is_between_two_branches_that_are_there(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("branch", "constant"),
     [
-        (BASE, "INJECTION = Injection(products=0, every=1, elements=0)"),
-        ("slower-10", "INJECTION = Injection(products=600, every=1, elements=0)"),
-        ("all-reduce", "INJECTION = Injection(products=0, every=1, elements=16)"),
+        (BASE, f"INJECTIONS = {{'12ms': {Injection()}, '60ms': {Injection()}}}"),
+        ("slower-10", f"INJECTIONS = {{'12ms': {Injection(products=600)}, '60ms': {Injection(products=3000)}}}"),
+        ("all-reduce", f"INJECTIONS = {{'12ms': {Injection(elements=16)}, '60ms': {Injection(elements=16)}}}"),
         ("memory", f"HELD = {HELD}  # bytes"),
     ],
 )
 def test_a_branch_differs_from_the_base_in_its_own_constant_alone(tmp_path: Path, branch: str, constant: str) -> None:
-    make_project(tmp_path, "12ms", CALIBRATION)
+    make_project(tmp_path, BOTH)
     check_out(tmp_path, branch)
     assert constant in (tmp_path / "src" / "training.py").read_text(encoding="utf-8").splitlines()
     differing = git(tmp_path, "diff", "--numstat", BASE)
     assert differing == ("" if branch == BASE else "1\t1\tsrc/training.py")
+
+
+def test_a_workload_has_a_project_of_one_commit(tmp_path: Path) -> None:
+    make_workload_project(tmp_path, "60ms")
+    assert git(tmp_path, "rev-list", "--count", "--all") == "1"
+    assert "workload(LENGTHS['60ms'])" in (tmp_path / "src" / "training.py").read_text(encoding="utf-8")

@@ -13,13 +13,14 @@ from benchmarks.quality.replay import (
     against_baseline,
     against_partner,
     dealer,
+    launch_of,
     seconds_of,
     steps_of,
     stored,
 )
 from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
 from benchmarks.quality.simulated import CELL, ENVIRONMENT
-from pytest_ddpperf.measure import Telling, Variant
+from pytest_ddpperf.measure import ONLY_TIMES, Variant
 from pytest_ddpperf.records import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.verdict import Verdict
@@ -41,6 +42,18 @@ def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
     assert steps_of(recorded(0, UNCHANGED, (0.01,) * 90), paired=True) == 50  # half a second's
     assert steps_of(recorded(0, UNCHANGED, (0.04,) * 90), paired=True) == 20
     assert seconds_of(recorded(0, UNCHANGED, (0.1,) * 40), 10) == pytest.approx(1.2)
+    slow = replace(recorded(0, UNCHANGED, (0.1,) * 40), seconds=4.0 + 1.19)  # twice the 1.19 s that it takes besides
+    assert (steps_of(slow), steps_of(slow, paired=True)) == (24, 24)
+
+
+def test_launches_that_took_turns_know_their_blocks() -> None:
+    """90 steps are 45 blocks of two; of those that are asked for, the first."""
+    one = recorded(0, UNCHANGED, (0.01,) * 90)
+    assert [rank.blocks for rank in launch_of(one, paired=True).ranks] == [(2,) * 45] * 2
+    assert [rank.blocks for rank in launch_of(one).ranks] == [()] * 2
+    dealt = dealer(Sides((one,), (one,)), ENVIRONMENT, paired=True)
+    ((ranks, _),) = dealt.run([(VARIANT, Plan(5, 51))], ONLY_TIMES)
+    assert [rank.blocks for rank in ranks] == [(2,) * 25 + (1,)] * 2
 
 
 def test_a_baseline_takes_all_the_time_of_a_save() -> None:
@@ -110,5 +123,5 @@ def test_each_side_has_launches_of_its_own() -> None:
     """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
     dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], Telling(diagnosed=False, growth=True))
+        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], ONLY_TIMES)
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2

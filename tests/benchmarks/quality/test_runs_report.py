@@ -19,8 +19,10 @@ from benchmarks.quality.runs_report import (
     report,
     rounds_of,
     suite_table,
+    widths_table,
 )
 from pytest_ddpperf.measure import CONFIRMED
+from pytest_ddpperf.reports.terminal import render
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
@@ -100,6 +102,59 @@ def test_intervals_that_miss_what_is_unchanged_are_counted() -> None:
     )
     assert text in report(Runs("cpu-2c", "3f2a1c0", {}, tuple(runs)))
     assert missed_lines([run(UNCHANGED, "unchanged")]) == []
+
+
+def wide(change: str, verdict: str, low: float | None, high: float | None, by: float) -> Run:
+    interval = {"low": low, "high": high, "confidence": 0.95}
+    return run(change, verdict, step_time=metric(verdict, change=by, change_interval=interval))
+
+
+def test_how_wide_the_printed_intervals_are() -> None:
+    """10, 30 and infinitely many points: 30 in the middle, two of three above 20."""
+    runs = [
+        wide("+50%", "regressed", 0.45, 0.55, 0.5),
+        wide("+50%", "inconclusive", 0.40, 0.70, 0.52),
+        wide("+50%", "regressed", 0.30, None, 0.6),
+        wide(UNCHANGED, "regressed", 0.01, 0.03, 0.02),
+        run(UNCHANGED, "broken"),
+    ]
+    unchanged, half = widths_table(runs).rows
+    assert half == ("+50%", "3", "2", "1", "0", "0", "66.7 % [9 .. 99]", "+52.0%", "30.0", "67%", "40", "45")
+    # Broken is red as well.
+    assert unchanged[:7] == (UNCHANGED, "2", "2", "0", "0", "0", "100.0 % [16 .. 100]")
+    assert unchanged[7:] == ("+2.0%", "2.0", "0%", "40", "45")
+
+
+def test_an_interval_without_an_end_leaves_out_nothing_there() -> None:
+    (text,) = missed_lines([wide("stored: unchanged", "unchanged", None, 0.1, 0.0)])
+    assert text.endswith(" changed beside a stored baseline leaves out 0: step_time in 0.0 % [0 .. 98]")
+
+
+def test_runs_under_other_terms_have_tables_of_their_own() -> None:
+    half = wide("+50%", "regressed", 0.4, 0.6, 0.5)
+    loaded = replace(half, max_time=20.0, load=2)
+    (first,), (second,) = (
+        tuple({**result, "test": f"perf/test_training.py::test_step[{length}]"} for result in half.results)
+        for length in ("12ms", "60ms")
+    )
+    both = replace(loaded, length="60ms 12ms", seconds=90.0, results=(second, first))
+    text = report(Runs("cpu-2c", "3f2a1c0", {}, (half, loaded, both, replace(loaded, load=1))))
+    titles = [line for line in text.splitlines() if line.startswith("a step of")]
+    assert [title.partition(";")[0] for title in titles] == [
+        "a step of 12ms against another commit, or a stored baseline",
+        "a step of 12ms",
+        "a step of 12ms, max_time 20 s, beside 1 busy process",
+        "a step of 12ms, max_time 20 s, beside 2 busy processes",
+        "a step of 60ms, max_time 20 s, beside 2 busy processes",
+    ]
+    rows = [line.split()[:3] for line in text.splitlines() if line.startswith("+50%")]
+    assert rows == [["+50%", runs, red] for runs, red in (("1", "1"), ("1", "1"), ("1", "1"), ("2", "2"), ("1", "1"))]
+
+
+def test_a_table_of_widths_is_narrow() -> None:
+    many = [replace(wide("stored: unchanged", "inconclusive", -1.2, 1.2, -0.1234), max_time=120.0, load=16)] * 600
+    text = render(widths_table(many))
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:

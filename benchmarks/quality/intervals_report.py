@@ -1,0 +1,280 @@
+"""The tables of ``benchmarks/intervals.py``: what recorded launches and simulations bear out of the intervals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy.special import stdtr
+
+from benchmarks.looks import centers
+from benchmarks.quality.intervals import (
+    LEVELS,
+    METRICS,
+    MISS,
+    Array,
+    Intervals,
+    Known,
+    Scatter,
+    alone,
+    in_short_turns,
+    joined,
+    of_pairs,
+    of_runs,
+    pairs_of,
+    root,
+    root_mean,
+    runs_of,
+    scatter_of,
+    together,
+)
+from benchmarks.quality.launches import Campaign, Cell
+from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS, variance_of
+from pytest_ddpperf.stats.centers import DENIED
+from pytest_ddpperf.stats.intervals import DRIFT, t_quantile
+
+POOLED = "all together"
+IN_PAIRS = (1, 2, 3, 6)  # pairs of a stretch
+STRETCHES = (2, 4, 6)  # launches of one
+ASSUMED = (0.0, 0.005, 0.01, OWN_IN_TURNS, 0.03)
+DRIFTS = (0.0, DRIFT, 1.0, 2.0)
+TOLD, OWN = (0.015, 0.04), (0.0, 0.015, 0.042, 0.07)  # what blocks tell, and what a launch adds, in simulations
+LAUNCHES = (2, 3, 4, 6, 10)
+CERTAINTIES = (0.0, CERTAINTY, 8.0, 12.0)
+BLOCKS = 22  # of a simulated launch: a 12 ms step beside another revision
+SEED = 20261123
+SHOWN = 1000  # simulated runs whose median interval is printed
+
+Side = tuple[Array, Array, Array]
+"""Of many runs: means, squared standard errors, degrees of freedom."""
+
+
+def tables(campaigns: Mapping[str, Campaign], runs: int) -> Iterator[Table]:
+    """All of them, as they are made.
+
+    Args:
+        campaigns: by name.
+        runs: simulated ones of each kind.
+    """
+    yield from tables_of_pairs(campaigns)
+    yield from tables_of_runs(campaigns)
+    yield from tables_of_simulations(runs)
+
+
+def _cells(campaign: Campaign) -> list[Cell]:
+    return sorted({one.cell for one in campaign.launches}, key=str)
+
+
+def tables_of_pairs(campaigns: Mapping[str, Campaign]) -> Iterator[Table]:
+    """Coverage and scatter of launches that took turns, a table of each for each metric."""
+    for metric, number in METRICS.items():
+        found = (
+            (f"{name} {cell}", pairs_of(campaign.launches, cell, number))
+            for name, campaign in campaigns.items()
+            if in_short_turns(campaign)
+            for cell in _cells(campaign)
+        )
+        cells = {name: pairs for name, pairs in found if len(pairs) >= max(IN_PAIRS)}
+        if cells:
+            yield coverage(metric, cells)
+            yield scatters(metric, cells)
+            yield by_own_part(metric, list(cells.values()))
+
+
+def coverage(metric: str, cells: Mapping[str, Sequence[Known]]) -> Table:
+    """How often intervals of pairs of the same code cover 0, by cell and number of pairs."""
+    found = {
+        (name, size): [of_pairs(pairs, size, own) for own in (OWN_IN_TURNS, None)]
+        for name, pairs in cells.items()
+        for size in IN_PAIRS
+    }
+    pooled = {
+        (POOLED, size): [together(sides) for sides in zip(*(found[name, size] for name in cells), strict=True)]
+        for size in IN_PAIRS
+    }
+    rows = []
+    for (name, size), (blocks, launches) in {**pooled, **found}.items():
+        share = blocks.covers.interval
+        known = f"{100 * share.low:.0f}..{share.high:.0%}"
+        rows.append((name, str(size), str(len(blocks.p)), known, *_outcome(blocks), *_outcome(launches)))
+    of_each = ("95%", *(f"{level:.0%}" for level in LEVELS), "+-")
+    return Table(
+        headers=("", "pairs", "of", "really", *(f"{by}\n{name}" for by in ("with", "none") for name in of_each)),
+        rows=tuple(rows),
+        title=(
+            f"{metric}: intervals of so many consecutive pairs of the same code, with what their blocks tell and with "
+            "none of it: how often that of 95 % covers 0 (and how often it really may: Clopper-Pearson, by stretches "
+            "that share no pair), how often a one-sided test at 10, 5 and 1 % errs, and half the width of 95 % "
+            "(median). Where one side was made slower, that effect is taken off."
+        ),
+        right=0,
+    )
+
+
+def _outcome(found: Intervals) -> tuple[str, ...]:
+    if not found.p:
+        return ("",) * (2 + len(LEVELS))
+    return f"{found.covers.value:.1%}", *(f"{found.beyond(one):.1%}" for one in LEVELS), f"{found.median:.1%}"
+
+
+def scatters(metric: str, cells: Mapping[str, Sequence[Known]]) -> Table:
+    """What pairs of launches differ by, and what their blocks make of it."""
+    of_cells = {name: scatter_of(pairs) for name, pairs in cells.items()}
+    return Table(
+        headers=("", "pairs", "scatter", "by blocks", "own part", "95 %", "neighbours\npairs", "correlate\nblocks"),
+        rows=tuple(
+            _scatter_row(name, found) for name, found in {POOLED: joined(of_cells.values()), **of_cells}.items()
+        ),
+        title=(
+            f"{metric}: what pairs differ by (root mean square), what their blocks predict, and what is left for a "
+            f"launch of its own: {OWN_IN_TURNS:.1%} is assumed. Negative: the blocks predict more than there is. Then "
+            "the correlation of neighbours: of pairs of launches, and of pairs of blocks inside them."
+        ),
+        right=0,
+    )
+
+
+def _scatter_row(name: str, found: Scatter) -> tuple[str, ...]:
+    own, low, high = found.own
+    pairs, blocks = (1.96 / number**0.5 for number in (len(found.neighbours), len(found.blocks)))
+    return (
+        name,
+        str(len(found.shown)),
+        f"{root_mean(found.shown):.1%}",
+        f"{root_mean(found.told):.1%}",
+        f"{own:.1%}",
+        f"{low:.1%} .. {high:.1%}",
+        f"{np.mean(found.neighbours):.2f} +- {pairs:.2f}",
+        f"{np.mean(found.blocks):.2f} +- {blocks * np.std(found.blocks):.2f}",
+    )
+
+
+def by_own_part(metric: str, cells: Sequence[Sequence[Known]]) -> Table:
+    """What another figure for a launch's own part would make of the intervals of all cells together."""
+    rows = []
+    for own in ASSUMED:
+        found = [together(of_pairs(pairs, size, own) for pairs in cells) for size in IN_PAIRS]
+        rows.append(
+            (f"{own:.1%}", *(cell for one in found for cell in (f"{one.covers.value:.1%}", f"{one.median:.1%}")))
+        )
+    return Table(
+        headers=("own part", *(f"{size}\n{name}" for size in IN_PAIRS for name in ("95%", "+-"))),
+        rows=tuple(rows),
+        title=f"{metric}, {POOLED}: the same coverage and half the width, by what is assumed for a launch of its own",
+        right=0,
+    )
+
+
+def tables_of_runs(campaigns: Mapping[str, Campaign]) -> Iterator[Table]:
+    """Scatter and coverage of launches that ran alone."""
+    found = (
+        (f"{name} {cell}", alone(campaign.launches, cell))
+        for name, campaign in campaigns.items()
+        for cell in _cells(campaign)
+    )
+    cells = {name: launches for name, launches in found if len(launches) >= 2 * min(STRETCHES)}
+    if cells:
+        yield stretches(cells)
+        yield between(cells)
+
+
+def stretches(cells: Mapping[str, Sequence[Known]]) -> Table:
+    """What launches within a stretch scatter by, and what stretches deviate by as a whole."""
+    rows = []
+    for name, launches in cells.items():
+        told = root_mean(variance_of(one.moved) for one in launches)
+        gap = float(np.median(np.diff([one.started for one in launches])))
+        row = [name, str(len(launches)), f"{gap:.0f}", f"{told:.0%}"]
+        for length in STRETCHES:
+            found = runs_of(launches, length)
+            if found is None:
+                row += [""] * 4
+                continue
+            own = root(found.usual**2 - told**2)
+            ratio = found.runs / found.scatter
+            row += [f"{found.scatter:.0%}", f"{found.usual:.1%}", f"{own:.1%}", f"{ratio:.1f}"]
+        rows.append(tuple(row))
+    of_each = [f"{length}\n{name}" for length in STRETCHES for name in ("all", "usual", "own", "run")]
+    return Table(
+        headers=("", "n", "s apart", "blocks", *of_each),
+        rows=tuple(rows),
+        title=(
+            "launches alone: seconds from one to the next (median), what their blocks predict, and of stretches of 2, "
+            "4 and 6 the scatter within: of all (root mean square), the usual one (by the median, as of normal "
+            f"launches), its part that blocks do not explain ({OWN_ALONE:.0%} is assumed), and what a stretch deviates "
+            f"by as a whole, as a multiple of the scatter of all ({DRIFT:g} is assumed)."
+        ),
+        right=0,
+    )
+
+
+def between(cells: Mapping[str, Sequence[Known]]) -> Table:
+    """How often the interval between two stretches covers 0, by what a run is taken to deviate by."""
+    rows = []
+    for length in STRETCHES:
+        for drift in DRIFTS:
+            found = together(of_runs(launches, length, drift) for launches in cells.values())
+            low, high = found.covers.interval.low, found.covers.interval.high
+            covers = f"{found.covers.value:.1%}", f"{low:.0%} .. {high:.0%}"
+            beyond = (f"{found.beyond(level):.1%}" for level in (0.05, 0.01))
+            rows.append((str(length), f"{drift:g}", str(len(found.p)), *covers, *beyond, f"{found.median:.1%}"))
+    return Table(
+        headers=("launches", "drift", "of", "covers 0", "95 %", "at 5 %", "at 1 %", "+-"),
+        rows=tuple(rows),
+        title=(
+            "launches alone: two stretches of the same cell, the later one as if beside a stored baseline, with no "
+            "spread between runs but the drift"
+        ),
+        right=0,
+    )
+
+
+def tables_of_simulations(runs: int) -> list[Table]:
+    """Of launches that add more or less of their own than is expected."""
+    rng = np.random.default_rng(SEED)
+    rows, denied = [], []
+    for told, own, launches in itertools.product(TOLD, OWN, LAUNCHES):
+        side, expected = drawn(rng, runs, launches, told, own)
+        found = [simulated(side, launches, expected, one) for one in CERTAINTIES]
+        rows.append((f"{told:.1%}", f"{own:.1%}", str(launches), *(cell for one in found for cell in one)))
+        if own == OWN_IN_TURNS:
+            share = float((side[1] * launches > DENIED * expected).mean())
+            denied.append((f"{told:.1%}", str(launches), f"{share:.1%}", f"1 in {1 / share:.1f}"))
+    of_each = [f"{name}\n{one:g}" for one in CERTAINTIES for name in ("covers", "at 1 %", "+-")]
+    title = (
+        f"{runs} simulated runs of each kind, Huber's estimate: how often the 95 % interval covers the truth, "
+        f"one-sided errors at 1 %, and half the width (median), by CERTAINTY ({CERTAINTY:g}; with 0 by the launches "
+        f"alone). Blocks tell so much ({BLOCKS} of a launch), a launch adds so much of its own, and {OWN_IN_TURNS:.1%} "
+        "is assumed."
+    )
+    deny = f"how often launches that scatter as expected show more than {DENIED:g} times that variance (DENIED)"
+    return [
+        Table(("blocks\ntell", "own\npart", "n", *of_each), tuple(rows), title=title, right=0),
+        Table(("blocks tell", "launches", "deny", ""), tuple(denied), title=deny, right=0),
+    ]
+
+
+def drawn(rng: np.random.Generator, runs: int, launches: int, told: float, own: float) -> tuple[Side, Array]:
+    """The centers of normal launches of no change, and what their blocks make of the variance of one."""
+    samples = rng.normal(0.0, np.hypot(told, own), size=(runs, launches))
+    freedom = (BLOCKS - 1) * launches
+    variance = told**2 * rng.chisquare(freedom, runs) / freedom
+    return centers(samples, "both"), variance + OWN_IN_TURNS**2
+
+
+def simulated(side: Side, launches: int, expected: Array, certainty: float) -> tuple[str, str, str]:
+    """How often intervals cover 0, how often one side errs at 1 %, and half the width."""
+    error, df = moderated(side, launches, expected, certainty)
+    p = stdtr(df, -abs(side[0]) / error)
+    half = [t_quantile(0.975, freedom) * one for one, freedom in zip(error[:SHOWN], df[:SHOWN], strict=True)]
+    return f"{(p >= MISS).mean():.1%}", f"{(p < 0.01).mean() / 2:.1%}", f"{np.median(half):.1%}"
+
+
+def moderated(side: Side, launches: int, expected: Array, certainty: float) -> tuple[Array, Array]:
+    """Standard errors and degrees of freedom of many centers at once, as ``stats/centers.py`` has them."""
+    _, variance, df = side
+    shown = variance * launches
+    assumed = certainty / np.maximum(1.0, shown / expected / DENIED)
+    return np.sqrt((assumed * expected + df * shown) / (assumed + df) / launches), assumed + df
