@@ -116,7 +116,7 @@ class Benchmarks:
             relate,
             self._session.tests,
             margin=margin,
-            scatter=self._session.scatter(variants[0].environment),
+            scatter=None if callable(found) else self._session.scatter(variants[0].environment),
         )
         compared = callable(found) or any(map(_has_times, found))
         self.measured(settings, self.passes.prepared(settings, variants), judge, compared=compared)

@@ -93,7 +93,7 @@ class Ddpperf:
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         variants = self._benchmarks.passes.prepared(replace(settings, verify=False), [one])
-        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop"), compared=False)[0]
+        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop", explain=True), compared=False)[0]
 
     def scaling(
         self,

@@ -11,7 +11,7 @@ from pytest_ddpperf.compare import Rules, compare
 from pytest_ddpperf.measure import FEWEST_LAUNCHES, Budget, Look, Next
 from pytest_ddpperf.metrics import BESIDE, REPEATED, TIMED
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import GROWTH
+from pytest_ddpperf.metrics.table import BY_DIAGNOSES, FINAL_LOSS, METRICS, PARTNERED
 from pytest_ddpperf.records import Measurement, Mode, Spread
 from pytest_ddpperf.results import Comparison, Found, Result
 from pytest_ddpperf.settings import Settings
@@ -68,7 +68,7 @@ class Judge:
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[tuple[str, int], dict[str, int]] = {}  # by variant, as of Rules
         self._suspected: Mapping[tuple[str, int], frozenset[str]] | None = None  # likewise
-        self._grew = False  # whether memory seemed to grow in launches that count no more
+        self._grown: Mapping[tuple[str, int], frozenset[str]] | None = None  # worse in diagnoses that count no more
 
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judge the variants and say what to measure next."""
@@ -85,6 +85,7 @@ class Judge:
                 self._margin,
                 affordable,
                 last=look.last,
+                screened=look.screened,
                 proven=self._proven.setdefault(key, {}),
                 suspected=self._suspects_of(key),
                 scatter=self._scatter,
@@ -117,24 +118,31 @@ class Judge:
             return Next(action.action, action.launches, tuple(_named(suspects)))
         if self._state.phase is Phase.CLEAR and self._suspected is None and not self._settings.accepting:
             self._suspected = {}  # nothing looked worse in time
-        return Next(action.action, action.launches, worse=any(one.verdict in _WORSE for one in self.results))
+        worse = any(one.verdict is Verdict.REGRESSED for one in self.results)
+        return Next(action.action, action.launches, explain=worse or self._settings.accepting)
 
     def _suspects_of(self, variant: tuple[str, int]) -> frozenset[str] | None:
-        """The metrics of a variant that may be found worse; growth is looked at only when all else is decided."""
-        return None if self._suspected is None else self._suspected.get(variant, frozenset()) | {GROWTH}
+        """The metrics of a variant that may be found worse; what diagnoses tell all may, until fresh ones have to."""
+        if self._suspected is None and self._grown is None:
+            return None
+        all_else = frozenset({*PARTNERED, *(one.name for one in METRICS)} - BY_DIAGNOSES)
+        others = all_else if self._suspected is None else self._suspected.get(variant, frozenset())
+        return others | (BY_DIAGNOSES if self._grown is None else self._grown.get(variant, frozenset()))
 
     def _after_diagnosis(self) -> Next:
-        """Stop, unless memory seems to grow more than it did: fresh launches have to say so as well."""
-        growing = {
-            _key(result): (GROWTH,)
+        """Stop, unless what diagnoses tell seems worse: fresh ones have to say so as well."""
+        worse = {
+            _key(result): frozenset(
+                one.series.metric
+                for one in result.comparisons
+                if one.series.metric in BY_DIAGNOSES and one.gated and one.verdict is Verdict.REGRESSED
+            )
             for result in self.results
-            for one in result.comparisons
-            if one.series.metric == GROWTH and one.gated and one.verdict is Verdict.REGRESSED
         }
-        if not growing or self._grew or self._settings.accepting:
+        if not any(worse.values()) or self._grown is not None or self._settings.accepting:
             return Next("stop")
-        self._grew = True
-        return Next("confirm", 1, tuple(_named({_key(one): growing.get(_key(one), ()) for one in self.results})))
+        self._grown = worse
+        return Next("confirm", 1, tuple(_named({key: sorted(metrics) for key, metrics in worse.items()})))
 
     def _affordable(self, measured: tuple[Measurement, ...], look: Look) -> int:
         """By how many launches a suspect is confirmed, or would have been."""
@@ -185,9 +193,6 @@ class Judge:
                     proven.setdefault(one.series.metric, len(result.measurement.launches))
 
 
-_WORSE = {Verdict.REGRESSED}
-
-
 def _key(result: Result) -> tuple[str, int]:
     return result.name, result.measurement.world_size
 
@@ -218,12 +223,15 @@ def _named(suspects: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[str]:
 
 
 def _judged(measured: Measurement) -> list[str]:
-    """The metrics whose scatter decides: each can raise a false alarm.
+    """The metrics whose scatter can raise a false alarm.
 
-    Not those that repeat another's verdict, nor the growth of memory, whose scatter is far below what is accepted.
+    Not those that repeat another's verdict, nor a seeded loss and memory, whose scatter is far below what is accepted.
     """
-    without = {*REPEATED, GROWTH}
-    return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.metric not in without]
+    return [
+        one.metric
+        for one in measured.series
+        if one.gated and one.scale != "exact" and one.unit != "B" and one.metric not in {*REPEATED, FINAL_LOSS}
+    ]
 
 
 def budget(settings: Settings, *, compared: bool = True) -> Budget:

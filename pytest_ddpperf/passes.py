@@ -217,7 +217,7 @@ class _Timed:
         self._settings = settings
         self._printed: set[str] = set()
         self._diagnosed: Counter[str] = Counter()
-        self._completed: list[tuple[str, Plan, Telling]] = []
+        self._completed: list[tuple[str, Plan]] = []
         self._picked: dict[int, tuple[str, str]] = {}
         # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
         self._seats: dict[tuple[str, int], int] = {}
@@ -234,7 +234,7 @@ class _Timed:
         try:
             results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
         except OtherSideFailed as error:
-            reason = self._no_fault(error, launches, telling)
+            reason = self._no_fault(error, launches)
             if reason is None:
                 raise
             stopped = OtherSideStopped(reason)
@@ -243,7 +243,7 @@ class _Timed:
         except DdpperfError as error:
             error.args = (f"{error}{_crowd(error, launches)}",)
             raise
-        self._completed.extend((_label(variant), plan, telling) for variant, plan in launches)
+        self._completed.extend((_label(variant), plan) for variant, plan in launches)
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
@@ -264,15 +264,13 @@ class _Timed:
         shared = replace(settings, timeout=min(settings.timeout * turns.sides, LONGEST_TIMEOUT))
         return self._passes.launch(shared, variant, run_launch, job, seat=seat)
 
-    def _no_fault(
-        self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]], telling: Telling
-    ) -> str | None:
+    def _no_fault(self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
         crowd = _crowd(error, launches)
         if crowd:
             return f"{error}{crowd}"
         theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
-        if any((label, plan) in theirs and told.covers(telling) for label, plan, told in self._completed):
+        if any(completed in theirs for completed in self._completed):
             return f"it had run on the other revision before, and failed now: {error}"
         return None
 

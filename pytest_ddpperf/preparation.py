@@ -94,7 +94,12 @@ def prepared(
             done.append(variant)
             continue
         key = identity(job, variant)
-        found = known[key] if key in known else _found_out(variant, job, launch)
+        try:
+            found = known[key] if key in known else _found_out(variant, job, launch)
+        except DdpperfError as error:
+            if wrong:  # that is known, and the worse of both
+                raise IncorrectTraining("\n".join(wrong.values()), wrong=wrong) from error
+            raise
         if found.verification.discrepancy is not None:
             wrong[variant.key] = _incorrect_text(variant, found.verification.discrepancy)
             continue

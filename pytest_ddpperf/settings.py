@@ -144,7 +144,11 @@ class Settings:
         "SECONDS",
     )
     timeout: float = _knob(
-        120.0, seconds, "deadline of one launch: ranks that have not finished by then are shown and killed", "SECONDS"
+        120.0,
+        seconds,
+        "deadline of one launch: ranks that have not finished by then are shown and killed; one that does several "
+        "things has as many times that",
+        "SECONDS",
     )
     tolerance: float | None = _knob(
         None,

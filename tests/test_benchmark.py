@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.measure import Variant
+from pytest_ddpperf.measure import Budget, Variant
 from pytest_ddpperf.passes import Passes
 from pytest_ddpperf.settings import Settings
 
@@ -48,13 +48,25 @@ def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pyte
     return run, results
 
 
-def test_all_of_the_time_is_there_for_what_nothing_is_held_against(inner: pytest.Pytester) -> None:
-    """Far more launches than fit into a second: none of it is kept to confirm what cannot be suspicious."""
-    test = "def test_new(ddpperf):\n    ddpperf.check(workload, launches=300)\n"
-    _, (new,) = run_suite(inner, test, "--ddpperf-counted=false")
-    assert new["verdict"] == "new"
-    (told,) = [remark for remark in new["findings"] if remark.startswith("time for ")]
-    assert told.endswith(" of 300 launches only: raise max_time, which is 1 s")
+def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the second is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
+    screenings: list[float] = []
+    budget = Passes.budget
+
+    def noted(passes: Passes, settings: Settings, *, compared: bool) -> Budget:
+        screenings.append(budget(passes, settings, compared=compared).screening)
+        return budget(passes, settings, compared=compared)
+
+    monkeypatch.setattr(Passes, "budget", noted)
+    test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
+    found = [
+        run_suite(inner, test, "--ddpperf-counted=false", *save)[1][0]["verdict"]
+        for save in ([], ["--ddpperf-save"], [])
+    ]
+    assert found[:2] == ["new", "new"]
+    assert screenings == [1.0, 1.0, 0.5]
 
 
 @pytest.fixture
@@ -206,7 +218,7 @@ def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytes
         inner,
         """
 def test_both(ddpperf):
-    measured = ddpperf.check(workload, strategy="ddp")
+    measured = ddpperf.check(workload, strategy="ddp", max_time=60)
     assert measured.profile.busy > 0
 
 
@@ -216,7 +228,7 @@ def test_neither(ddpperf):
 
 
 def test_something_goes_on(ddpperf):
-    ddpperf.check(workload, strategy="zero1", profile=False, verify=False)
+    ddpperf.check(workload, strategy="zero1", profile=False, verify=False, max_time=60)
 """,
         *("--ddpperf-profile", "--ddpperf-counted=false"),
     )

@@ -71,11 +71,11 @@ def test_without_a_baseline_one_look_is_enough() -> None:
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
     one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], alone)
-    assert one((measured(STEADY),), after(4.0)) == Next("more", 1)
+    assert one((measured(STEADY),), after(4.0)) == Next("more", 1, explain=True)
     assert one.results[0].verdict is Verdict.NEW
     slower = (measured([1.2 * time for time in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
-    assert one(slower, after(4.0)) == Next("more", 1, worse=True)  # accepted, so there is nothing to confirm
+    assert one(slower, after(4.0)) == Next("more", 1, explain=True)  # accepted, so there is nothing to confirm
 
 
 def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
@@ -83,7 +83,7 @@ def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that
     slower = (measured([1.2 * time for time in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
     end = Look(60.0, 1.0, last=True, screened=True)
-    assert one(slower, end) == Next("stop", worse=True)
+    assert one(slower, end) == Next("stop", explain=True)
     assert one(slower, replace(end, diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
 
@@ -131,7 +131,7 @@ def test_growth_that_fresh_launches_do_not_show_was_none() -> None:
 def test_growth_is_known_to_some_kilobytes_by_a_single_launch(growth: float, expected: Verdict) -> None:
     """64 KiB a step are tolerated. Launches see 17 KiB more or less: two of them differ by 24 KiB, with certainty.
 
-    Before the last look of three metrics, at 0.3 * 0.01 / 3 / 2, significance takes 3.55 of these, 85 KiB; and that
+    Before the last look of two metrics, at 0.3 * 0.01 / 2 / 2, significance takes 3.48 of these, 84 KiB; and that
     it lies below 107 KiB, 5/3 of the tolerance, takes 1.65 of them.
     """
     one = judge(not_growing())
@@ -154,20 +154,34 @@ def test_of_several_the_one_that_grows_is_named() -> None:
     assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of b",))
 
 
+def test_of_several_each_has_to_grow_again_itself() -> None:
+    """One grows, and in the fresh launch another one: either may be chance."""
+    one = Judge("test_it", Settings(launches=4), [not_growing(), not_growing()], alone)
+    assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of a",))
+    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("stop")
+    assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
+    assert one.results[1]["memory_growth"].note == UNCONFIRMED
+
+
 def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
     one = Judge("test_it", Settings(launches=4, save="default"), [not_growing()], alone)
     assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
 
 
-def test_growth_takes_no_part_of_the_level_of_what_scatters() -> None:
-    """Its scatter is far below what is accepted, so it raises no false alarm that others would have to share."""
+def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
+    """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
     def seen(new: Measurement, base: Found) -> float | None:
         one = judge(base)
         one((new,), DIAGNOSED)
         return one.results[0]["step_time"].mde
 
-    assert seen(measured(STEADY), baseline(STEADY)) == seen(growing(0.0), not_growing()) is not None
+    def times(one: Measurement) -> Measurement:
+        series = tuple(kept for kept in one.series if kept.unit != "B" and kept.metric != "final_loss")
+        return replace(one, series=series)
+
+    assert {"memory_growth", "final_loss"} <= {series.metric for series in growing(0.0).series}
+    assert seen(times(measured(STEADY)), baseline(STEADY)) == seen(growing(0.0), not_growing()) is not None
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
@@ -229,7 +243,7 @@ def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
     one = judge(baseline(STEADY))
     slower = (measured([1.2 * time for time in STEADY]),)
     assert one(slower, after(4.0)) == Next("confirm", 4, ("step_time",))
-    assert one(slower, after(8.0)) == Next("stop", worse=True)
+    assert one(slower, after(8.0)) == Next("stop", explain=True)
     assert one.results[0].verdict is Verdict.REGRESSED
     assert one.results[0]["step_time"].change == pytest.approx(0.2)
 
@@ -253,7 +267,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     one = begun()
     assert one(unsure, side_by_side(10.0)) == Next("more", 1)
     assert one(slower, side_by_side(30.0)) == Next("confirm", 4, ("step_time",))
-    assert one(slower, side_by_side(34.0)) == Next("stop", worse=True)
+    assert one(slower, side_by_side(34.0)) == Next("stop", explain=True)
     one = begun()
     assert one(unsure, side_by_side(30.0)) == Next("more", 1)
     assert one(slower, side_by_side(31.0)) == Next("more", 1)
@@ -263,6 +277,23 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     assert result["step_time"].note == UNCONFIRMED
     assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_beside_a_baseline_the_last_look_of_the_screening_suspects_more_easily() -> None:
+    """Longer by 3.2 % without most of the slowest, with an error of 2.8 % and 4.4 degrees: 1.16 of these.
+
+    A level of 10 % asks for 1.51, one of 30 % for 0.56. Side by side 3.1 % are 0.68 of 4.6 %, of 1.61 and 0.58.
+    """
+    noisy = [0.1, 0.11, 0.1, 0.11]
+    for look, expected in (
+        (side_by_side(10.0), Next("more", 1)),
+        (side_by_side(30.0), Next("confirm", 4, ("step_time",))),
+    ):
+        assert judge(baseline(STEADY))((measured(noisy),), look) == expected
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    unsure = in_turns([0.095, 0.112, 0.095, 0.112]), in_turns(STEADY)
+    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
 
 
 def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> None:
@@ -306,7 +337,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert one.results[1]["step_time"].note == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
-    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", worse=True)
+    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
 
 
@@ -320,7 +351,7 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     six = [1.0, 1.001, 0.999] * 2
     assert one(
         (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
-    ) == Next("stop", worse=True)
+    ) == Next("stop", explain=True)
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
 
 
@@ -404,7 +435,7 @@ def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> Non
     assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
     assert one(sides, after(8.0)) == Next("more", 1)
     assert (one.results[0].verdict, one.results[0]["cpu_time"].verdict) == (Verdict.INCONCLUSIVE,) * 2
-    assert one(sides, after(60.0)) == Next("stop", worse=True)
+    assert one(sides, after(60.0)) == Next("stop", explain=True)
     (result,) = one.results
     assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
     assert result.verdict is Verdict.REGRESSED

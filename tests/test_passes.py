@@ -219,8 +219,8 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     [
         pytest.param(None, Plan(1, 5), ONLY_TIMES, False, id="its first launch"),
         pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), ONLY_TIMES, True, id="one as before"),
-        pytest.param((Plan(1, 5), DIAGNOSED), Plan(1, 5), ONLY_TIMES, True, id="less than before"),
-        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), DIAGNOSED, False, id="more than before"),
+        pytest.param((Plan(1, 5), DIAGNOSED), Plan(1, 5), ONLY_TIMES, True, id="one that was diagnosed before"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), DIAGNOSED, True, id="and diagnosed"),
         pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 90), ONLY_TIMES, False, id="more steps than the pilot"),
     ],
 )

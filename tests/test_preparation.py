@@ -215,6 +215,28 @@ def test_all_that_is_wrong_is_named_and_not_kept() -> None:
     assert len(known) == 1
 
 
+def test_what_fails_after_something_wrong_is_not_what_is_told() -> None:
+    """A variant that trains something else is the worse fault, and is named though the next one does not run."""
+    failure = RankFailed("rank 0 cannot build it")
+
+    class Failing(Ranks):
+        def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            found = super().__call__(variant, job)
+            if variant.name == "broken":
+                raise failure
+            return found
+
+    ranks = Failing(bad=WRONG, alone=WRONG)
+    variants = [training(name, subject=workload(number)) for number, name in enumerate(("bad", "broken", "next"))]
+    with pytest.raises(IncorrectTraining) as raised:
+        prepared(Settings(), variants, ranks, {})
+    assert [asked.partition(":")[0] for asked in ranks.asked] == ["bad", "bad", "broken", "broken"]
+    assert list(raised.value.wrong) == [("bad", 2)]
+    assert raised.value.__cause__ is failure
+    with pytest.raises(RankFailed):
+        prepared(Settings(), variants[1:], ranks, {})
+
+
 @pytest.mark.parametrize("shared", [WRONG, Verification(unverified="it does not fit")])
 def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Verification) -> None:
     ranks = Ranks(ddp=shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,3 +163,45 @@ def test_a_commit_held_against_itself_is_told(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )
     assert session.told().here == here
+
+
+def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
+    """A result of so many launches."""
+    launches = tuple(Launch(i, (RankLaunch(0, (one,), {}, None, None, None),), 1.0) for i, one in enumerate(times))
+    before = result(times[0])
+    measured = replace(
+        before.measurement, environment=env, launches=launches, series=(STEP_TIME.series(times),), turns=turns
+    )
+    return replace(before, measurement=measured)
+
+
+def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path) -> None:
+    """Of logarithms 0 and 0.2 the squares are 0.02 with 1 degree, of three equal times nothing with 2: 0.02 / 3.
+
+    With a calibration of 10 % and 3 degrees (0.02 + 0.03) / 6.
+    """
+    session = Session(Settings(), tmp_path, LiveLine(None, None))
+    assert session.scatter(CPU) is None
+    apart = (1.0, math.exp(0.2))
+    others = [
+        measured_before((1.0, 2.0), turns=True),
+        measured_before((1.0, 2.0), env=replace(CPU, cores=4)),
+        measured_before((1.0,)),
+        replace(result(1.0), measurement=replace(result(1.0).measurement, series=(), counts=counted(1.0))),
+    ]
+    session.results.extend(others)
+    assert session.scatter(CPU) is None
+    session.results.extend([measured_before(apart), measured_before((0.5, 0.5, 0.5))])
+    found = session.scatter(CPU)
+    assert found is not None
+    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
+    told = Calibration(
+        "ddp", "2026-01-12", None, 5, 8, 24, 51.0, Spread(1.0, 9), Spread(0.1, 3), Spread(1.0, 9), 0.02, "ddp"
+    )
+    noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
+    found = session.scatter(CPU)
+    assert found is not None
+    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.05 / 6), 6))
+    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).scatter(CPU)
+    assert calibrated is not None
+    assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))

@@ -33,7 +33,8 @@ from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde
+from pytest_ddpperf.stats.spreads import joined, pooled
+from pytest_ddpperf.stats.verdict import LAST_SUSPICIOUS, SUSPICIOUS, decide, looks_better, looks_worse, mde
 from pytest_ddpperf.units import format_count
 from pytest_ddpperf.verdict import Verdict
 
@@ -69,7 +70,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         note = note_on(verdict, change, series, own, beside=beside, made=len(measurement.launches))
         if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
             verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
-        if verdict is Verdict.REGRESSED and not beside and series.metric in TIMED:
+        if verdict is Verdict.REGRESSED and not beside and series.metric in BY_TURNS:
             excuse = excused_by(measurement, intervals.from_log(abs(change.shift)))
             verdict, note = (verdict, note) if excuse is None else (Verdict.INCONCLUSIVE, excuse)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
@@ -87,12 +88,18 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         verdict=verdict if obstacle is None else Verdict.INCOMPATIBLE,
         gated=series.gated,
         note=note if obstacle is None else obstacle,
-        suspicious=judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance),
+        suspicious=judged is not None
+        and looks_worse(judged, better=series.better, tolerance=tolerance, level=_suspicious(found, rules)),
         promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=rules.margin * tolerance,
     )
+
+
+def _suspicious(found: Found, rules: Rules) -> float:
+    """How often what is unchanged may look worse at this look."""
+    return LAST_SUSPICIOUS if rules.screened and found.counterpart is None else SUSPICIOUS
 
 
 def _mde(change: Change, rules: Rules, tolerance: float) -> float | None:
@@ -121,17 +128,24 @@ def _change(series: Series, base: Series, measurement: Measurement, found: Found
         scale=series.scale,
         between_runs=spread.sd,
         between_df=spread.df,
-        drift=drift_of(series, found.noise) if own else 0.0,
+        drift=drift_of(series) if own else 0.0,
         outliers=outliers_of(series),
-        expected=_expected(series, rules),
+        expected=_expected(series, base, rules),
     )
 
 
-def _expected(series: Series, rules: Rules) -> Expected | None:
-    """What launches of a separate run are expected to scatter by."""
+def _expected(series: Series, base: Series, rules: Rules) -> Expected | None:
+    """What launches of a separate run are expected to scatter by: also as those of the baseline do."""
     if series.metric == GROWTH and len(series.samples) == 1:
         return Expected(GROWTH_SCATTER**2, CERTAIN)
-    return expected(series.within, series.own, rules.scatter if series.metric in TIMED - {TAIL} else None)
+    if not series.within:
+        return None
+    if series.scale != "ratio":
+        return expected(series.within, series.own)
+    learned = pooled([base.samples])
+    if rules.scatter is not None and series.metric in TIMED - {TAIL}:
+        learned = joined([learned, rules.scatter])
+    return expected(series.within, series.own, learned)
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
@@ -141,9 +155,13 @@ def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected
     """
     if series.metric == GROWTH and len(series.samples) == 1:
         return Expected(2 * GROWTH_SCATTER**2, CERTAIN)
+    if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
+        both = [expected(side.within, side.own) for side in (series, base)]
+        known = [one for one in both if one is not None]
+        few = len(known) < len(both)
+        return None if few else Expected(sum(one.variance for one in known), min(one.df for one in known))
     moved = paired_blocks(series.within, base.within)
-    own = min(series.own, OWN_IN_TURNS) if turns and series.scale == "ratio" else math.sqrt(2) * series.own
-    return expected(moved, own)
+    return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)
 
 
 def _obstacle(series: Series, base: Series, measurement: Measurement, found: Found) -> str | None:

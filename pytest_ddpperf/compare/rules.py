@@ -19,6 +19,7 @@ class Rules:
         alpha: two-sided significance level of each metric.
         affordable: launches that a suspect is confirmed by, or would have been; 0 for those there are.
         last: whether there is no time for another look.
+        screened: whether what looks worse from now on cannot be confirmed any more.
         proven: by how many launches an earlier look showed a metric to be no worse, which was measured on because it
             looked better.
         suspected: the metrics that may be found worse, because other launches made them suspicious; None for all.
@@ -31,6 +32,7 @@ class Rules:
     margin: float = MARGIN
     affordable: int = 0
     last: bool = False
+    screened: bool = False
     proven: Mapping[str, int] = field(default_factory=dict)
     suspected: frozenset[str] | None = None
     scatter: Spread | None = None

@@ -20,10 +20,6 @@ class Telling:
     growth: bool
     times: bool = True
 
-    def covers(self, other: Telling) -> bool:
-        """Whether it is all that the other is, or more."""
-        return self.diagnosed >= other.diagnosed and self.growth >= other.growth
-
 
 ONLY_TIMES = Telling(diagnosed=False, growth=False)
 ONLY_GROWTH = Telling(diagnosed=False, growth=True, times=False)

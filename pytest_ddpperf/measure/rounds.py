@@ -6,10 +6,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped
 from pytest_ddpperf.measure.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, Telling
 from pytest_ddpperf.measure.groups import Groups, together
-from pytest_ddpperf.measure.pilot import Piloted, pilot
-from pytest_ddpperf.measure.terms import Budget, Look, Observer, Progress, Run
+from pytest_ddpperf.measure.pilot import FEW_LAUNCHES, Piloted, pilot
+from pytest_ddpperf.measure.terms import Budget, Look, Next, Observer, Progress, Run
 from pytest_ddpperf.measure.variant import Variant, launch_of, measurement_of
 from pytest_ddpperf.records import Launch, Measurement, Plan
 from pytest_ddpperf.units import format_count
@@ -61,10 +62,11 @@ class _Measuring:
             verdict = self.observer.judge(measurements, look)
             made = self.rounds.made
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
-                return self._diagnosed(look, worse=verdict.worse)
+                return self._diagnosed(look, explain=verdict.explain)
             wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-                self._suspect(verdict.suspects, made)
+                self._doubt(verdict.suspects, made)
+                self.rounds.begin_again()
                 # By no fewer launches than made it suspicious.
                 wanted, least, self._confirming = verdict.launches, max(FEWEST_LAUNCHES, made), True
 
@@ -98,30 +100,37 @@ class _Measuring:
             screened=not self._confirming and not self._fits(self.budget.screening),
         )
 
-    def _suspect(self, suspects: Sequence[str], made: int) -> None:
+    def _doubt(self, suspects: Sequence[str], made: int) -> None:
         looked = f"{' and '.join(suspects)} looked worse in {format_count(made, 'launch')}"
         self._findings.append(f"{looked}; {CONFIRMED}")
-        self.rounds.begin_again()
 
-    def _diagnosed(self, look: Look, *, worse: bool) -> tuple[Measurement, ...]:
-        """The same with launches that diagnose: all of it where there is time or something is worse, else growth alone.
+    def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
+        """The same with launches that diagnose: all of it where there is time or it is asked for, else growth alone.
 
-        Growth is a gate, so it is looked for though the time is up. What seems to grow has to do so in fresh launches
-        as well.
+        Growth is a gate, so it is looked for though the time is up. What seems worse has to be so in fresh launches as
+        well.
+
+        Raises:
+            DdpperfError: a launch of this side failed, and nothing is known to be worse.
         """
         spent = self._elapsed + self.piloted.diagnosis_seconds > self.budget.max_time
-        telling = ONLY_GROWTH if spent and not worse else DIAGNOSIS
-        self.rounds.diagnose(self.run, telling)
-        look = replace(look, elapsed=self._elapsed, diagnosed=True)
-        verdict = self.observer.judge(self._measurements(), look)
-        if verdict.action == "confirm":
-            made = len(self.rounds.diagnoses[0])
-            self._findings.append(
-                f"{' and '.join(verdict.suspects)} looked worse in {format_count(made, 'launch')}; {CONFIRMED}"
-            )
-            self.rounds.diagnose(self.run, telling)
-            self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed))
+        telling = ONLY_GROWTH if spent and not explain else DIAGNOSIS
+        try:
+            verdict = self._told(look, telling)
+            if verdict.action == "confirm":
+                self._doubt(verdict.suspects, 1)
+                self._told(look, telling)
+        except DdpperfError as error:
+            if not explain and not isinstance(error, (OtherSideFailed, OtherSideStopped)):
+                raise
+            self._findings.append(f"not diagnosed: {str(error).partition(chr(10))[0]}")
+            self.rounds.forget_diagnoses()  # what one told was still to be confirmed
+            self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
         return self._measurements()
+
+    def _told(self, look: Look, telling: Telling) -> Next:
+        self.rounds.diagnose(self.run, telling)
+        return self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
 
     def _measurements(self) -> tuple[Measurement, ...]:
         return self.rounds.measurements([*self._findings, *_shortage(self.rounds.made, self.budget)])
@@ -171,6 +180,11 @@ class _Rounds:
             for i, (ranks, seconds) in zip(group, ran, strict=True):
                 self.diagnoses[i] = [launch_of(0, ranks, seconds)]
 
+    def forget_diagnoses(self) -> None:
+        """Drop what diagnoses have told."""
+        for launches in self.diagnoses:
+            launches.clear()
+
     def _drawn(self) -> list[int]:
         """A random order, in which the sides of a benchmark follow each other."""
         order = self.draw.sample(range(len(self.variants)), len(self.variants))
@@ -194,7 +208,7 @@ class _Rounds:
 
 def _shortage(made: int, budget: Budget) -> list[str]:
     """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
-    if made >= budget.launches:
+    if made >= min(budget.launches, FEW_LAUNCHES):
         return []
     wanted = format_count(budget.launches, "launch")
     return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]

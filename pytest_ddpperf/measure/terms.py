@@ -61,13 +61,13 @@ class Next:
 
     Attributes:
         suspects: the metrics that looked worse, in words.
-        worse: whether something is worse for good, so that the reason is asked for.
+        explain: whether it is asked for where the time goes, though there is no time left.
     """
 
     action: Literal["stop", "more", "confirm"]
     launches: int = 0
     suspects: tuple[str, ...] = ()
-    worse: bool = False
+    explain: bool = False
 
 
 Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"

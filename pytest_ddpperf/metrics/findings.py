@@ -15,7 +15,7 @@ FEWEST_STEPS = 8  # below that a quarter is a single step
 OUTLYING_SIGMAS = 3.0
 OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however small their spread
 FEWEST_LAUNCHES = 4  # below that nothing tells the outlier from the others
-FEWEST_STORED = 3  # the interval of two launches is some ten times as wide as what they differ by
+FEWEST_STORED = 3  # of two launches one that was disturbed cannot be told from the other
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 

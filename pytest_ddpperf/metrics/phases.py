@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import usual_steps
 
 Samples = tuple[float, ...]
@@ -56,6 +58,27 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
         return tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
 
     return samples
+
+
+def of_phase(phase: str) -> Callable[[Measurement], Within]:
+    """What the steps that were taken apart know of the scatter of one phase, in seconds."""
+
+    def within(measurement: Measurement) -> Within:
+        launches = [ranks for ranks in map(_ranks, measurement.every) if ranks is not None]
+        moved = [_moved(ranks, phase) for ranks in launches]
+        steps = [_mean([rank.step_times for rank in ranks], _usual(ranks)) for ranks in launches]
+        return Within(tuple(filter(None, moved)), OWN_IN_TURNS * fmean(steps) if steps else 0.0)
+
+    return within
+
+
+def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
+    """How far each usual step moves the mean of a phase."""
+    kept = _usual(ranks)
+    if len(kept) < FEWEST:
+        return ()
+    seconds = [rank.seconds[phase] for rank in ranks]
+    return influences([_mean(seconds, [one for one in kept if one != step]) for step in kept])
 
 
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:

@@ -23,7 +23,7 @@ from pytest_ddpperf.metrics.memory import (
     outside_allocator,
     peak_memory,
 )
-from pytest_ddpperf.metrics.phases import phase_seconds
+from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
 from pytest_ddpperf.phases import PHASES
 from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
 from pytest_ddpperf.stats.blocks import expected
@@ -43,6 +43,7 @@ BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core d
 TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
 PARTNERED = frozenset({"speedup", "scaling_efficiency"})  # of one step time to another, of partners in a round
 BY_TURNS = TIMED | PARTNERED  # that depend on whether steps took turns with those of other launches
+BY_DIAGNOSES = frozenset({GROWTH, EXPOSED, OVERHEAD, *(f"phase_{phase}" for phase in PHASES)})
 REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
 
 
@@ -257,7 +258,16 @@ METRICS: tuple[Metric, ...] = (
     Metric(GROWTH, "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(
-        Metric(f"phase_{phase}", "s", "lower", "absolute", "difference", phase_seconds(phase), gated=False)
+        Metric(
+            f"phase_{phase}",
+            "s",
+            "lower",
+            "absolute",
+            "difference",
+            phase_seconds(phase),
+            gated=False,
+            within=of_phase(phase),
+        )
         for phase in PHASES
     ),
     # Near 0 where all of it is hidden: compared by subtraction. It is in the step time, which is gated.

@@ -19,8 +19,8 @@ FEWEST = 2  # blocks: one tells nothing of scatter
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation that a launch adds of its own to what its blocks tell, on the scale of logarithms.
 
-In turns 0.8 to 3.3 % were measured, 1.7 % over all recordings. Alone it was 2 to 3 % at the
-least, and 6 to 15 % mostly: on a shared machine what earlier benchmarks of the run show takes its place
+In turns it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
+3 % and mostly 6 to 20 %: on a shared machine what the baseline's launches and other benchmarks show takes its place
 (benchmarks/intervals.py).
 """
 

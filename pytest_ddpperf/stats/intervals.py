@@ -14,11 +14,12 @@ from pytest_ddpperf.stats.centers import Center, Outliers, center_of, moderated
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
 
-DRIFT = 0.5
-"""Of the standard deviation of a launch, what a separate run deviates by as a whole, where no calibration has told.
+DRIFT = 0.35
+"""Of the standard deviation of a launch, what a separate run deviates by as a whole, at least.
 
-A machine whose launches lie apart is not the same in the next quarter of an hour either. In the recorded campaigns runs
-deviated by 0 to twice as much as their launches did (benchmarks/intervals.py).
+A machine whose launches lie apart is not the same in the next quarter of an hour either. In the recorded campaigns
+stretches of four launches deviated by half as much in the median, from nothing to twice as much
+(benchmarks/intervals.py): a larger share would hide what takes half as long again.
 """
 
 
@@ -247,7 +248,8 @@ def with_launches(change: Change, launches: int) -> Change:
         return change
     sampling = change.sampling_variance * change.launches / launches
     new, base = change.freedom
-    freedom = change.assumed + max(1.0, (new - change.assumed + 1) * launches / change.launches - 1)
+    least = 0.0 if change.assumed else 1.0
+    freedom = change.assumed + max(least, (new - change.assumed + 1) * launches / change.launches - 1)
     of_runs = _OfRuns(*change.of_runs)
     total = sampling + change.fixed_variance
     return replace(

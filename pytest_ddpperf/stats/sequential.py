@@ -23,7 +23,7 @@ Beside a stored baseline screening and confirmation share the baseline's error a
 one by chance is likely to pass the other, so that the confirmation alone has to keep the budget.
 """
 
-SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA = 0.06, 0.3
+SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA = 0.04, 0.2
 """The same where both sides are measured in the same rounds: then the phases share nothing.
 
 What is unchanged has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
@@ -105,7 +105,7 @@ def next_action(
         state: at this look.
         verdicts: of all gated metrics of all variants; the worst of them decides.
         suspects: whether any of them looks worse, by the easy test.
-        last: whether one more launch, of every variant if there are several, would end after the phase's deadline.
+        last: whether one more launch, of every variant if there are several, would end after the time is up.
     """
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

@@ -20,6 +20,12 @@ launches, and left a third of what is unchanged undecided. With twice the tolera
 slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
 """
 SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
+LAST_SUSPICIOUS = 0.3
+"""The same where a suspicion comes last, beside a stored baseline: the other half of the time is spent either way.
+
+What passes a screening there by chance is likely to pass the confirmation, which has the same baseline, so it is that
+one which keeps the error budget, and the screening may let through what it likes.
+"""
 
 MOST_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
 
@@ -75,15 +81,16 @@ def decide(
     return Verdict.UNCHANGED if proven else Verdict.INCONCLUSIVE
 
 
-def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
+def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
     """Whether a change looks so much worse that fresh launches have to tell: the two keys of ``decide``, easy to turn.
 
     Args:
         change: as of ``decide``.
         better: likewise.
         tolerance: likewise.
+        level: one-sided: how often what is unchanged may look so.
     """
-    half = half_width(change, 2 * SUSPICIOUS)
+    half = half_width(change, 2 * level)
     return half is not None and _worsening(change, better) > max(half, _limit(change, tolerance))
 
 

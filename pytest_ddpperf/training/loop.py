@@ -53,8 +53,8 @@ class LaunchJob:
         plan: how many steps.
         samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
         seed: of the order of blocks of steps with and without synchronisation; the same on all ranks.
-        growth: whether steps that tell if memory grows follow the timed ones.
-        diagnosed: whether steps that tell where the time goes follow the timed ones.
+        growth: whether steps of their own tell if memory grows.
+        diagnosed: whether steps of their own tell where the time goes.
         times_matter: whether times are asked for; else the steps only have to be of full size in memory.
         turns: where to ask for turns at timing, beside launches that run at the same time; None to be alone.
         blocks: how many turns the timed steps take, at most, where they do.

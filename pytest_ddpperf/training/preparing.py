@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.clock import clock_for
@@ -44,7 +44,7 @@ class PrepareJob:
     """What every rank of a preparing launch has to find out.
 
     Attributes:
-        training: what is built and stepped; without ``timed``, of its plan only the warm-up is looked at.
+        training: what is built and stepped; without ``timed``, the steps of its plan belong to the warm-up.
         timed: whether the steps of its plan are timed: they tell how long steps and launches take.
         counted: whether it is counted what a step does.
         verified: what is compared with a single process; None for nothing.
@@ -94,7 +94,10 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         timed, counts, seconds = _timed_and_counted(ctx, job)
     else:
         begun = time.monotonic()
-        counts = count_launch(ctx, job.training) if job.counted else None
+        # The same step of a training is counted as where others are timed before.
+        plan = job.training.plan
+        later = replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps))
+        counts = count_launch(ctx, later) if job.counted else None
         seconds = time.monotonic() - begun
     if job.verified is not None:
         begun = time.monotonic()

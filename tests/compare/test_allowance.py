@@ -93,10 +93,7 @@ def test_what_a_step_has_a_core_for_may_differ_by_what_the_step_may(
     assert tolerance_of(series("cpu_time", (0.08, 0.08)), baseline, 0.03, step) == pytest.approx(expected)
 
 
-def test_runs_deviate_with_their_launches_where_no_calibration_has_told() -> None:
+def test_runs_deviate_with_their_launches_whatever_a_calibration_has_told() -> None:
     """In times; not in bytes and losses, nor in what partners of one run share."""
-    told = Noise(Spread(0.01, 4), 0.03, "calibrated on 2026-01-12")
     metrics = ("step_time", "throughput", "peak_resident", "final_loss", "step_time_tail", "exposed_communication")
-    found = [drift_of(series(metric, [1.0, 1.1]), None) for metric in metrics]
-    assert found == [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]
-    assert [drift_of(series(metric, [1.0, 1.1]), told) for metric in metrics] == [0.0] * len(metrics)
+    assert [drift_of(series(metric, [1.0, 1.1])) for metric in metrics] == [0.35, 0.35, 0.0, 0.0, 0.0, 0.0]

@@ -8,7 +8,7 @@ from itertools import combinations, groupby
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, OtherSideStopped
 from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.measure import (
     Budget,
@@ -148,15 +148,15 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_time", "worse", "told"),
+    ("max_time", "explain", "told"),
     [
         pytest.param(3.25, False, DIAGNOSIS, id="there is time"),
         pytest.param(3.15, False, ONLY_GROWTH, id="there is none"),
-        pytest.param(3.15, True, DIAGNOSIS, id="there is none, but something is worse"),
+        pytest.param(3.15, True, DIAGNOSIS, id="there is none, but it is asked for"),
     ],
 )
-def test_where_the_time_goes_is_told_if_there_is_time_or_something_is_worse(
-    max_time: float, told: Telling, *, worse: bool
+def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
+    max_time: float, told: Telling, *, explain: bool
 ) -> None:
     """Pilot and two launches take 1.5 s. Reading memory takes seven steps of 50 ms, and one that is timed.
 
@@ -164,7 +164,7 @@ def test_where_the_time_goes_is_told_if_there_is_time_or_something_is_worse(
     3.2 s in all.
     """
     budget = Budget(5, 0, 2, max_time, max_time)
-    _, machine, _, _ = run_script([variant()], budget, [Next("stop", worse=worse)])
+    _, machine, _, _ = run_script([variant()], budget, [Next("stop", explain=explain)])
     assert phases(machine) == [(ONLY_TIMES, 3), (told, 1)]
 
 
@@ -179,6 +179,41 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     assert first[0] is not second[0]
     assert measured.launches == judge.looks[0][0].launches
     assert measured.findings == ("memory_growth looked worse in 1 launch; judged by fresh ones alone",)
+
+
+@pytest.mark.parametrize(
+    ("failure", "explain", "raised"),
+    [
+        pytest.param(LaunchError("no ranks\nat all"), True, False, id="something is worse"),
+        pytest.param(OtherSideFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
+        pytest.param(OtherSideStopped("no ranks\nat all"), False, False, id="which has run before"),
+        pytest.param(LaunchError("no ranks\nat all"), False, True, id="this side"),
+    ],
+)
+def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
+    failure: DdpperfError, *, explain: bool, raised: bool
+) -> None:
+    machine, judge = Machine(), Script([Next("stop", explain=explain)])
+
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        if telling.times:
+            return machine.run(launches, telling)
+        raise failure
+
+    def measured() -> Measurement:
+        (one,) = measure(
+            [variant()], Budget(5, 0, 2, 60, 60), run, Observer(judge, lambda _: None, clock=machine.clock)
+        )
+        return one
+
+    if raised:
+        with pytest.raises(LaunchError, match="no ranks"):
+            measured()
+        return
+    found = measured()
+    assert (len(found.launches), found.diagnoses) == (2, ())
+    assert found.findings == ("not diagnosed: no ranks",)
+    assert judge.diagnosed == [(found,)]  # what is reported has the remark
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
@@ -449,6 +484,13 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
         " looked worse in 2 launches; judged by fresh ones alone",
         "time for 2 of 4 launches only: raise max_time, which is 2.4 s",
     )
+
+
+@pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])
+def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int, max_time: float, made: int) -> None:
+    """The pilot and each launch take 0.5 s."""
+    (measured,), _, _, _ = run_script([variant()], Budget(5, 0, launches, max_time, max_time), [Next("stop")])
+    assert (len(measured.launches), measured.findings) == (made, ())
 
 
 def test_each_launch_is_watched_from_its_start_to_its_end() -> None:

@@ -284,6 +284,7 @@ def test_more_launches_add_degrees_of_freedom_of_their_own_alone() -> None:
     assert [with_launches(alone, n).df for n in (2, 3, 11)] == [1.0, 2.0, 10.0]
     single = known(paired([1.0], [0.0], scale="difference", expected=Expected(3.0, 4.0)))
     assert (single.df, with_launches(single, 6).df) == (4.0, 9.0)
+    assert with_launches(single, 1) == single  # what is expected of it is all that it has
 
 
 def test_the_baseline_knows_no_more_for_launches_of_this_side() -> None:
@@ -292,15 +293,15 @@ def test_the_baseline_knows_no_more_for_launches_of_this_side() -> None:
     assert (with_launches(found, 50).df, with_launches(found, 50).fixed_variance) == (1.0, 1.0)
 
 
-def test_a_run_deviates_by_half_of_what_its_launches_do() -> None:
-    """Variances of 2 and 8, on average 5: two runs differ by 2 * 0.5 ** 2 * 5 = 2.5 more than the 1 + 4 of their means.
+def test_a_run_deviates_by_a_third_of_what_its_launches_do() -> None:
+    """Variances of 2 and 8, on average 5: 2 * 0.35 ** 2 * 5 = 1.225 are added to the 1 + 4 of the means.
 
     It is known as well as that scatter is: with the 1 degree of either side.
     """
-    found = known(change([1.0, 3.0], [0.0, 4.0], scale="difference", drift=0.5))
-    assert DRIFT == 0.5
-    assert found.standard_error == pytest.approx(math.sqrt(7.5))
-    assert (found.sampling_variance, found.fixed_variance, found.df) == (1.0, 6.5, 1.0)
+    found = known(change([1.0, 3.0], [0.0, 4.0], scale="difference", drift=DRIFT))
+    assert DRIFT == 0.35
+    assert found.standard_error == pytest.approx(math.sqrt(6.225))
+    assert (found.sampling_variance, found.fixed_variance, found.df) == pytest.approx((1.0, 5.225, 1.0))
 
 
 def test_the_larger_of_what_runs_are_known_to_deviate_by_counts() -> None:
