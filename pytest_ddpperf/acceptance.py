@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.metrics.findings import thin_baseline
+from pytest_ddpperf.metrics.findings import disturbed_baseline, thin_baseline
 from pytest_ddpperf.results import BaselineRecord, Provenance, Result, record_of
 from pytest_ddpperf.stats.summaries import step_summary
 from pytest_ddpperf.verdict import Verdict
@@ -18,8 +18,9 @@ def acceptable(result: Result) -> bool:
 
 def warned(result: Result) -> Result:
     """A result that was stored, with what is to be said of it as a baseline."""
-    remark = thin_baseline(result.measurement)
-    return result if remark is None else replace(result, findings=(*result.findings, remark))
+    measured = result.measurement
+    remarks = tuple(one for one in (thin_baseline(measured), disturbed_baseline(measured)) if one is not None)
+    return replace(result, findings=(*result.findings, *remarks))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:

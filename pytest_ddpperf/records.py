@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Literal
 
 from pytest_ddpperf.communication import BlockTimes, CommunicationProfile, Room
@@ -204,6 +205,16 @@ class Measurement:
     def every(self) -> tuple[Launch, ...]:
         """All launches that tell something: those timed, and the diagnosed ones."""
         return (*self.launches, *self.diagnoses)
+
+    @property
+    def lost(self) -> float:
+        """The share of the usable cores' time that other processes and a hypervisor took; of the launch in the middle.
+
+        0 on GPUs and where the system does not tell.
+        """
+        seen = [one.health.cpu for one in self.launches if one.health is not None]
+        shares = [(cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in seen]
+        return median(shares) if shares and self.environment.device == "cpu" else 0.0
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure: the rest of it fills pages."""

@@ -45,6 +45,7 @@ class BaselineRecord:
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
     turns: bool = False  # as of Measurement
+    lost: float = 0.0  # share of the usable cores' time that others took meanwhile; as of Measurement
 
     @property
     def counts_from(self) -> Provenance:
@@ -70,6 +71,7 @@ def record_of(
         counts=measured.counts,
         dirty=provenance.dirty,
         turns=measured.turns,
+        lost=measured.lost,
     )
 
 

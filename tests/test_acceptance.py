@@ -8,6 +8,7 @@ import pytest
 
 from pytest_ddpperf.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.health import CpuHealth, Health
 from pytest_ddpperf.metrics import METRICS
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
@@ -44,6 +45,15 @@ def test_a_baseline_of_few_launches_is_warned_of() -> None:
     few, many = result(launches=2), result(launches=20)
     assert warned(few).findings[0].startswith("the stored baseline rests on 2 launches only")
     assert warned(many) == many
+
+
+def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
+    one = result(launches=20)
+    launches = tuple(replace(launch, health=Health(CpuHealth(others=0.5))) for launch in one.measurement.launches)
+    busy = replace(one, measurement=replace(one.measurement, launches=launches))
+    (remark,) = warned(busy).findings
+    assert remark.startswith("the stored baseline was made while others took 50 % of the cores: ")
+    assert baseline_record(busy, NOW).lost == 0.5
 
 
 def test_a_record_tells_the_steps_of_each_launch_and_when_it_was_made() -> None:

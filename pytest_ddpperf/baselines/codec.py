@@ -21,7 +21,7 @@ from pytest_ddpperf.results import BaselineRecord, Provenance
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
-_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns")
+_OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "lost")
 _NOT_STORED = ("within", "own")  # of a Series: the launches of a later run tell it of both
 
 
@@ -111,6 +111,7 @@ def _record_data(record: BaselineRecord) -> dict[str, Any]:
         **recipe,
         **counts,
         **{name: True for name in ("dirty", "turns") if getattr(record, name)},
+        **({"lost": rounded(record.lost)} if record.lost else {}),
         **({"counted": _shallow(record.counted)} if record.counted is not None else {}),
         "plan": _shallow(record.plan),
         "environment": environment_data(record.environment),
@@ -172,6 +173,7 @@ def _record(field: Field) -> BaselineRecord:
         dirty="dirty" in fields and fields["dirty"].switch(),
         counted=_provenance(fields["counted"]) if "counted" in fields else None,
         turns="turns" in fields and fields["turns"].switch(),
+        lost=_share(fields["lost"]) if "lost" in fields else 0.0,
     )
 
 
@@ -211,6 +213,12 @@ def _steps(field: Field) -> tuple[dict[str, float], ...]:
     if len(lengths) > 1:
         raise field.error(f"expected lists of one length, found {', '.join(map(str, sorted(lengths)))}")
     return tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def _share(field: Field) -> float:
+    if not 0 <= field.number() <= 1:
+        raise field.error(f"expected a number from 0 to 1, found {field.value}")
+    return field.number()
 
 
 def _series(field: Field) -> Series:

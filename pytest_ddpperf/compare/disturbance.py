@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
-
-from pytest_ddpperf.health import CpuHealth
-from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.records import Measurement
 from pytest_ddpperf.units import format_percent
 
 ALWAYS = 0.03  # share of the cores' time that the system itself uses, in quiet too
@@ -19,40 +16,29 @@ power 1.1. The rest is for steps that wait for each other more often.
 """
 
 
-def excused_by(measurement: Measurement, worsening: float) -> str | None:
+def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> str | None:
     """Why a slowdown beside a stored baseline says nothing: the cores that others took may explain all of it.
 
-    A worsening that is larger than what they may explain has no excuse: a machine that always loses some per cent still
-    has a gate.
+    Only what they took beyond what they did when the baseline was made, and a worsening that is larger than that may
+    explain has no excuse: a machine that always loses some of its cores still has a gate.
 
     Args:
         measurement: with the health of its launches; of the CPU, for nothing tells how much of a GPU others took.
+        lost_then: the share of the usable cores' time that others took when the baseline was made.
         worsening: of a time, relative: 0.5 for half as long again.
 
     Returns:
         A sentence with the figures; None where there is no excuse.
     """
-    if measurement.environment.device != "cpu":
+    lost = min(measurement.lost, MOST)
+    usual = min(max(lost_then, ALWAYS), MOST)
+    if lost <= usual:
         return None
-    shares = [share for share in map(_lost, measurement.launches) if share is not None]
-    if not shares:
+    explained = ((1 - usual) / (1 - lost)) ** POWER - 1
+    if worsening > explained:
         return None
-    lost = median(shares)
-    explained = (1 / (1 - min(lost, MOST))) ** POWER - 1
-    if lost <= 0 or worsening > explained:
-        return None
+    before = f", {format_percent(lost_then)} when the baseline was made" if lost_then > ALWAYS else ""
     return (
-        f"disturbed: other processes or the hypervisor took {format_percent(lost + ALWAYS)} of the cores, which may "
-        f"explain up to {format_percent(explained)}; run it again on a quiet machine, or see --ddpperf-against"
+        f"disturbed: other processes or the hypervisor took {format_percent(measurement.lost)} of the cores{before}, "
+        "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
     )
-
-
-def _lost(launch: Launch) -> float | None:
-    """The share of the usable cores' time that was lost to others in a launch, beyond what always is."""
-    if launch.health is None:
-        return None
-    return max(0.0, _shares(launch.health.cpu) - ALWAYS)
-
-
-def _shares(cpu: CpuHealth) -> float:
-    return (cpu.others or 0.0) + (cpu.steal or 0.0)

@@ -71,7 +71,7 @@ def compare_metric(series: Series, measurement: Measurement, found: Found, rules
         if verdict is Verdict.REGRESSED and rules.suspected is not None and series.metric not in rules.suspected:
             verdict, note = Verdict.INCONCLUSIVE, UNCONFIRMED
         if verdict is Verdict.REGRESSED and not beside and series.metric in BY_TURNS:
-            excuse = excused_by(measurement, intervals.from_log(abs(change.shift)))
+            excuse = excused_by(measurement, found.record.lost, intervals.from_log(abs(change.shift)))
             verdict, note = (verdict, note) if excuse is None else (Verdict.INCONCLUSIVE, excuse)
         if verdict is Verdict.INCONCLUSIVE and series.metric in rules.proven:
             made = format_count(rules.proven[series.metric], "launch")

@@ -15,6 +15,7 @@ FEWEST_STEPS = 8  # below that a quarter is a single step
 OUTLYING_SIGMAS = 3.0
 OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however small their spread
 FEWEST_LAUNCHES = 4  # below that nothing tells the outlier from the others
+DISTURBED = 0.10  # share of the usable cores' time that others take
 FEWEST_STORED = 3  # of two launches one that was disturbed cannot be told from the other
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
@@ -44,6 +45,16 @@ def thin_baseline(measurement: Measurement) -> str | None:
     return (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: what is "
         "compared with it will often be inconclusive; raise max_time and save again"
+    )
+
+
+def disturbed_baseline(measurement: Measurement) -> str | None:
+    """A sentence where others took much of the cores while a baseline of times was made; else None."""
+    if measurement.lost <= DISTURBED:
+        return None
+    return (
+        f"the stored baseline was made while others took {format_percent(measurement.lost)} of the cores: times that "
+        "are compared with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
     )
 
 

@@ -22,6 +22,7 @@ At 1.2 the mean of normal samples is known 7 % less well than it could be (in va
 and a higher one lets disturbed launches count for more.
 """
 
+KEPT_VARIANCE = 0.55  # of normal samples: the variance of those that are left without the largest quarter
 DENIED = 2.0
 """Times the expected variance, from which on what launches show counts against the expectation itself.
 
@@ -45,7 +46,7 @@ class Center:
         variance: the squared standard error; None for a single sample of which nothing is expected.
         df: degrees of freedom of it.
         assumed: how many of these come from what is expected of launches, not from the launches themselves.
-        spread: variance of one sample, all of them counted alike; None for a single one.
+        spread: variance of one sample, without those at the end where outliers are; None for a single one.
     """
 
     n: int
@@ -77,9 +78,23 @@ def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Cen
         side = _capped(ordered)
     else:
         side = _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
-    middle = math.fsum(ordered) / len(ordered)
-    squares = math.fsum([(one - middle) * (one - middle) for one in ordered])
-    return replace(side, spread=squares / (len(ordered) - 1))
+    return replace(side, spread=_spread(ordered, outliers))
+
+
+def _spread(ordered: Sequence[float], outliers: Outliers | None) -> float:
+    """The variance of one sample; where outliers are expected at one end, at most that of what is left without it."""
+    n = len(ordered)
+    every = _variance(ordered)
+    without = max(1, int(CUT * n))
+    if outliers in {None, "both"} or n - without < 2:  # noqa: PLR2004 - a variance is of two
+        return every
+    kept = ordered[: n - without] if outliers == "high" else ordered[without:]
+    return min(every, _variance(kept) / KEPT_VARIANCE)
+
+
+def _variance(samples: Sequence[float]) -> float:
+    middle = math.fsum(samples) / len(samples)
+    return math.fsum([(one - middle) * (one - middle) for one in samples]) / (len(samples) - 1)
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
@@ -93,7 +108,7 @@ def moderated(side: Center, expected: Expected | None) -> Center:
         return side
     shown, df = 0.0, 0.0
     if side.variance is not None and side.spread is not None:
-        # Of few samples the trimmed ones overstate it, of many with outliers the plain variance does.
+        # Of few samples the winsorised ones overstate it, of those with outliers the plain variance does.
         shown, df = min(side.variance * side.n, side.spread), side.df
     denied = shown / expected.variance / DENIED if expected.variance > 0 else math.inf
     assumed = expected.df / max(1.0, denied)

@@ -61,6 +61,15 @@ def test_changed_code_is_marked_and_files_from_before_there_was_a_mark_are_read(
         decode(changed(encode(content, FILE), "records/0/dirty", 1), FILE)
 
 
+def test_a_record_tells_what_others_took_of_the_cores(text: str, make_record: Make) -> None:
+    """Files that were written before have it not, nor have those of a quiet machine."""
+    assert '"lost"' not in text
+    content = BaselineFile("m.py::t", (make_record(lost=0.25),))
+    assert decode(encode(content, FILE), FILE) == content
+    with pytest.raises(BaselineError, match=r"field records\[0\].lost: expected a number from 0 to 1, found 1.5"):
+        decode(changed(encode(content, FILE), "records/0/lost", 1.5), FILE)
+
+
 def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Make) -> None:
     """Files from before they could, do not."""
     assert '"turns"' not in text
