@@ -77,12 +77,21 @@ def variance_of(moved: Sequence[float]) -> float:
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
     """The influences of the pairs of blocks on what two sides differ by, for each pair of launches.
 
-    What disturbs both blocks of a pair cancels out. A launch whose blocks have no partners is left out.
+    What disturbs both blocks of a pair cancels out. Blocks without partners, of launches with different numbers of
+    them, count each for its own side.
     """
+    return tuple(map(_paired, new, base))
+
+
+def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
+    if len(new) == len(base):
+        return tuple(one - other for one, other in zip(new, base, strict=True))
+    if min(len(new), len(base)) < FEWEST:
+        return ()
+    every = len(new) + len(base)
+    # So that the variance of all is the sum of both sides'.
     return tuple(
-        tuple(one - other for one, other in zip(mine, theirs, strict=True))
-        for mine, theirs in zip(new, base, strict=False)
-        if len(mine) == len(theirs)
+        one * math.sqrt(every * (every - 1) / (len(side) * (len(side) - 1))) for side in (new, base) for one in side
     )
 
 

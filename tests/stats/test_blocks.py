@@ -57,11 +57,12 @@ def test_of_a_mean_the_jackknife_gives_the_textbooks_standard_error(number: int)
 
 
 def test_what_disturbs_both_blocks_of_a_pair_cancels_out() -> None:
-    """0.3 in the first block of both; and blocks that have no partner tell nothing of the pair."""
+    """0.3 in the first block of both; blocks without partners count each for its own side: 0.02 / 2 and 0.02 / 6."""
     base = [(0.3, -0.2, -0.1), (0.1, -0.1)]
     new = [(0.32, -0.21, -0.11), (0.1, 0.0, -0.1)]
-    (moved,) = paired_blocks(new, base)
+    moved, apart = paired_blocks(new, base)
     assert moved == pytest.approx((0.02, -0.01, -0.01))
+    assert variance_of(apart) == pytest.approx(0.02 / 2 + 0.02 / 6)
     assert paired_blocks([(), (0.1, -0.1)], [(), (0.1, -0.1)]) == ((), (0.0, 0.0))
 
 
