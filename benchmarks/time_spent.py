@@ -3,10 +3,10 @@
     python benchmarks/time_spent.py
 
 Runs pytest in a throw-away project that trains a workload under DDP over gloo ranks: with nothing to be held against,
-beside the baseline that this stored, and side by side with the same commit, with a tolerance so small that it takes all
-of its time. Each moment counts once, as the first of these that any rank is at, so that launches of two sides which take
-turns are told apart: timed steps, diagnosis of where their time goes, steps that tell if memory grows, warm-up, building,
-starting and ending ranks, anything else. What is left are moments in which all wait for each other.
+beside the baseline that this stored, and side by side with the same commit, with a tolerance so small that it takes
+all of its time. Each moment counts once, as the first of these that any rank is at, so that launches of two sides which
+take turns are told apart: timed steps, diagnosis of where their time goes, steps that tell if memory grows, warm-up,
+building, starting and ending ranks, anything else. What is left are moments in which all wait for each other.
 """
 
 from __future__ import annotations
