@@ -1,6 +1,7 @@
 """How often verdicts are right on launches whose noise is known, by simulation.
 
     python benchmarks/decision.py
+    python benchmarks/decision.py --max-time 20
 
 Made-up launches go through the very code that judges real ones, beside a stored baseline and side by side: unchanged,
 slower in known ways, and (side by side) faster, on machines where launches scatter by 1 to 5 %, with and without some
@@ -26,21 +27,23 @@ COMPARISONS = 250
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; the processes of a pool get it as well
     options = _parser().parse_args()
-    from benchmarks.quality.decisions import MORE, document, machine_text, simulated
+    from benchmarks.quality.decisions import MAX_TIME, MORE, document, machine_text, simulated
+
+    max_time = MAX_TIME if options.max_time is None else options.max_time
 
     print(
         f"{options.comparisons} comparisons for each rate, {MORE * options.comparisons} of what is unchanged; "
-        "seconds, launches and what could have been seen are medians",
+        f"max_time {max_time:g} s; seconds, launches and what could have been seen are medians",
         flush=True,
     )
     found = []
-    for machine, tallies in simulated(options.comparisons, options.seed, options.processes):
+    for machine, tallies in simulated(options.comparisons, options.seed, options.processes, max_time):
         found.append((machine, tallies))
         print(f"\n{machine_text(machine, tallies)}", flush=True)
     if options.json is not None:
         import json
 
-        data = document(found, options.comparisons, options.seed)
+        data = document(found, options.comparisons, options.seed, max_time)
         options.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
@@ -50,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "--comparisons", type=_positive, default=COMPARISONS, help="for each rate (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the drawing (default: %(default)s)")
+    parser.add_argument("--max-time", type=float, metavar="S", help="of a benchmark (default: the plugin's own)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
     parser.add_argument(
         "--processes",

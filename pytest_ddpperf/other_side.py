@@ -76,7 +76,7 @@ class OtherSide:
             LaunchError: as of ``redirection``.
         """
         there = self.redirection
-        return Launchers(lambda: Launcher(preload=self._preload, redirection=there))
+        return Launchers(lambda first: Launcher(preload=self._preload, redirection=there, like=first))
 
     def start(self, number: int = 1) -> None:
         """Have torch imported for its ranks meanwhile. What stands against that is for who needs them to hear.

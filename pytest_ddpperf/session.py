@@ -115,7 +115,9 @@ class Session:
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
         if self.other is not None:
             self.other.start()
-        return Launchers(lambda: Launcher(preload=PRELOADED)) if self.own is None else self.own.launchers
+        return (
+            Launchers(lambda first: Launcher(preload=PRELOADED, like=first)) if self.own is None else self.own.launchers
+        )
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:

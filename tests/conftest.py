@@ -61,7 +61,7 @@ def launchers() -> Iterator[Launchers]:
     """The launchers of all tests but those of launching itself; inner sessions share them."""
     for name in IMPORTED_ONCE:
         import_module(name)
-    launchers = SharedLaunchers(lambda: Launcher(preload=PRELOADED))
+    launchers = SharedLaunchers(lambda first: Launcher(preload=PRELOADED, like=first))
     yield launchers
     Launchers.close(launchers)
 

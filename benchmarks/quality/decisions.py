@@ -43,9 +43,9 @@ MACHINES = (
     IN_TURNS,
     replace(IN_TURNS, disturbed=0.15),
 )
-SETTINGS = Settings()
-LAUNCHES = int(1.1 * SETTINGS.max_time / LAUNCH)  # more than there is time for, even if they happen to be short
-ROUNDS = int(1.1 * SETTINGS.max_time / (2 * (START_UP + short_launch(STEP, START_UP))))
+MAX_TIME = Settings().max_time
+ROUND = 2 * (START_UP + short_launch(STEP, START_UP))  # s
+SPARE = 1.1  # times the launches that there is time for, as some happen to be short
 LABELS = tuple(label for label in COLUMNS if label != "independent")  # here all comparisons are
 
 Tallies = Mapping[str, Mapping[str, Tally]]
@@ -58,6 +58,7 @@ class Task:
     Attributes:
         paired: side by side; otherwise beside stored baselines.
         seed: of all tasks; each one's draws depend on it and on what the task is, not on where it runs.
+        max_time: seconds that measuring may take.
     """
 
     machine: Machine
@@ -65,15 +66,21 @@ class Task:
     paired: bool
     comparisons: int
     seed: int
+    max_time: float = MAX_TIME
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the test."""
+        return Settings(max_time=self.max_time)
 
 
-def tasks(comparisons: int, seed: int) -> list[Task]:
+def tasks(comparisons: int, seed: int, max_time: float = MAX_TIME) -> list[Task]:
     """All that there is to do, machine by machine.
 
     What rounds have in common cancels out side by side, and CPU time is for partners only.
     """
     return [
-        Task(machine, condition, paired, comparisons * (MORE if condition == UNCHANGED else 1), seed)
+        Task(machine, condition, paired, comparisons * (MORE if condition == UNCHANGED else 1), seed, max_time)
         for machine in MACHINES
         for condition in EFFECTS
         for paired in (False, True)
@@ -94,21 +101,25 @@ def tallied(task: Task) -> dict[str, Tally]:
 
 def _side_by_side(task: Task, draw: Any) -> dict[str, Outcome]:
     slower = UNDONE.get(task.condition)
-    sides = run_of_rounds(task.machine, CONDITIONS[slower or task.condition], ROUNDS, draw)
+    rounds = int(SPARE * task.max_time / ROUND)
+    sides = run_of_rounds(task.machine, CONDITIONS[slower or task.condition], rounds, draw)
     sides = Sides(sides.new, sides.base) if slower else sides
-    return {PAIRED: against_partner(sides, ENVIRONMENT, SETTINGS)}
+    return {PAIRED: against_partner(sides, ENVIRONMENT, task.settings)}
 
 
 def _beside_baselines(task: Task, draw: Any) -> dict[str, Outcome]:
     """The same two runs for both rules, so that what the error budget of a suite costs is not mixed with luck."""
-    sides = separate_runs(task.machine, CONDITIONS[task.condition], LAUNCHES, draw)
-    judged = partial(beside, stored(sides.base, ENVIRONMENT, SETTINGS), sides.new, ENVIRONMENT, SETTINGS)
+    settings = task.settings
+    sides = separate_runs(task.machine, CONDITIONS[task.condition], int(SPARE * task.max_time / LAUNCH), draw)
+    judged = partial(beside, stored(sides.base, ENVIRONMENT, settings), sides.new, ENVIRONMENT, settings)
     return {STORED: judged(), ONE_OF_SUITE: judged(SUITE)}
 
 
-def simulated(comparisons: int, seed: int, processes: int) -> Iterator[tuple[Machine, Tallies]]:
+def simulated(
+    comparisons: int, seed: int, processes: int, max_time: float = MAX_TIME
+) -> Iterator[tuple[Machine, Tallies]]:
     """The tallies of each machine, by rule and condition, as soon as they are there; the same for any ``processes``."""
-    every = tasks(comparisons, seed)
+    every = tasks(comparisons, seed, max_time)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         done = zip(every, pool.map(tallied, every), strict=True)
         for machine, parts in groupby(done, lambda part: part[0].machine):
@@ -126,12 +137,15 @@ def machine_text(machine: Machine, tallies: Tallies) -> str:
     return "\n".join((render(table), *goal_lines(tallies)))
 
 
-def document(found: Sequence[tuple[Machine, Tallies]], comparisons: int, seed: int) -> dict[str, Any]:
+def document(
+    found: Sequence[tuple[Machine, Tallies]], comparisons: int, seed: int, max_time: float = MAX_TIME
+) -> dict[str, Any]:
     """The figures, for a JSON file."""
     return {
         "schema": SCHEMA,
         "comparisons": comparisons,
         "seed": seed,
+        "max_time": max_time,
         "machines": [
             {
                 **asdict(machine),

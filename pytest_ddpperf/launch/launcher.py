@@ -23,7 +23,7 @@ from pytest_ddpperf.launch.outputs import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -66,6 +66,7 @@ class Launcher:
         environ: what ranks get as their environment; by default this process's own, as it is at each launch.
         preload: modules that ranks shall find imported; they must start no thread and leave CUDA alone.
         redirection: the other checkout that ranks import the project from; None for this one.
+        like: a launcher made with the same arguments: a copy of its zygote need not import torch, and ends with it.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Launcher:
         environ: Mapping[str, str] | None = None,
         preload: Iterable[str] = (),
         redirection: Redirection | None = None,
+        like: Launcher | None = None,
     ) -> None:
+        self._like = like
         self._environ = environ
         self._preload = tuple(preload)
         self._redirection = redirection
@@ -101,8 +104,13 @@ class Launcher:
         Raises:
             LaunchError: this is not Linux.
         """
-        with self._lock:
-            self._started()
+        # A copy is made in no time, once there is something to copy.
+        first = self if self._like is None else self._like
+        if first._lock.acquire(blocking=False):  # noqa: SLF001  else it has been started, or is just being
+            try:
+                first._started()  # noqa: SLF001
+            finally:
+                first._lock.release()  # noqa: SLF001
 
     def wait(self) -> None:
         """Return when ranks can be forked at once: torch has been imported.
@@ -222,9 +230,22 @@ class Launcher:
             rewriter = (_REWRITER,) if _REWRITER in sys.modules else ()
             self._owner = os.getpid()
             preload = (*_PRELOADED, *rewriter, *self._preload)
-            self._zygote = ZygoteProcess(self._environment(), preload, self._redirection)
+            with self._original() as original:
+                self._zygote = ZygoteProcess(self._environment(), preload, self._redirection, original)
             atexit.register(self.close)
         return self._zygote
+
+    @contextlib.contextmanager
+    def _original(self) -> Iterator[ZygoteProcess | None]:
+        """The zygote to copy, kept from launching meanwhile; None where there is none, or where it is busy."""
+        like = self._like
+        if like is None or not like._lock.acquire(blocking=False):  # noqa: SLF001  its own class
+            yield None
+            return
+        try:
+            yield like._started()  # noqa: SLF001
+        finally:
+            like._lock.release()  # noqa: SLF001
 
     def _wait_until_ready(self, zygote: ZygoteProcess) -> None:
         try:

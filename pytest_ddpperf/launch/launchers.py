@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 LAUNCHER_BYTES = 300 * 2**20
-"""What the process takes that ranks of a launcher are forked from: torch and all that they find imported.
+"""What the process may take that ranks of a launcher are forked from: torch and all that they find imported.
 
-benchmarks/startup.py prints how much it is."""
+benchmarks/startup.py prints how much it is. A copy of the first shares nearly all of it, until it imports more."""
 
 
 class Launchers:
     """Launchers that all start the same ranks, made when they are asked for. Safe to use from any thread.
 
     Args:
-        make: gives a new one.
+        make: gives a new one, which may copy the zygote of the first; None for the first.
     """
 
-    def __init__(self, make: Callable[[], Launcher]) -> None:
+    def __init__(self, make: Callable[[Launcher | None], Launcher]) -> None:
         self._make = make
         self._made: list[Launcher] = []
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Launchers:
         """One of them, always the same by that number; the first runs what runs alone."""
         with self._lock:
             while len(self._made) <= number:
-                self._made.append(self._make())
+                self._made.append(self._make(self._made[0] if self._made else None))
             return self._made[number]
 
     def start(self, number: int) -> None:

@@ -114,6 +114,21 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """Asks for another zygote, a copy of this one. Its control socket and the file for its output come along."""
+
+    mark: str  # its own, in place of this one's
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Another zygote has been forked; ``pid`` is None for one that could not be."""
+
+    mark: str
+    pid: int | None
+
+
+@dataclass(frozen=True)
 class Signal:
     """Asks that these ranks, where they still run, get a signal."""
 
@@ -142,5 +157,5 @@ class Swept:
     remaining: tuple[int, ...]
 
 
-Request = Fork | Signal | Sweep
-Event = Ready | Unready | Forked | Refused | Ended | Swept
+Request = Fork | Copy | Signal | Sweep
+Event = Ready | Unready | Forked | Copied | Refused | Ended | Swept

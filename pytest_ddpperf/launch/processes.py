@@ -22,6 +22,22 @@ def die_with_parent(number: int, parent: int) -> None:
         os._exit(1)
 
 
+def overwrite_variable(name: str, value: str) -> None:
+    """Change an environment variable that this process was started with where others see it, in ``/proc/PID/environ``.
+
+    Raises:
+        ValueError: there is none of that name whose value is as long.
+    """
+    encoded = value.encode()
+    get = ctypes.CDLL(None).getenv
+    get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
+    place = get(name.encode())
+    if place is None or len(ctypes.string_at(place)) != len(encoded):
+        raise ValueError(f"{name} cannot become {value!r}")
+    ctypes.memmove(place, encoded, len(encoded))
+    os.environ[name] = value
+
+
 def adopt_orphans() -> None:
     """Have every descendant whose parent ends become a child of this process, whatever session it has moved to."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

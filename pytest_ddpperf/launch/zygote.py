@@ -20,8 +20,21 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_ddpperf.launch import processes
-from pytest_ddpperf.launch.messages import Ended, Event, Fork, Forked, Ready, Refused, Request, Signal, Swept, Unready
+from pytest_ddpperf.launch import environment, processes
+from pytest_ddpperf.launch.messages import (
+    Copied,
+    Copy,
+    Ended,
+    Event,
+    Fork,
+    Forked,
+    Ready,
+    Refused,
+    Request,
+    Signal,
+    Swept,
+    Unready,
+)
 from pytest_ddpperf.revision.imports import redirect
 from pytest_ddpperf.revision.redirection import Redirection
 
@@ -30,7 +43,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MESSAGE_SIZE = 1 << 16
-DESCRIPTORS = 6
+DESCRIPTORS, COPY_DESCRIPTORS = 6, 2
 _SWEEP_SECONDS = 5.0
 
 
@@ -50,12 +63,16 @@ class Zygote:
     control: socket.socket
     wakeup: socket.socket
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> local rank
+    copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
+    terminated: bool = False
 
     def serve(self) -> Birth | None:
         """Serve until the controller is gone: then None. In a new rank, what it starts with."""
         while True:
             ready, _, _ = select.select([self.control, self.wakeup], [], [])
-            if self.wakeup in ready and signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE):
+            if self.wakeup in ready:
+                self._hear_signals()
+            if self.terminated:
                 return None
             self._reap()
             if self.control in ready:
@@ -70,7 +87,9 @@ class Zygote:
         if isinstance(request, Fork):
             preload(request.preload)
             return self._fork(request.local_rank, descriptors)
-        if isinstance(request, Signal):
+        if isinstance(request, Copy):
+            self._copy(request.mark, descriptors)
+        elif isinstance(request, Signal):
             for pid, local_rank in self.ranks.items():
                 if local_rank in request.local_ranks:
                     os.kill(pid, request.number)
@@ -94,6 +113,42 @@ class Zygote:
             self.tell(Forked(local_rank, pid))
         return None
 
+    def _copy(self, mark: str, descriptors: tuple[int, ...]) -> None:
+        """Fork another zygote, which spares its launcher the import of torch; it serves that launcher from then on."""
+        original, pid = os.getpid(), None
+        if len(descriptors) == COPY_DESCRIPTORS:  # some are missing where this process has too many files open
+            with contextlib.suppress(OSError):
+                pid = os.fork()
+        if pid == 0:
+            try:
+                control, output = descriptors
+                self._serve_other(mark, control, output, original)
+            except BaseException:  # noqa: BLE001  nobody listens to it yet, and the original's launcher is not its own
+                os._exit(1)
+            return
+        if pid is not None:
+            self.copies.add(pid)
+        self.tell(Copied(mark, pid))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _serve_other(self, mark: str, control: int, output: int, original: int) -> None:
+        """Keep nothing of the zygote that this one was copied from, and end with it."""
+        processes.overwrite_variable(environment.MARK, mark)
+        os.setsid()
+        for number in (1, 2):
+            os.dup2(output, number)
+        os.close(output)
+        self.control.close()
+        os.close(signal.set_wakeup_fd(-1))
+        self.wakeup.close()
+        self.control, self.wakeup = socket.socket(fileno=control), _watch_signals()
+        self.ranks.clear()
+        self.copies.clear()
+        processes.adopt_orphans()
+        processes.die_with_parent(signal.SIGTERM, original)
+        self.tell(Ready())
+
     def _reap(self) -> bool:
         """Reap who has ended; whether there are children left."""
         while True:
@@ -103,26 +158,32 @@ class Zygote:
                 return False
             if pid == 0:
                 return True
+            self.copies.discard(pid)
             local_rank = self.ranks.pop(pid, None)
             if local_rank is not None:  # else an orphan that was adopted
                 self.tell(Ended(local_rank, os.waitstatus_to_exitcode(status), time.time_ns()))
 
     def sweep(self) -> tuple[int, ...]:
-        """Kill and reap until no child is left; gives back those that would not go within a bounded time.
+        """Kill and reap until no child but copies is left; gives back those that would not go within a bounded time.
 
         Whoever loses its parent on the way becomes a child of this process, so the whole tree goes, level by level.
         """
         deadline = time.monotonic() + _SWEEP_SECONDS
         while self._reap():
-            remaining = processes.children()
+            remaining = processes.children() - self.copies
+            if not remaining:
+                break
             if time.monotonic() > deadline:
                 return tuple(sorted(remaining))
             for pid in remaining:
                 processes.kill(pid)
             select.select([self.wakeup], [], [], 0.05)
             if select.select([self.wakeup], [], [], 0)[0]:
-                self.wakeup.recv(MESSAGE_SIZE)
+                self._hear_signals()
         return ()
+
+    def _hear_signals(self) -> None:
+        self.terminated |= signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE)
 
     def tell(self, event: Event) -> None:
         """Tell the controller; where it is gone, the end of ``control`` will say so."""
@@ -170,7 +231,7 @@ def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | Non
     if birth is None:
         # First of all the controller is to learn that this process ends: else it would blame the ranks for their end.
         with contextlib.suppress(OSError):
-            control.shutdown(socket.SHUT_RDWR)
+            zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep()
     return birth
 

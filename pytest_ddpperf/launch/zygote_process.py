@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import environment, outputs, processes
+from pytest_ddpperf.launch import environment, messages, outputs, processes
 from pytest_ddpperf.launch.messages import Event, Ready, Sweep, Swept, Unready
 
 if TYPE_CHECKING:
@@ -34,22 +34,63 @@ _MESSAGE_SIZE = 1 << 16
 _READY_SECONDS = 180.0
 _SWEEP_SECONDS = 8.0
 _END_SECONDS = 5.0
+_COPY_SECONDS = 10.0
 
 
 class ZygoteProcess:
-    """A running zygote. It ends with ``close``, with the controller, or by itself where the kernel takes it."""
+    """A running zygote. It ends with ``close``, with the controller, or by itself where the kernel takes it.
+
+    Args:
+        environ: what it is started with.
+        preload: the modules that it imports.
+        redirection: the other checkout that it imports the project from; None for this one.
+        original: one started with the same, which is copied where that can be done at once; else it is started.
+    """
 
     def __init__(
-        self, environ: Mapping[str, str], preload: Sequence[str], redirection: Redirection | None = None
+        self,
+        environ: Mapping[str, str],
+        preload: Sequence[str],
+        redirection: Redirection | None = None,
+        original: ZygoteProcess | None = None,
     ) -> None:
         self._redirection = redirection
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
         self._output: IO[bytes] = outputs.open_file()
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = self._start(theirs.fileno(), environment.inherited(environ, self.pinned), preload)
+        self._process: subprocess.Popen[bytes] | Copy
+        try:
+            copied = None if original is None else self._copied(original)
+            self.control, self._process = copied or self._started(environment.inherited(environ, self.pinned), preload)
+        except BaseException:
+            self._output.close()
+            raise
+
+    def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, Copy] | None:
+        """A copy of another zygote that imported torch under the same variables; None where there can be none."""
+        if not _PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        copied = None
+        try:
+            with theirs:
+                copied = original.copy(self.mark, theirs, self._output)
+        finally:
+            if copied is None:
+                ours.close()  # a copy that was made all the same ends by that
+        return None if copied is None else (ours, copied)
+
+    def _started(
+        self, environ: Mapping[str, str], preload: Sequence[str]
+    ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                return ours, self._start(theirs.fileno(), environ, preload)
+        except BaseException:
+            ours.close()
+            raise
 
     def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
         path = environment.search_path()
@@ -71,6 +112,22 @@ class ZygoteProcess:
             pass_fds=[control],
             start_new_session=True,
         )
+
+    def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> Copy | None:
+        """A copy of it, served through ``control``, that prints into ``output``; None where there can be none.
+
+        Raises:
+            LaunchError: it cannot import torch.
+        """
+        self.wait_until_ready()
+        with contextlib.suppress(LaunchError, OSError):  # it has ended, or the copy has
+            self.request(messages.Copy(mark), [control.fileno(), output.fileno()])
+            deadline = time.monotonic() + _COPY_SECONDS
+            while time.monotonic() < deadline:
+                for event in self.events(deadline - time.monotonic()):
+                    if isinstance(event, messages.Copied) and event.mark == mark:
+                        return None if event.pid is None else Copy(event.pid)
+        return None
 
     @property
     def _python(self) -> str:
@@ -165,22 +222,81 @@ class ZygoteProcess:
             for pid in processes.marked(environment.MARK, self.mark):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if isinstance(self._process, Copy):
+            self._process.close()
         self._output.close()
 
     def forget(self) -> None:
         """Let go of a zygote that belongs to the process this one was forked from."""
         self.control.close()
         self._output.close()
-        self._process.returncode = 0  # not this process's child: never to be waited for here
+        if isinstance(self._process, Copy):
+            self._process.close()
+        else:
+            self._process.returncode = 0  # not this process's child: never to be waited for here
 
     def _ended(self) -> LaunchError:
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return LaunchError("the process that ranks are forked from no longer answers; the ranks were stopped")
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        if status is None:
+            how = "has ended"
+        else:
+            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         return LaunchError(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
 
     def _said(self) -> str:
         text = outputs.read(self._output, "its output", 4096).strip()
         return f"\n{text}" if text else ""
+
+
+class Copy:
+    """A zygote that another one has forked, in the manner of ``subprocess.Popen``; its exit status is unknown.
+
+    Raises:
+        OSError: it has ended already.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        return 0 if self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not.
+        """
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it, whether it has ended or not; afterwards it counts as ended."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ended(self, timeout: float | None) -> bool:
+        return self._descriptor < 0 or bool(select.select([self._descriptor], [], [], timeout)[0])
+
+
+def _follows_processes() -> bool:
+    """Whether this kernel has descriptors of processes, as Linux has since 5.3, and this Python knows of them."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+_PIDFD = _follows_processes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -20,8 +21,9 @@ T = TypeVar("T")
 def test_each_number_is_a_launcher_of_its_own() -> None:
     made: list[Launcher] = []
 
-    def make() -> Launcher:
-        made.append(Launcher())
+    def make(first: Launcher | None) -> Launcher:
+        assert first is (made[0] if made else None)
+        made.append(Launcher(like=first))
         return made[-1]
 
     launchers = Launchers(make)
@@ -35,8 +37,8 @@ def test_they_run_launches_at_the_same_time_and_end_together(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     """Who writes waits for who reads: neither rank ends without the other."""
-    launchers = Launchers(Launcher)
-    launchers.start(2)
+    launchers = Launchers(lambda first: Launcher(like=first))
+    launchers.wait(2)
     pids = launchers.pids
     os.mkfifo(tmp_path / "met")
 
@@ -56,7 +58,7 @@ def test_they_run_launches_at_the_same_time_and_end_together(
 def test_abort_ends_what_other_threads_have_under_way(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
-    launchers = Launchers(Launcher)
+    launchers = Launchers(lambda first: Launcher(like=first))
     launchers.start(2)
     os.mkfifo(tmp_path / "there")
 
@@ -79,7 +81,7 @@ def test_abort_ends_what_other_threads_have_under_way(
 
 
 def test_those_that_are_not_kept_start_again_when_they_are_needed(all_gone: Callable[[Iterable[int]], bool]) -> None:
-    launchers = Launchers(Launcher)
+    launchers = Launchers(lambda first: Launcher(like=first))
     launchers.start(2)
     launchers.wait(2)
     kept, ended = known(launchers.pids)
@@ -96,3 +98,153 @@ def alone(launcher: Launcher, function: Callable[[RankContext], T]) -> LaunchRes
 
 def known(pids: Iterable[int | None]) -> list[int]:
     return [pid for pid in pids if pid is not None]
+
+
+def test_the_others_are_copies_of_the_first_and_outlive_its_launches(
+    all_gone: Callable[[Iterable[int]], bool],
+) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    launchers.wait(3)
+    first, *copies = known(launchers.pids)
+    assert [parent_of(pid) for pid in copies] == [first, first]
+    # What a launch leaves behind is swept; copies are none of it.
+    assert alone(launchers[0], lambda _ctx: os.getppid()).rank(0) == first
+    assert alone(launchers[2], lambda _ctx: os.getppid()).rank(0) == copies[1]
+    launchers.close()
+    assert all_gone([first, *copies])
+
+
+def test_a_killed_copy_is_made_anew(all_gone: Callable[[Iterable[int]], bool]) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    launchers.wait(2)
+    first, copy = known(launchers.pids)
+    os.kill(copy, signal.SIGKILL)
+    assert all_gone([copy])
+    fresh = alone(launchers[1], lambda _ctx: os.getppid()).rank(0)
+    assert fresh != copy
+    assert (first, parent_of(fresh)) == (launchers.pids[0], first)
+    launchers.close()
+
+
+def test_copies_end_with_the_first_and_are_made_of_the_next_one(all_gone: Callable[[Iterable[int]], bool]) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    launchers.wait(2)
+    pids = known(launchers.pids)
+    os.kill(pids[0], signal.SIGKILL)
+    assert all_gone(pids)
+    second = alone(launchers[1], lambda _ctx: os.getppid()).rank(0)
+    assert parent_of(second) == launchers.pids[0]
+    launchers.close()
+
+
+def test_a_copy_that_ends_in_a_launch_is_told_of() -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    launchers.wait(2)
+
+    def kill_parent(_ctx: RankContext) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+    with pytest.raises(LaunchError, match="the process that ranks are forked from has ended; the ranks were stopped"):
+        alone(launchers[1], kill_parent)
+    launchers.close()
+
+
+def test_other_threads_per_rank_need_a_zygote_of_their_own() -> None:
+    def of(threads: str, like: Launcher | None = None) -> Launcher:
+        return Launcher(environ={**os.environ, "OMP_NUM_THREADS": threads}, like=like)
+
+    with of("1") as first, of("2", first) as other:
+        other.wait()
+        assert other.pid is not None
+        assert parent_of(other.pid) == os.getpid()
+
+
+def test_nobody_waits_for_a_busy_one_to_copy_it(tmp_path: Path) -> None:
+    """The rank of the first reads what that of the second writes, whose zygote is asked for meanwhile."""
+    launchers = Launchers(lambda first: Launcher(like=first))
+    os.mkfifo(tmp_path / "met")
+    os.mkfifo(tmp_path / "begun")
+
+    def read(_ctx: RankContext) -> str:
+        (tmp_path / "begun").write_text("x")
+        return (tmp_path / "met").read_text()
+
+    def write(_ctx: RankContext) -> None:
+        (tmp_path / "met").write_text("hello")
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(alone, launchers[0], read)
+        (tmp_path / "begun").read_text()
+        alone(launchers[1], write)
+        assert reading.result().rank(0) == "hello"
+    launchers.close()
+
+
+def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.launch.zygote_process._PIDFD", False)
+    with Launcher() as first, Launcher(like=first) as other:
+        parent = alone(other, lambda _ctx: os.getppid()).rank(0)
+        assert (parent, parent_of(parent)) == (other.pid, os.getpid())
+
+
+def test_a_copy_that_cannot_be_followed_ends_and_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
+    made: list[int] = []
+
+    def fails(pid: int) -> None:
+        made.append(pid)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", fails)
+    with Launcher() as first, Launcher(like=first) as other:
+        parent = alone(other, lambda _ctx: os.getppid()).rank(0)
+        assert (parent, parent_of(parent)) == (other.pid, os.getpid())
+        assert all_gone(made)
+
+
+def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
+    """A daemon that has been forked has the environment of the zygote, whose mark has to be the copy's."""
+
+    def leave_daemon(_ctx: RankContext) -> None:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            (tmp_path / "daemon").write_text(str(os.getpid()))
+            os.kill(parent, signal.SIGKILL)
+            signal.pause()
+        signal.pause()
+
+    with Launcher() as first, Launcher(like=first) as other:
+        other.wait()
+        parent = known([other.pid])[0]
+        with pytest.raises(LaunchError):
+            alone(other, leave_daemon)
+        assert all_gone([int((tmp_path / "daemon").read_text())])
+        assert alone(first, lambda _ctx: os.getppid()).rank(0) == first.pid
+
+
+def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "end")
+
+    def stays(_ctx: RankContext) -> str:
+        (tmp_path / "begun").write_text("x")
+        return (tmp_path / "end").read_text()
+
+    with ThreadPoolExecutor(1) as pool:
+        staying = pool.submit(alone, launchers[0], stays)
+        (tmp_path / "begun").read_text()
+        launchers.start(2)
+        assert not staying.done()
+        (tmp_path / "end").write_text("now")
+        assert staying.result().rank(0) == "now"
+    launchers.close()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])

@@ -39,3 +39,17 @@ def test_killing_what_is_gone_is_no_error() -> None:
 
 def test_kills_for_want_of_memory_are_counted() -> None:
     assert processes.out_of_memory_kills() >= 0
+
+
+def test_a_variable_is_overwritten_where_others_see_it() -> None:
+    code = (
+        "import os, pathlib; from pytest_ddpperf.launch.processes import overwrite_variable\n"
+        "overwrite_variable('MARKED', 'new'); print(os.environ['MARKED'])\n"
+        "print(b'MARKED=new' in pathlib.Path('/proc/self/environ').read_bytes().split(bytes(1)))\n"
+        "try: overwrite_variable('MARKED', 'longer')\n"
+        "except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "MARKED": "old"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["new", "True", "MARKED cannot become 'longer'"]
