@@ -1,7 +1,8 @@
 """How long ranks take to run their first step: by ``Launcher``, beside ``torch.multiprocessing.spawn``.
 
 Both start the same gloo ranks, join them and do one all-reduce, in alternating rounds of one run; what is measured is
-the time from the call in the parent to the end of that all-reduce on the slowest rank.
+the time from the call in the parent to the end of that all-reduce on the slowest rank. Then how long more launchers
+take to be ready: as copies of a first one, and each with an import of torch of its own.
 
     python benchmarks/startup.py --rounds 7 --world-size 4
 """
@@ -17,9 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.launch import LAUNCHER_BYTES, Launcher
+from pytest_ddpperf.launch import LAUNCHER_BYTES, Launcher, Launchers
 
 GOAL = 10  # times faster
+MORE = 8  # launchers beside the first: what a comparison of nine strategies takes
 
 
 def first_step() -> float:
@@ -63,14 +65,26 @@ def seconds_by_spawn(world_size: int) -> float:
     return max(finished) - start
 
 
-def own_memory() -> int:
-    """Bytes that the process takes from which ranks are forked, with all that they find imported."""
-    from pytest_ddpperf.instruments.memory import most_taken
+def more_launchers(*, copied: bool) -> tuple[float, int]:
+    """The seconds until ``MORE`` launchers are ready beside a first one, and the bytes that the last one has alone."""
     from pytest_ddpperf.session import PRELOADED  # not above: each spawned rank would import it, and take longer
 
-    with Launcher(preload=PRELOADED) as launcher:
-        launcher.wait()
-        return most_taken(Path(f"/proc/{launcher.pid}")) or 0
+    launchers = Launchers(lambda first: Launcher(preload=PRELOADED, like=first if copied else None))
+    try:
+        launchers.wait(1)
+        start = time.monotonic()
+        launchers.start(1 + MORE)
+        launchers.wait(1 + MORE)
+        seconds = time.monotonic() - start
+        return seconds, private_bytes(launchers.pids[-1])
+    finally:
+        launchers.close()
+
+
+def private_bytes(pid: int | None) -> int:
+    """What a process shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def main() -> None:
@@ -92,8 +106,11 @@ def main() -> None:
     ratio = statistics.median(by_spawn) / statistics.median(by_launcher)
     print(f"  {'ratio of the medians':<28} {ratio:6.1f}    (goal: at least {GOAL})")
     print(f"  {'once: start, first launch':<28} {once:6.3f} s")
-    own, reckoned = (nbytes / 2**20 for nbytes in (own_memory(), LAUNCHER_BYTES))
-    print(f"  {'memory of a launcher':<28} {own:6.0f} MiB  (reckoned with: {reckoned:.0f})")
+    print(f"{MORE} more launchers, beside a first one, until they are ready, and the memory that one has for itself")
+    more = {"copies of the first": more_launchers(copied=True), "torch imported by each": more_launchers(copied=False)}
+    for name, (seconds, nbytes) in more.items():
+        print(f"  {name:<28} {seconds:6.3f} s  {nbytes / 2**20:4.0f} MiB")
+    print(f"  {'reckoned with':<28} {'':6}    {LAUNCHER_BYTES / 2**20:4.0f} MiB")
     sys.exit(ratio < GOAL)
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import environment, messages, outputs, processes
-from pytest_ddpperf.launch.messages import Event, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch import environment, outputs, processes
+from pytest_ddpperf.launch.messages import Copied, Copy, Event, Ready, Sweep, Swept, Unready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class ZygoteProcess:
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
         self._output: IO[bytes] = outputs.open_file()
-        self._process: subprocess.Popen[bytes] | Copy
+        self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
             copied = None if original is None else self._copied(original)
             self.control, self._process = copied or self._started(environment.inherited(environ, self.pinned), preload)
@@ -67,7 +67,7 @@ class ZygoteProcess:
             self._output.close()
             raise
 
-    def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, Copy] | None:
+    def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """A copy of another zygote that imported torch under the same variables; None where there can be none."""
         if not _PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
             return None
@@ -113,7 +113,7 @@ class ZygoteProcess:
             start_new_session=True,
         )
 
-    def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> Copy | None:
+    def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
         """A copy of it, served through ``control``, that prints into ``output``; None where there can be none.
 
         Raises:
@@ -121,12 +121,12 @@ class ZygoteProcess:
         """
         self.wait_until_ready()
         with contextlib.suppress(LaunchError, OSError):  # it has ended, or the copy has
-            self.request(messages.Copy(mark), [control.fileno(), output.fileno()])
+            self.request(Copy(mark), [control.fileno(), output.fileno()])
             deadline = time.monotonic() + _COPY_SECONDS
             while time.monotonic() < deadline:
                 for event in self.events(deadline - time.monotonic()):
-                    if isinstance(event, messages.Copied) and event.mark == mark:
-                        return None if event.pid is None else Copy(event.pid)
+                    if isinstance(event, Copied) and event.mark == mark:
+                        return None if event.pid is None else CopiedProcess(event.pid)
         return None
 
     @property
@@ -222,7 +222,7 @@ class ZygoteProcess:
             for pid in processes.marked(environment.MARK, self.mark):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        if isinstance(self._process, Copy):
+        if isinstance(self._process, CopiedProcess):
             self._process.close()
         self._output.close()
 
@@ -230,7 +230,7 @@ class ZygoteProcess:
         """Let go of a zygote that belongs to the process this one was forked from."""
         self.control.close()
         self._output.close()
-        if isinstance(self._process, Copy):
+        if isinstance(self._process, CopiedProcess):
             self._process.close()
         else:
             self._process.returncode = 0  # not this process's child: never to be waited for here
@@ -251,7 +251,7 @@ class ZygoteProcess:
         return f"\n{text}" if text else ""
 
 
-class Copy:
+class CopiedProcess:
     """A zygote that another one has forked, in the manner of ``subprocess.Popen``; its exit status is unknown.
 
     Raises:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -160,25 +162,38 @@ def test_other_threads_per_rank_need_a_zygote_of_their_own() -> None:
         assert parent_of(other.pid) == os.getpid()
 
 
-def test_nobody_waits_for_a_busy_one_to_copy_it(tmp_path: Path) -> None:
-    """The rank of the first reads what that of the second writes, whose zygote is asked for meanwhile."""
-    launchers = Launchers(lambda first: Launcher(like=first))
-    os.mkfifo(tmp_path / "met")
-    os.mkfifo(tmp_path / "begun")
+@contextmanager
+def busy(launchers: Launchers, folder: Path) -> Iterator[None]:
+    """Within, a rank of the first launcher waits for somebody to write into ``end``."""
+    pipes = [folder / "begun", folder / "end"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    begun = os.open(pipes[0], os.O_RDWR)  # never without a reader
 
-    def read(_ctx: RankContext) -> str:
-        (tmp_path / "begun").write_text("x")
-        return (tmp_path / "met").read_text()
-
-    def write(_ctx: RankContext) -> None:
-        (tmp_path / "met").write_text("hello")
+    def stays(_ctx: RankContext) -> str:
+        pipes[0].write_text("x")
+        return pipes[1].read_text()
 
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(alone, launchers[0], read)
-        (tmp_path / "begun").read_text()
-        alone(launchers[1], write)
-        assert reading.result().rank(0) == "hello"
+        staying = pool.submit(alone, launchers[0], stays)
+        assert select.select([begun], [], [], 60)[0]
+        yield
+        assert staying.result().rank(0) == "now"
+    os.close(begun)
     launchers.close()
+
+
+def test_nobody_waits_for_a_busy_one_to_copy_it(tmp_path: Path) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    with busy(launchers, tmp_path):
+        alone(launchers[1], lambda _ctx: (tmp_path / "end").write_text("now"))
+
+
+def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
+    launchers = Launchers(lambda first: Launcher(like=first))
+    with busy(launchers, tmp_path):
+        launchers.start(2)
+        (tmp_path / "end").write_text("now")
 
 
 def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,25 +240,6 @@ def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(
             alone(other, leave_daemon)
         assert all_gone([int((tmp_path / "daemon").read_text())])
         assert alone(first, lambda _ctx: os.getppid()).rank(0) == first.pid
-
-
-def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
-    os.mkfifo(tmp_path / "begun")
-    os.mkfifo(tmp_path / "end")
-
-    def stays(_ctx: RankContext) -> str:
-        (tmp_path / "begun").write_text("x")
-        return (tmp_path / "end").read_text()
-
-    with ThreadPoolExecutor(1) as pool:
-        staying = pool.submit(alone, launchers[0], stays)
-        (tmp_path / "begun").read_text()
-        launchers.start(2)
-        assert not staying.done()
-        (tmp_path / "end").write_text("now")
-        assert staying.result().rank(0) == "now"
-    launchers.close()
 
 
 def parent_of(pid: int) -> int:
