@@ -42,8 +42,8 @@ def main() -> None:
     options = _parser().parse_args()
     from benchmarks.quality.launches import BrokenFile
     from benchmarks.quality.processes import RunError
+    from pytest_ddpperf.against.git import GitError
     from pytest_ddpperf.errors import DdpperfError
-    from pytest_ddpperf.revision.git import GitError
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # pytest is ended as well
     try:
@@ -139,9 +139,9 @@ def _here(lengths: Sequence[str], known: Mapping[str, Calibration]) -> Runs:
     from benchmarks.quality.launches import Cell
     from benchmarks.quality.runs import RANKS, Runs, code_version
     from pytest_ddpperf.baselines.fingerprint import environment, environment_key
-    from pytest_ddpperf.baselines.machine import machine_facts
-    from pytest_ddpperf.launch import Launcher
+    from pytest_ddpperf.instruments.host import machine_facts
     from pytest_ddpperf.launch.environment import thread_count
+    from pytest_ddpperf.launch.launcher import Launcher
 
     with Launcher(preload=("benchmarks.quality.steps",)) as launcher:
         env = environment(

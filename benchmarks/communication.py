@@ -31,14 +31,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.communication import BlockTimes, CommunicationProfile
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Change, center, change
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.strategies import Strategy, parallelise, resolve
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import parallelise, resolve
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.profiling import profile_launch

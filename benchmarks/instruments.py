@@ -17,13 +17,14 @@ import statistics
 import sys
 from pathlib import Path
 
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.records import Plan
-from pytest_ddpperf.session import PRELOADED
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.strategies import modules_of, resolve
+from pytest_ddpperf.strategies.table import modules_of, resolve
 from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 

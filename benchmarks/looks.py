@@ -17,8 +17,8 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddpperf.judge.decision import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS
 from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, CUT, Outliers, center_of
-from pytest_ddpperf.stats.verdict import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS
 
 FIRST, LAST, BASELINE = 6, 48, 45
 LEVELS = (2e-3, 5e-4, 1.5e-4)  # one-sided: of one metric of few, in a small and in a large suite

@@ -20,18 +20,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_ddpperf.judge import Judge, alone, gated_beside, with_speedup
-from pytest_ddpperf.measure import Look, Variant
-from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.other_side import partners
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
-from pytest_ddpperf.revision.worktree import Revision
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.judge.judge import Judge
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.metrics.relating import alone, gated_beside, with_speedup
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.paired import partners
+from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.verdict import Verdict
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.judge import Relate
+    from pytest_ddpperf.metrics.relating import Relate
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
 REVISION = Revision("main", "3f" * 20, Path("/project"))

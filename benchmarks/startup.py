@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.launch import LAUNCHER_BYTES, Launcher, Launchers
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES, Launchers
 
 GOAL = 10  # times faster
 MORE = 8  # launchers beside the first: what a comparison of nine strategies takes
@@ -67,7 +68,7 @@ def seconds_by_spawn(world_size: int) -> float:
 
 def more_launchers(*, copied: bool) -> tuple[float, int]:
     """The seconds until ``MORE`` launchers are ready beside a first one, and the bytes that the last one has alone."""
-    from pytest_ddpperf.session import PRELOADED  # not above: each spawned rank would import it, and take longer
+    from pytest_ddpperf.run.session import PRELOADED  # not above: each spawned rank would import it, and take longer
 
     launchers = Launchers(lambda first: Launcher(preload=PRELOADED, like=first if copied else None))
     try:

@@ -29,10 +29,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.strategies import resolve, row_of
+from pytest_ddpperf.strategies.table import resolve, row_of
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history import Run, record
-from pytest_ddpperf.records import Environment, Measurement, Plan, Series
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.stats.change_points import ALPHA, Fit, change_points
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.baselines.history.change_points import ALPHA, Fit, change_points
+from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 
 RUNS = 200
 STEP = math.log(1.06)
@@ -111,7 +111,7 @@ def answers(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "history.sqlite"
         large_history(file)
-        code = "import sys; from pytest_ddpperf.cli import main; sys.exit(main())"
+        code = "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"
         print(f"seconds of a whole process on 100,000 records ({file.stat().st_size / 1e6:.0f} MB)")
         for words in (["trend", "t.py::test_0"], ["trend"], ["--version"]):
             where = ["--history", str(file)] if words[0] == "trend" else []

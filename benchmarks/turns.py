@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 from scipy.stats import chi2, t
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch import Launcher
-    from pytest_ddpperf.launch.turns import Turns
-    from pytest_ddpperf.records import RankLaunch
+    from pytest_ddpperf.launch.interleaving import Turns
+    from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.records.measurement import RankLaunch
 
 RANKS = 2
 
@@ -78,10 +78,10 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     from benchmarks.quality.conditions import LENGTHS, Injection
     from benchmarks.quality.launches import WARMUP
     from benchmarks.quality.steps import Training
-    from pytest_ddpperf.launch import Launcher
-    from pytest_ddpperf.launch.turns import in_turns
-    from pytest_ddpperf.records import Plan
-    from pytest_ddpperf.session import PRELOADED
+    from pytest_ddpperf.launch.interleaving import in_turns
+    from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.records.measurement import Plan
+    from pytest_ddpperf.run.session import PRELOADED
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.training.loop import LaunchJob, run_launch
     from pytest_ddpperf.training.timing import turn_sizes
@@ -115,9 +115,9 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
 
 def pair(sides: Sequence[tuple[RankLaunch, ...]], seconds: float, *, cut: bool = False) -> Pair:
     """What two launches differ by; ``cut``: they are the first steps of others, whose CPU time is not known."""
-    from pytest_ddpperf.measure import fitting_steps, short_launch
     from pytest_ddpperf.metrics.launches import typical_step
-    from pytest_ddpperf.records import Launch
+    from pytest_ddpperf.records.measurement import Launch
+    from pytest_ddpperf.run.pilot import fitting_steps, short_launch
 
     def apart(of: Callable[[tuple[RankLaunch, ...]], float]) -> float:
         first, second = map(of, sides)
@@ -162,8 +162,8 @@ def report(length: str, pairs: dict[int, list[Pair]]) -> str:
 
 def proof(pairs: Sequence[Pair]) -> str:
     """How long it takes to prove that the same code got no worse by the margin, by a single look."""
-    from pytest_ddpperf.judge import SIDE_BY_SIDE_TOLERANCE
-    from pytest_ddpperf.stats.verdict import MARGIN, UNPROVEN
+    from pytest_ddpperf.judge.decision import MARGIN, UNPROVEN
+    from pytest_ddpperf.judge.judge import SIDE_BY_SIDE_TOLERANCE
 
     apart = math.sqrt(statistics.fmean(one.step_time**2 for one in pairs))
     margin = MARGIN * SIDE_BY_SIDE_TOLERANCE

@@ -50,7 +50,7 @@ def accuracy_curves(ctx: RankContext) -> tuple[list[float], dict[str, list[float
 def accuracy_curve(ctx: RankContext, strategy: str, shares: list[int]) -> list[float]:
     """Train on the shares of the data, a batch of each in every step, and validate after each epoch."""
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies import resolve
+    from pytest_ddpperf.strategies.table import resolve
     from pytest_ddpperf.training.trainer import Trainer
 
     ranks = ctx.world_size * len(shares)

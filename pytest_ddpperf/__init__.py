@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.batch_size import BatchSize
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.rank_group import RankGroup
-    from pytest_ddpperf.records import Measurement
-    from pytest_ddpperf.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.records.batch_size import BatchSize
+    from pytest_ddpperf.records.measurement import Measurement
+    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchSize": "batch_size",
+    "BatchSize": "records.batch_size",
     "Ddpperf": "fixture",
-    "Measurement": "records",
+    "Measurement": "records.measurement",
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
-    "RankGroup": "rank_group",
-    "ScalingCurve": "side_by_side",
-    "SideBySide": "side_by_side",
+    "RankGroup": "run.rank_group",
+    "ScalingCurve": "records.side_by_side",
+    "SideBySide": "records.side_by_side",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",
 }

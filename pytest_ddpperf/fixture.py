@@ -9,20 +9,22 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_ddpperf.batch_size import CPU_RESOLUTION, PLAN, BatchSize, Search, required_limit, search
-from pytest_ddpperf.benchmark import Benchmarks
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
-from pytest_ddpperf.expectations import misnamed, unexpected, unsaid
-from pytest_ddpperf.judge import alone, with_efficiency, with_speedup
-from pytest_ddpperf.measure import Next, Variant
-from pytest_ddpperf.records import Environment, Measurement, Mode, RankLaunch
-from pytest_ddpperf.session import Session
+from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
+from pytest_ddpperf.judge.sequential import Next
+from pytest_ddpperf.metrics.relating import alone, with_efficiency, with_speedup
+from pytest_ddpperf.records.batch_size import BatchSize, Search
+from pytest_ddpperf.records.measurement import Environment, Measurement, Mode, RankLaunch
+from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
+from pytest_ddpperf.run.benchmark import Benchmarks
+from pytest_ddpperf.run.requests import Asked, GivenStrategy, GivenWays, Subject, several, variant
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
-from pytest_ddpperf.side_by_side import ScalingCurve, SideBySide
-from pytest_ddpperf.strategies import resolve, row_of
+from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
-from pytest_ddpperf.variants import Asked, GivenStrategy, GivenWays, Subject, several, variant
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 

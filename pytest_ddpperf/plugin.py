@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.contradictions import require_consistent
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
+from pytest_ddpperf.run.contradictions import require_consistent
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.fixture import Ddpperf
-    from pytest_ddpperf.probe import Probe
-    from pytest_ddpperf.rank_group import RankGroup
-    from pytest_ddpperf.revision.worktree import Revision
-    from pytest_ddpperf.session import Session
+    from pytest_ddpperf.run.probe import Probe
+    from pytest_ddpperf.run.rank_group import RankGroup
+    from pytest_ddpperf.run.session import Session
 
 MARKER = "ddpperf"
 SETTINGS = pytest.StashKey[Settings]()
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             ensure_writable(config.rootpath / settings.json)
         if settings.history is not None:
-            from pytest_ddpperf.baselines.history import ensure_recordable
+            from pytest_ddpperf.baselines.history.database import ensure_recordable
 
             ensure_recordable(config.rootpath / settings.history)
     except (SettingError, BaselineError, HistoryError) as error:
@@ -95,7 +95,7 @@ def _require_baselines(settings: Settings, folder: Path) -> None:
 def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
     if settings.against is None:
         return None
-    from pytest_ddpperf.revision.worktree import resolve
+    from pytest_ddpperf.against.worktree import resolve
 
     return resolve(settings.against, config.rootpath, config.invocation_params.dir)
 
@@ -124,7 +124,7 @@ def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
 
 
 def _session(config: pytest.Config) -> Session:
-    from pytest_ddpperf.session import Session
+    from pytest_ddpperf.run.session import Session
 
     if hasattr(config, "workerinput"):
         raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
@@ -174,7 +174,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
-    from pytest_ddpperf.rank_group import RankGroup
+    from pytest_ddpperf.run.rank_group import RankGroup
 
     return RankGroup(
         _session(request.config),

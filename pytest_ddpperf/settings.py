@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.loader_settings import LoaderSettings, loader_settings
-from pytest_ddpperf.values import (
+from pytest_ddpperf.parsers import (
     amount,
     fraction,
     identifier,
+    members,
     one_of,
     optional,
     path,
@@ -27,13 +27,13 @@ from pytest_ddpperf.values import (
     steps,
     steps_or_warmup,
     switch,
-    verdicts,
     whole_number,
     words,
     world_sizes,
     written,
 )
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
+from pytest_ddpperf.records.verdict import Verdict
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
@@ -158,7 +158,10 @@ class Settings:
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
-        frozenset({Verdict.REGRESSED, Verdict.BROKEN}), verdicts, "verdicts that fail a test, or none", "VERDICT[,...]"
+        frozenset({Verdict.REGRESSED, Verdict.BROKEN}),
+        members(Verdict, "verdicts"),
+        "verdicts that fail a test, or none",
+        "VERDICT[,...]",
     )
     require_baseline: bool = _knob(
         default=False, parse=switch, text="fail where there is no comparable baseline (new, incompatible)", flag=True

@@ -21,7 +21,9 @@ def test_loading_the_plugin_imports_neither_torch_nor_numpy() -> None:
 
 
 def test_the_controller_never_imports_torch() -> None:
-    statement = "import pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli; from pytest_ddpperf import *"
+    statement = (
+        "import pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli.command; from pytest_ddpperf import *"
+    )
     assert not {"torch", "numpy"} & modules_after(statement)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.history import entries
+from pytest_ddpperf.baselines.history.database import entries
 
 SETTINGS = """
 import os

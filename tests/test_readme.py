@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
-from pytest_ddpperf.strategies import STRATEGIES
+from pytest_ddpperf.strategies.table import STRATEGIES
 from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
-from pytest_ddpperf.verdict import Verdict
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

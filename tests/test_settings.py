@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
-from pytest_ddpperf.verdict import Verdict
 
 
 def from_command_line(**raw: object) -> Settings:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from benchmarks.quality.conditions import CONDITIONS, FIRST
 from benchmarks.quality.launches import Cell, Recorded
 from benchmarks.quality.resampling import of_cell, partners
-from pytest_ddpperf.records import Spread
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.spreads import pooled
 from pytest_ddpperf.stats.summaries import quantile, typical

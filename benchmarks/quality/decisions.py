@@ -24,9 +24,9 @@ from benchmarks.quality.simulated import (
     run_of_rounds,
     separate_runs,
 )
-from pytest_ddpperf.measure import short_launch
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.run.pilot import short_launch
 from pytest_ddpperf.settings import Settings
 
 SCHEMA = "pytest-ddpperf/decision/1"

@@ -15,13 +15,13 @@ from pathlib import Path
 from benchmarks.quality.conditions import CONDITIONS, FIRST, LENGTHS, UNCHANGED, Calibration, Condition, injection
 from benchmarks.quality.launches import WARMUP, Campaign, Cell, Recorded, append, read, write
 from pytest_ddpperf.baselines.fingerprint import differences, environment
-from pytest_ddpperf.baselines.machine import machine_facts
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.environment import thread_count
-from pytest_ddpperf.launch.turns import Turns, in_turns
-from pytest_ddpperf.records import Environment, Plan, RankLaunch
-from pytest_ddpperf.session import PRELOADED
+from pytest_ddpperf.launch.interleaving import Turns, in_turns
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.loop import LaunchJob, run_launch

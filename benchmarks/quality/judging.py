@@ -23,12 +23,12 @@ from benchmarks.quality.resampling import (
     side_by_side,
     with_first,
 )
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.verdict import Verdict
 
 STORED = "stored baseline"
 PAIRED = "side by side"

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from benchmarks.quality.conditions import Calibration
 from pytest_ddpperf.baselines.codec import environment_data
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records.measurement import Environment
 
 SCHEMA = "pytest-ddpperf/launches/1"
 WARMUP = 5

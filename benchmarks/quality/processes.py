@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.bisection.processes import exit_status
+from pytest_ddpperf.cli.bisect.processes import exit_status
 
 ROOT = Path(__file__).parents[2]
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured

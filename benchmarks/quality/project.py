@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.quality.conditions import Calibration, Condition, Injection, injection
+from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.revision.git import git
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.records.verdict import Verdict
 
 NOTHING = Injection()
 BASE = "base"

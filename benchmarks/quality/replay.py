@@ -11,18 +11,20 @@ from pathlib import Path
 
 from benchmarks.quality.launches import Recorded
 from benchmarks.quality.resampling import Sides
-from pytest_ddpperf.judge import Judge, alone, gated_beside
-from pytest_ddpperf.measure import Variant, fitting_steps, launch_seconds, short_launch
-from pytest_ddpperf.metrics import STEP_TIME
-from pytest_ddpperf.other_side import side_by_side
-from pytest_ddpperf.records import Environment, Launch, RankLaunch
-from pytest_ddpperf.replay import Dealer, deck_of, replayed
-from pytest_ddpperf.results import BaselineRecord, Found, Result
-from pytest_ddpperf.revision.worktree import Revision
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.judge.judge import Judge
+from pytest_ddpperf.metrics.relating import alone, gated_beside
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.measurement import Environment, Launch, RankLaunch
+from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.paired import side_by_side
+from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, short_launch
+from pytest_ddpperf.run.replay import Dealer, deck_of, replayed
+from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary, typical
 from pytest_ddpperf.training.timing import turn_sizes
-from pytest_ddpperf.verdict import Verdict
 
 NAME = "training"
 

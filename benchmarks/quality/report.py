@@ -12,7 +12,7 @@ from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.judging import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE, CellFindings, Effect, Findings, Tally
 from benchmarks.quality.peers import RULES
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.stats.rates import Rate, suite_rate

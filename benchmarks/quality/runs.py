@@ -19,9 +19,9 @@ from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile, calibration_from
 from benchmarks.quality.processes import ROOT, RunError, busy, pytest_results
 from benchmarks.quality.project import BASE, BASELINES, CHANGES, Change, check_out, node_id
+from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.revision.git import git
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.records.verdict import Verdict
 
 SCHEMA = "pytest-ddpperf/real-runs/1"
 SUITE = "perf_tests"

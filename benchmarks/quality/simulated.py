@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarks.quality.conditions import CONDITIONS, UNCHANGED, Condition
 from benchmarks.quality.launches import WARMUP, Cell, Recorded
 from benchmarks.quality.resampling import Sides
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records.measurement import Environment
 
 if TYPE_CHECKING:
     import numpy as np

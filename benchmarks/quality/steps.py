@@ -19,7 +19,7 @@ from pytest_ddpperf.stats.summaries import quantile, typical
 from pytest_ddpperf.training.timing import timed_block
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch import RankContext
+    from pytest_ddpperf.launch.context import RankContext
 
 PRODUCT = 24  # rows and columns of the matrices of an injection: about 2 us
 PRODUCTS = 2000  # to time one: cores are slower at it after a pause

@@ -28,7 +28,7 @@ PARTS = (
     ("pytest_ddpperf.training.loop", "timed_blocks", TIMED),
     ("pytest_ddpperf.training.loop", "held_after_steps", GROWTH),
     ("pytest_ddpperf.training.loop", "_diagnosis", DIAGNOSIS),
-    ("pytest_ddpperf.launch.turns", "Waiting.wait", WAITING),
+    ("pytest_ddpperf.launch.interleaving", "Waiting.wait", WAITING),
 )
 """What a rank does, by module and name of the function that does it."""
 
@@ -42,7 +42,7 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure() -> None:
     """Note each launch from now on."""
-    from pytest_ddpperf.passes import Passes
+    from pytest_ddpperf.run.passes import Passes
 
     launch = Passes.launch
 

@@ -13,10 +13,10 @@ from typing import Any, cast, get_args
 
 from pytest_ddpperf.baselines.fields import Field, parse, require_schema
 from pytest_ddpperf.baselines.jsonfile import render, rounded
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import Better, Environment, Family, Interval, Mode, Plan, Scale, Series
-from pytest_ddpperf.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Better, Environment, Family, Interval, Mode, Plan, Scale, Series
+from pytest_ddpperf.records.results import BaselineRecord, Provenance
 
 _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1

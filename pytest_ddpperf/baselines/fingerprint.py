@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_ddpperf.baselines.machine import MachineFacts
 from pytest_ddpperf.baselines.naming import digest
-from pytest_ddpperf.records import Environment
-from pytest_ddpperf.results import BaselineRecord
+from pytest_ddpperf.instruments.host import MachineFacts
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import BaselineRecord
 
 _LABELS = {
     "device": "device",

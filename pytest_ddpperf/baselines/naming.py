@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from pytest_ddpperf.records import training_text
+from pytest_ddpperf.records.measurement import training_text
 
 _OPTIONS = re.compile(r"\[[^\[\]]*\]")
 _LONGEST = 100  # characters; file systems take 255, and paths have limits of their own

@@ -12,8 +12,8 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.folder import locked, write
 from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import Environment, Spread
-from pytest_ddpperf.results import Calibration
+from pytest_ddpperf.records.measurement import Environment, Spread
+from pytest_ddpperf.records.results import Calibration
 
 _FAMILY = "pytest-ddpperf/noise/"
 _VERSION = 2

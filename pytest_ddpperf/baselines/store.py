@@ -10,22 +10,17 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.baselines.fields import CURE
-from pytest_ddpperf.baselines.fingerprint import (
-    counted_differences,
-    differences,
-    environment_key,
-    kernel_differences,
-)
+from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key, kernel_differences
 from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
-from pytest_ddpperf.count_changes import verdict_of
-from pytest_ddpperf.counts import difference_text, quantity_texts
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.records import Environment, Series
-from pytest_ddpperf.results import BaselineRecord, Found
+from pytest_ddpperf.judge.count_changes import verdict_of
+from pytest_ddpperf.records.counts import difference_text, quantity_texts
+from pytest_ddpperf.records.measurement import Environment, Series
+from pytest_ddpperf.records.results import BaselineRecord, Found
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values
-from pytest_ddpperf.verdict import Verdict
 
 
 class Store:

@@ -10,7 +10,7 @@ from pytest_ddpperf.instruments.phases.section import Section
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.records import Mode
+    from pytest_ddpperf.records.measurement import Mode
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut, SettingError
 from pytest_ddpperf.launch import environment, failures, payload, processes, stacks
-from pytest_ddpperf.launch.group import End, RankGroup
 from pytest_ddpperf.launch.machine import TorchMachine, check_names, place, probe
 from pytest_ddpperf.launch.messages import Call, Finished, Job
 from pytest_ddpperf.launch.outputs import RankOutput, titled
+from pytest_ddpperf.launch.rank_processes import End, RankGroup
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pytest_ddpperf.records import Mode
-    from pytest_ddpperf.revision.redirection import Redirection
+    from pytest_ddpperf.launch.redirection import Redirection
+    from pytest_ddpperf.records.measurement import Mode
 
 T = TypeVar("T")
 

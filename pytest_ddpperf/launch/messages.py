@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_ddpperf.records import Mode
+    from pytest_ddpperf.records.measurement import Mode
 
 Stage = Literal["join", "load", "run", "send"]
 Kind = Literal["raised", "failed", "skipped", "refused", "exited", "memory"]

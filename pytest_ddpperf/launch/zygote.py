@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
+from pytest_ddpperf.launch.imports import redirect
 from pytest_ddpperf.launch.messages import (
     Copied,
     Copy,
@@ -35,8 +36,7 @@ from pytest_ddpperf.launch.messages import (
     Swept,
     Unready,
 )
-from pytest_ddpperf.revision.imports import redirect
-from pytest_ddpperf.revision.redirection import Redirection
+from pytest_ddpperf.launch.redirection import Redirection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_ddpperf.launch.messages import Request
-    from pytest_ddpperf.revision.redirection import Redirection
+    from pytest_ddpperf.launch.redirection import Redirection
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 _BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
-from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.units import format_count, format_values

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.counts import UNITS, Counts
-from pytest_ddpperf.records import Series
+from pytest_ddpperf.records.counts import UNITS, Counts
+from pytest_ddpperf.records.measurement import Series
 
 DERIVED = frozenset({"flops_forward", "flops_backward"})
 """Counts that add up to another: shown, and not judged twice."""

@@ -6,7 +6,7 @@ from pytest_ddpperf.metrics.communication import no_room
 from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launches import once, typical_step
 from pytest_ddpperf.metrics.memory import growing_memory, tight_memory, uneven_memory
-from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
 from pytest_ddpperf.units import format_change, format_count, format_percent
 

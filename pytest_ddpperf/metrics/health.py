@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pytest_ddpperf.health import CpuHealth, GpuHealth
-from pytest_ddpperf.records import Launch, Measurement
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth
+from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
 LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from pytest_ddpperf.metrics.launches import of_all, once
-from pytest_ddpperf.records import DeviceMemory, Launch, Measurement
+from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count, format_values

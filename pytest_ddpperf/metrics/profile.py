@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from pytest_ddpperf.communication import Bandwidth, Collective, CommunicationProfile, ProfiledStep, RankProfile
+from pytest_ddpperf.records.communication import Bandwidth, Collective, CommunicationProfile, ProfiledStep, RankProfile
 
 Instance = tuple[Collective, ...]  # one collective, on each rank
 

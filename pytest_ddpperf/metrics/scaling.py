@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_ddpperf.metrics.blocks import Within, moved_step
 from pytest_ddpperf.metrics.launches import typical_step
-from pytest_ddpperf.records import Launch, Measurement, Mode, Series
+from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Series
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
 

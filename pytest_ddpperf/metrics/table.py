@@ -16,16 +16,10 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
 )
 from pytest_ddpperf.metrics.launches import of_all, once, typical_step
-from pytest_ddpperf.metrics.memory import (
-    GROWTH_SLACK,
-    fragmentation,
-    memory_growth,
-    outside_allocator,
-    peak_memory,
-)
+from pytest_ddpperf.metrics.memory import GROWTH_SLACK, fragmentation, memory_growth, outside_allocator, peak_memory
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
-from pytest_ddpperf.phases import PHASES
-from pytest_ddpperf.records import Better, Family, Launch, Measurement, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Family, Launch, Measurement, Scale, Series
+from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.stats.blocks import expected
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import center

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddpperf.batch_size import Search
+from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.units import format_count, format_value, format_values
 
 

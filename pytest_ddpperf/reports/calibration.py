@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddpperf.calibration import Calibrated
+from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.parsers import written
 from pytest_ddpperf.reports.phrases import confidence_text, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text, whom
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count, format_percent, format_value, scale
-from pytest_ddpperf.values import written
 
 BLUNT = 0.10  # a floor above it leaves little to find
 

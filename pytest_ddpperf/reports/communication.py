@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
+from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.phrases import find
 from pytest_ddpperf.reports.table import NOTHING, Table, headed, intervals_explained, labels_of, variant_text
-from pytest_ddpperf.results import Result
 from pytest_ddpperf.units import Scale, format_percent, format_values, scale, significant
 
 

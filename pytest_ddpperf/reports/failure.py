@@ -8,7 +8,9 @@ from collections.abc import Collection
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.communication import OVERHEAD
-from pytest_ddpperf.records import Measurement
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
     commit_text,
@@ -21,9 +23,7 @@ from pytest_ddpperf.reports.phrases import (
     short_text,
     without_derived,
 )
-from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import format_count
-from pytest_ddpperf.verdict import Verdict
 
 _MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
 # What may be stored in answer to the failure, and the word for it. An undecided or broken benchmark may not.

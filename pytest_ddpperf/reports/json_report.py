@@ -9,22 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.checkout import Checkout
+from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
-from pytest_ddpperf.batch_size import Search
-from pytest_ddpperf.calibration import Calibrated
-from pytest_ddpperf.communication import CommunicationProfile
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.health import CpuHealth, GpuHealth
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.health import gpus_of
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records import Interval, Launch
+from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth
+from pytest_ddpperf.records.measurement import Interval, Launch
+from pytest_ddpperf.records.results import Comparison, Counterpart, Result
 from pytest_ddpperf.reports.phrases import findings
-from pytest_ddpperf.results import Comparison, Counterpart, Result
 from pytest_ddpperf.stats.rates import Rate
 
 SCHEMA = "pytest-ddpperf/results/1"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.metrics.communication import EXPOSED
 from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
-from pytest_ddpperf.phases import PHASES
+from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.phrases import change_text, find, words_of
 from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text
-from pytest_ddpperf.results import Comparison, Result
 from pytest_ddpperf.units import format_count, format_value, significant
 
 PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}

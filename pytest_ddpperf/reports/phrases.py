@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pytest_ddpperf.counts import quantity_texts
-from pytest_ddpperf.records import Environment
-from pytest_ddpperf.results import BaselineRecord, Comparison, Result
+from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -16,7 +17,6 @@ from pytest_ddpperf.units import (
     format_values,
     signed_percent,
 )
-from pytest_ddpperf.verdict import Verdict
 
 _SHORT_COMMIT = 7  # characters
 LISTED = 10  # lines, of more than one reads

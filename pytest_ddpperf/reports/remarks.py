@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddpperf.metrics.table import CPU_TIME
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
     decisive,
@@ -13,8 +15,6 @@ from pytest_ddpperf.reports.phrases import (
     short_text,
     tolerance_text,
 )
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.verdict import Verdict
 
 _OPEN = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
 _METRICS = 3  # with the same remark, that are named

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.records import Series
+from pytest_ddpperf.records.measurement import Series
+from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.results import BaselineRecord
 from pytest_ddpperf.units import format_count, format_value, scale
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.batch_size import Search
-from pytest_ddpperf.calibration import Calibrated
+from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.batch_sizes import batch_size_lines
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.communication import communication_table
 from pytest_ddpperf.reports.phases import phase_table
 from pytest_ddpperf.reports.table import summary_table
 from pytest_ddpperf.reports.terminal import render, wrapped
-from pytest_ddpperf.results import Result
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_ddpperf.instruments.memory import LABELS
+from pytest_ddpperf.judge.decision import POWER
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records import Measurement
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import confidence_text, environment_text, find, findings
 from pytest_ddpperf.reports.remarks import verdict_remarks
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.stats.verdict import POWER
 from pytest_ddpperf.units import Scale, format_percent, scale, signed_percent
-from pytest_ddpperf.verdict import Verdict
 
 NOTHING = "-"
 _NAMED = 3  # benchmarks with the same remark

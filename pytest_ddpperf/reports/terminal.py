@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.verdict import Verdict
 
 _INDENT = "  "
 _COLOURS: Mapping[str, str] = {

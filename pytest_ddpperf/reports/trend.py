@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.codec import interval_data
-from pytest_ddpperf.baselines.history import Benchmark, Run
+from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, FEWEST_POINTS, Change
+from pytest_ddpperf.baselines.history.database import Benchmark, Run
+from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import rounded
-from pytest_ddpperf.counts import quantity_texts
-from pytest_ddpperf.records import training_text
+from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.stats.change_points import CONFIDENCE, FEWEST_POINTS, Change
-from pytest_ddpperf.trend import Point, Trend
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
 SCHEMA = "pytest-ddpperf/trend/1"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddpperf.records import Spread
+from pytest_ddpperf.records.measurement import Spread
 
 BLOCKS = 10  # that the steps of a launch which ran alone are cut into: each outlasts what ties a step to the next one
 FEWEST = 2  # blocks: one tells nothing of scatter

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from pytest_ddpperf.records import Interval, Scale
+from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.centers import Center, Outliers, center_of, moderated
 

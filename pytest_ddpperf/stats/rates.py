@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.records.measurement import Interval
 
 CONFIDENCE = 0.95
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.records import Spread
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.centers import Outliers, log_center
 from pytest_ddpperf.stats.intervals import from_log, t_quantile
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pytest_ddpperf.records import Mode
+    from pytest_ddpperf.records.measurement import Mode
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

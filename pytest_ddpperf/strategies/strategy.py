@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.values import written
+from pytest_ddpperf.parsers import written
 
 Option: TypeAlias = "str | int | float | bool"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import amount, one_of, positive_int, switch, whole_number
 from pytest_ddpperf.strategies.combinations import (
     ddp_options,
     distributed_data_parallel_options,
@@ -15,8 +17,13 @@ from pytest_ddpperf.strategies.combinations import (
     fsdp1_ranks,
     whole_replicas,
 )
+from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy, parse
-from pytest_ddpperf.values import amount, one_of, positive_int, switch, whole_number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ddpperf.strategies.parallel import RankView
 
 _PACKAGE = __name__.rpartition(".")[0]
 _DTYPE = one_of("fp32", "bf16", "fp16")
@@ -199,6 +206,37 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
     wrong = row.misfit(strategy.options, world_size) if row.misfit is not None else None
     if wrong is not None:
         raise SettingError(f"strategy {strategy}: {wrong}")
+
+
+def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
+    """The module that a rank needs for a strategy, by name; none for a function or a step that brings its own."""
+    return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
+
+
+def parallelise(
+    strategy: str | Strategy, module: nn.Module, ctx: RankView, blocks: Sequence[nn.Module] = ()
+) -> Parallel:
+    """The module, made ready for this rank by a strategy.
+
+    Args:
+        strategy: as ``resolve`` takes it.
+        module: on the rank's device.
+        ctx: the rank.
+        blocks: the modules inside ``module`` that a sharding strategy treats one by one.
+
+    Raises:
+        SettingError: there is no such strategy, or not for this world size.
+    """
+    resolved = resolve(strategy)
+    require_world_size(resolved, ctx.world_size)
+    row = row_of(resolved)
+    function = resolved.function or import_module(row.module).parallelise
+    by_block = {"blocks": tuple(blocks)} if row.by_block else {}
+    parallel = function(module, ctx, **by_block, **resolved.options)
+    if not isinstance(parallel, Parallel):
+        kind = "None" if parallel is None else f"a {type(parallel).__name__}"
+        raise SettingError(f"strategy {resolved} gave {kind}: give back a pytest_ddpperf.Parallel(module, synchronise)")
+    return parallel
 
 
 def _options_of(row: StrategyRow, said: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.counts import Counts
+    from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.loop import LaunchJob
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.loading import rebuilt, require_data_loader
 from pytest_ddpperf.training.picking import pick
 from pytest_ddpperf.training.workload import Workload, located

@@ -6,9 +6,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.communication import BlockTimes
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.training.timing import by_period, timed_block
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pytest_ddpperf.training.loop import LaunchJob, run_launch
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.records import RankLaunch
+    from pytest_ddpperf.records.measurement import RankLaunch
     from pytest_ddpperf.strategies.parallel import RankView
 
 _STATUS = Path("/proc/self/status")

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 
 
 def require_data_loader(loader: object, source: str) -> DataLoader[Any]:

@@ -17,21 +17,21 @@ from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.launch.turns import Waiting
-from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.launch.interleaving import Waiting
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.room import room_for
+from pytest_ddpperf.training.memory_headroom import room_for
 from pytest_ddpperf.training.timing import BLOCKS, by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.communication import BlockTimes, Room
-    from pytest_ddpperf.launch.turns import Turns
-    from pytest_ddpperf.loader_settings import LoaderSettings
-    from pytest_ddpperf.phases import PhaseTimes
+    from pytest_ddpperf.launch.interleaving import Turns
+    from pytest_ddpperf.records.communication import BlockTimes, Room
+    from pytest_ddpperf.records.loader_settings import LoaderSettings
+    from pytest_ddpperf.records.phases import PhaseTimes
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.step import Step
     from pytest_ddpperf.training.workload import Workload
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
-from pytest_ddpperf.baselines.machine import usable_cores
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.instruments.host import usable_cores
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.loading import rebuilt
 from pytest_ddpperf.units import format_count, format_value
 

@@ -16,8 +16,8 @@ from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.records import RankLaunch
-from pytest_ddpperf.training.correctness import verify_launch
+from pytest_ddpperf.records.measurement import RankLaunch
+from pytest_ddpperf.training.correctness.verification import verify_launch
 from pytest_ddpperf.training.counting import LEAST_WARMUP, count_launch
 from pytest_ddpperf.training.loop import (
     begin_together,
@@ -30,9 +30,9 @@ from pytest_ddpperf.training.loop import (
 from pytest_ddpperf.training.timing import by_period, timed_blocks
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.counts import Counts
+    from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.correctness import Verification, VerifyJob
+    from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob
     from pytest_ddpperf.training.loop import LaunchJob
     from pytest_ddpperf.training.step import Step
 

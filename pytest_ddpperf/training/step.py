@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.phases.seams import Seam
-from pytest_ddpperf.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
+from pytest_ddpperf.instruments.phases.phase_hooks import Seam
+from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
 from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, a, seed
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.loop import LaunchJob
 
 DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbers

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.strategies import parallelise
 from pytest_ddpperf.strategies.parallel import nothing
+from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.blocks import blocks_of, recompute
 from pytest_ddpperf.training.precision import prepare, scaler_for
 from pytest_ddpperf.training.snapshot import snapshot, snapshot_bytes
@@ -20,8 +20,8 @@ from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
 
 MODEL_SEED = 0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records import Environment, Interval, Plan, Series
-from pytest_ddpperf.results import BaselineRecord
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord
 
 CPU = Environment(
     device="cpu",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.results import BaselineRecord, Provenance
 
 FILE = Path("baselines/k/m/t.json")
 Make = Callable[..., BaselineRecord]

@@ -14,8 +14,8 @@ from pytest_ddpperf.baselines.fingerprint import (
     environment_key,
     kernel_differences,
 )
-from pytest_ddpperf.baselines.machine import MachineFacts
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.instruments.host import MachineFacts
+from pytest_ddpperf.records.measurement import Environment
 
 MACHINE = MachineFacts("AMD EPYC", 2, "runner-1", "Linux 6.1", "3.11.7")
 Make = Callable[..., Environment]

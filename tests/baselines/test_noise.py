@@ -11,8 +11,8 @@ import pytest
 from pytest_ddpperf.baselines.noise import SCHEMA, find, noise_file, read, save
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records import Environment, Spread
-from pytest_ddpperf.results import Calibration, Noise
+from pytest_ddpperf.records.measurement import Environment, Spread
+from pytest_ddpperf.records.results import Calibration, Noise
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Environment
-from pytest_ddpperf.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import BaselineRecord, Provenance
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"

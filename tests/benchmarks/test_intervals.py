@@ -30,7 +30,7 @@ from benchmarks.quality.intervals import (
 from benchmarks.quality.launches import Campaign, Recorded, write
 from benchmarks.quality.simulated import CELL, ENVIRONMENT, recorded
 from pytest_ddpperf.metrics.blocks import moved_step
-from pytest_ddpperf.records import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, RankLaunch
 from pytest_ddpperf.stats import centers
 from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.summaries import typical

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

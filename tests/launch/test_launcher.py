@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
-from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

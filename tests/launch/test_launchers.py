@@ -15,7 +15,9 @@ from typing import TypeVar
 import pytest
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import Launcher, Launchers, LaunchResult, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
 
 T = TypeVar("T")
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-import pytest_ddpperf.records
-from pytest_ddpperf.launch import Launcher, RankContext
+import pytest_ddpperf.records.measurement
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call, loads, travels_by_value
 
@@ -30,7 +31,7 @@ SUITE = """
 import functools
 import pytest
 import lib_of_repo
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 
 SCALE = 3
 
@@ -107,7 +108,7 @@ def test_whatever_a_suite_defines_reaches_the_ranks(tmp_path: Path, mode: str) -
 
 def test_test_modules_travel_by_value_and_installed_ones_by_name() -> None:
     assert travels_by_value(__name__, sys.modules[__name__])
-    for module in (json, pytest, pytest_ddpperf.records, sys, types):
+    for module in (json, pytest, pytest_ddpperf.records.measurement, sys, types):
         assert not travels_by_value(module.__name__, module)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch import Launcher, RankContext
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.launcher import Launcher
 
 
 def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_ddpperf.launch import Launcher
+    from pytest_ddpperf.launch.launcher import Launcher
 
 CONTROLLER = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 
 def block(ctx, folder):
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -10,9 +10,9 @@ from statistics import stdev
 import numpy as np
 import pytest
 
-from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.metrics.blocks import Moved, Within, moved_step, of_cpu, of_rates, of_steps, of_tails
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.communication import BlockTimes, Room
-from pytest_ddpperf.metrics import findings_of, series_of
 from pytest_ddpperf.metrics.communication import (
     communication_overhead,
     exposed_communication,
@@ -16,7 +14,10 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
     still_sent,
 )
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.records.counts import Counts
 
 
 def test_each_count_is_one_exact_number() -> None:

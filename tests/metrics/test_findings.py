@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.metrics.findings import thin_baseline
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.findings import findings_of, thin_baseline
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
 
 SETTLED = [1.0] * 12
 SLOW_START = [1.2] * 3 + [1.0] * 9

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from pytest_ddpperf.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.metrics import findings_of
-from pytest_ddpperf.records import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
 
 ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 1, "2.13", None)
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics import findings_of, series_of
+from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
-from pytest_ddpperf.records import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
 
 MIB = 2**20
 

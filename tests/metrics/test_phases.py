@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics import series_of
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
-from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:

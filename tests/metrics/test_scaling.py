@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup, speedup_series
-from pytest_ddpperf.records import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Mode, Plan, RankLaunch
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddpperf.metrics import BESIDE, METRICS, Metric, series_of
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.metrics.table import BESIDE, METRICS, Metric, series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
 
 
 def rank(

@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.calibration import Calibrated, Recommended
-from pytest_ddpperf.metrics import series_of
-from pytest_ddpperf.records import Environment, Interval, Launch, Measurement, Plan, RankLaunch, Series, Spread
-from pytest_ddpperf.results import BaselineRecord, Calibration, Comparison, Result
+from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import (
+    Environment,
+    Interval,
+    Launch,
+    Measurement,
+    Plan,
+    RankLaunch,
+    Series,
+    Spread,
+)
+from pytest_ddpperf.records.results import BaselineRecord, Calibration, Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.verdict import Verdict
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
 UNITS = {"step_time": "s", "throughput": "samples/s", "peak_resident": "B"}

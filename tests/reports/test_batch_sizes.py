@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.batch_size import BatchSize, Search, Trial
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.reports.batch_sizes import batch_size_lines
 
 MIB = 2**20

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.calibration import Calibrated, Recommended
+from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
 from pytest_ddpperf.reports.calibration import calibration_table, marker
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.stats.rates import Rate

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
-from pytest_ddpperf.records import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
+from pytest_ddpperf.records.measurement import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.communication import communication_table
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.records import Interval, Plan
+from pytest_ddpperf.records.measurement import Interval, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.table import summary_table
-from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
-from pytest_ddpperf.verdict import Verdict
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
 HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"

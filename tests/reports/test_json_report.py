@@ -9,19 +9,19 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_ddpperf.baselines.checkout import Checkout
-from pytest_ddpperf.batch_size import BatchSize, Search, Trial
-from pytest_ddpperf.calibration import Calibrated
-from pytest_ddpperf.communication import Bandwidth, CommunicationProfile, Window
-from pytest_ddpperf.counts import Counts
+from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes
-from pytest_ddpperf.records import DeviceMemory, Interval, Launch, Plan, RankLaunch
+from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.measurement import DeviceMemory, Interval, Launch, Plan, RankLaunch
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
+from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
-from pytest_ddpperf.results import Comparison, Counterpart, Result
-from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.records import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.phases import parts_text, phase_table
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.verdict import Verdict
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]

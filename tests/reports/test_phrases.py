@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records import Environment
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import (
     change_text,
     environment_text,
@@ -14,8 +16,6 @@ from pytest_ddpperf.reports.phrases import (
     tolerance_text,
     values_text,
 )
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.verdict import Verdict
 
 
 def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]) -> None:

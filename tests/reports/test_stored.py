@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile
-from pytest_ddpperf.records import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.stored import list_table, record_table
-from pytest_ddpperf.results import BaselineRecord
 
 CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
 

@@ -9,7 +9,7 @@ from pytest_ddpperf.reports.summary import Told, summary_parts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_ddpperf.results import Result
+    from pytest_ddpperf.records.results import Result
 
     Make = Callable[..., Result]
 

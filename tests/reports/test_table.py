@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.records import Interval, Plan
+from pytest_ddpperf.judge.decision import POWER
+from pytest_ddpperf.records.measurement import Interval, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Counterpart, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import summary_table
-from pytest_ddpperf.results import BaselineRecord, Comparison, Counterpart, Result
-from pytest_ddpperf.stats.verdict import POWER
-from pytest_ddpperf.verdict import Verdict
 
 MDE = (
     f"MDE: the smallest slowdown that this run would have found in {100 * POWER:g} % of cases; "

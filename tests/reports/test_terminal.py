@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import Table, summary_table
 from pytest_ddpperf.reports.terminal import render, verdict_painter
-from pytest_ddpperf.results import Comparison, Result
-from pytest_ddpperf.verdict import Verdict
 
 TIMES = Table(
     headers=("benchmark", "variant", "time\nms", "change\n%", "verdict"),

@@ -6,17 +6,11 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from pytest_ddpperf.baselines.history import Benchmark, Entry, Run
-from pytest_ddpperf.records import Interval
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry, Run
+from pytest_ddpperf.baselines.history.trend import Trend, trends
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.reports.trend import (
-    SCHEMA_FILE,
-    change_texts,
-    changes_text,
-    trend_document,
-    trend_table,
-)
-from pytest_ddpperf.trend import Trend, trends
+from pytest_ddpperf.reports.trend import SCHEMA_FILE, change_texts, changes_text, trend_document, trend_table
 
 BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
 COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")

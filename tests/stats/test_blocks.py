@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from pytest_ddpperf.records import Spread
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.blocks import (
     CERTAINTY,
     MOST_CERTAINTY,

@@ -4,18 +4,9 @@ import math
 
 import pytest
 
-from pytest_ddpperf.records import Scale
+from pytest_ddpperf.records.measurement import Scale
 from pytest_ddpperf.stats.blocks import Expected
-from pytest_ddpperf.stats.intervals import (
-    DRIFT,
-    Change,
-    center,
-    change,
-    half_width,
-    paired,
-    t_quantile,
-    with_launches,
-)
+from pytest_ddpperf.stats.intervals import DRIFT, Change, center, change, half_width, paired, t_quantile, with_launches
 
 # Student's t, 97.5 %, from printed tables, with 1, 2, 4, 5, 8 and infinite degrees of freedom.
 T1, T2, T4, T5, T8, Z = 12.7062, 4.3027, 2.7764, 2.5706, 2.3060, 1.9600

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pytest_ddpperf.judge.decision import decide, looks_better, looks_worse, mde
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
-from pytest_ddpperf.stats.verdict import decide, looks_better, looks_worse, mde
-from pytest_ddpperf.verdict import Verdict
 
 # The same examples in every run: a suite that is run all day must not fail by luck.
 steadily = settings(max_examples=60, deadline=None, derandomize=True, database=None)

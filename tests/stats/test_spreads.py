@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_ddpperf.records import Spread
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.spreads import bound_of_difference, components, joined, noise_floor, pooled, wider
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.training.precision import prepare
 
 

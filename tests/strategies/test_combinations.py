@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies import require_world_size, resolve
+from pytest_ddpperf.strategies.table import require_world_size, resolve
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.table import parallelise
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.launch import RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.strategies.table import parallelise
 
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement

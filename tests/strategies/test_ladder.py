@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.table import parallelise
 
 pytestmark = pytest.mark.slow
 

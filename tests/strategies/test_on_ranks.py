@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.strategies.table import parallelise
 
 RANKS = 2
 STEPS = 3

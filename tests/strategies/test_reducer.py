@@ -13,12 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.bucketed import _filled_in_order
 from pytest_ddpperf.strategies.overlap_coalesced import _small_together
 from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
 from pytest_ddpperf.strategies.replicas import Trained, replicate
+from pytest_ddpperf.strategies.table import parallelise
 
 FLOAT = 4  # bytes
 OnRanks = Callable[..., tuple[Any, ...]]

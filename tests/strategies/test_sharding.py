@@ -14,10 +14,12 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import fsdp2, parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.strategies import fsdp2
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.sharding import gradients_kept
+from pytest_ddpperf.strategies.table import parallelise
 
 
 def run(launcher: Launcher, function: Callable[..., Any], *args: Any, ranks: int = 2) -> tuple[Any, ...]:

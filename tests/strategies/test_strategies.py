@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddpperf import Strategy
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies import ALIASES, STRATEGIES, require_world_size, resolve
+from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES, require_world_size, resolve
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

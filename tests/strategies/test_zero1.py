@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptimizer
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.table import parallelise
 
 STEPS = 3
 

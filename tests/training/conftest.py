@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from pytest_ddpperf.launch import RankContext
-from pytest_ddpperf.records import Mode
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.records.measurement import Mode
 
 MakeContext = Callable[..., RankContext]
 

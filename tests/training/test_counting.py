@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.counts import Counts, merged
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.workload import Workload

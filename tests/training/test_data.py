@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.data import batches, with_settings
 from pytest_ddpperf.training.workload import Workload
 

@@ -11,15 +11,15 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from pytest_ddpperf.baselines.machine import available_memory
-from pytest_ddpperf.communication import BlockTimes, Room
 from pytest_ddpperf.instruments.clock import CPU_CLOCK
+from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
-from pytest_ddpperf.launch import Launcher
-from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.exposed import Blocks, alternating_blocks, blocks_for, sides
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.step import Local, build_step
@@ -194,7 +194,7 @@ def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: 
 def launched_without_room(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """What a launch reports where rank 1 reads that 400 bytes are available."""
     read = (lambda: 400) if ctx.rank == 1 else available_memory
-    with patch("pytest_ddpperf.training.room.available_memory", read):
+    with patch("pytest_ddpperf.training.memory_headroom.available_memory", read):
         return run_launch(ctx, job)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pytest_ddpperf.instruments.phases.memory import memory_reader
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
-from pytest_ddpperf.records import Environment, Launch, Measurement, Plan
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_ddpperf.batch_size import PLAN, search
 from pytest_ddpperf.errors import RankFailed, WorkloadError
-from pytest_ddpperf.launch import Launcher
-from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.limit import limited, probe_launch
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.trainer import Trainer

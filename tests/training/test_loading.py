@@ -25,8 +25,9 @@ from torch.utils.data import (
 )
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.loader_settings import LoaderSettings, loader_settings
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.training.loading import rebuilt, require_data_loader
 
 Loader = DataLoader[Any]

@@ -15,12 +15,14 @@ import torch
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.memory import read_resident
-from pytest_ddpperf.launch import Launcher, LaunchResult, RankContext
-from pytest_ddpperf.launch.turns import Turns, in_turns
-from pytest_ddpperf.records import Plan, RankLaunch
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.interleaving import Turns, in_turns
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import Strategy, resolve
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 

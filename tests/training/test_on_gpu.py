@@ -8,11 +8,11 @@ from typing import TypeVar
 import pytest
 import torch
 
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.profiling import PROFILED_STEPS, profile_launch

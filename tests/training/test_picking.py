@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.picking import Fetch, choose, pick
 
 Loader = DataLoader[Any]

@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.counts import merged
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import Launcher
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records.counts import merged
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing
-from pytest_ddpperf.training.correctness import VerifyJob, verify_launch
+from pytest_ddpperf.training.correctness.verification import VerifyJob, verify_launch
 from pytest_ddpperf.training.counting import count_launch
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.preparing import PrepareJob, prepare_launch

@@ -12,10 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.loop import LaunchJob, run_launch
 from pytest_ddpperf.training.step import Step, build_step
 from pytest_ddpperf.training.workload import Workload

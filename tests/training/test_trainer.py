@@ -13,8 +13,8 @@ from torch import nn
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import Strategy
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 

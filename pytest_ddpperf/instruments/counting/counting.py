@@ -12,16 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_ddpperf.count_changes import MADE_UP
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
 from pytest_ddpperf.instruments.counting.loading import loading_left_out
+from pytest_ddpperf.instruments.counting.module_tracker import Touched, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.instruments.counting.touched import Touched, gradients_of
+from pytest_ddpperf.records.counts import MADE_UP, Counts
 from pytest_ddpperf.units import format_number
 
 _ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so

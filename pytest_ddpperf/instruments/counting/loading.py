@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from pytest_ddpperf.instruments.phases.seams import replaced
+from pytest_ddpperf.instruments.phases.phase_hooks import replaced
 
 _SEAMS = (
     (dataloader.DataLoader, "__iter__"),

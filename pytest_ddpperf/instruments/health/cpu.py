@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pytest_ddpperf.baselines.machine import group_folders, kernel_table, kernel_text
-from pytest_ddpperf.health import CpuHealth
+from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
+from pytest_ddpperf.records.health import CpuHealth
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"

@@ -11,7 +11,7 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any
 
-from pytest_ddpperf.health import GpuHealth
+from pytest_ddpperf.records.health import GpuHealth
 
 INTERVAL = 0.25  # seconds: the driver itself renews its figures a few times a second
 _PATIENCE = 5.0  # seconds for the last reading

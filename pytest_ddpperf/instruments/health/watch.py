@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
-from pytest_ddpperf.health import Health
 from pytest_ddpperf.instruments.health.cpu import cpu_health, read_cpu
 from pytest_ddpperf.instruments.health.gpu import watch_gpus
+from pytest_ddpperf.records.health import Health
 
 Watch = Callable[[], Health]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pytest_ddpperf.instruments.phases.recorder import Trace
-from pytest_ddpperf.phases import PHASES, MemoryKind, MemoryUse, PhaseTimes, SectionTimes
+from pytest_ddpperf.records.phases import PHASES, MemoryKind, MemoryUse, PhaseTimes, SectionTimes
 
 Reading = tuple[int, "int | None"]  # bytes now, and the most there were since the reading before
 

@@ -10,9 +10,9 @@ from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.phases.breakdown import break_down
 from pytest_ddpperf.instruments.phases.compiler import compiled_frames, uncompiled
 from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.phases.phase_hooks import Seam, followed, optimizers_followed, torch_seams
 from pytest_ddpperf.instruments.phases.recorder import Recorder
-from pytest_ddpperf.instruments.phases.seams import Seam, followed, optimizers_followed, torch_seams
-from pytest_ddpperf.phases import PhaseTimes
+from pytest_ddpperf.records.phases import PhaseTimes
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.phases.breakdown import Reading
 from pytest_ddpperf.instruments.phases.compiler import uncompiled
-from pytest_ddpperf.phases import MemoryKind
+from pytest_ddpperf.records.phases import MemoryKind
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from pytest_ddpperf.instruments.phases.compiler import uncompiled
-from pytest_ddpperf.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
 
 # What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
 # them in backward, full buckets are sent in backward: all that stays where it is. A module may be a whole training

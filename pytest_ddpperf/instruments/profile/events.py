@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_ddpperf.communication import Collective, ProfiledStep
 from pytest_ddpperf.instruments.profile.spans import Span, intersection, length, within
+from pytest_ddpperf.records.communication import Collective, ProfiledStep
 
 Class = Literal["communication", "computation", "memory"]
 

@@ -16,11 +16,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pytest_ddpperf.communication import RankProfile, Window
 from pytest_ddpperf.instruments.activity import activity_of
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.profile.events import STEP, Event, is_nccl_kernel, steps_of
 from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
+from pytest_ddpperf.records.communication import RankProfile, Window
 
 _ITEM_SIZES = {  # the words that the profiler has for types
     **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pytest_ddpperf.strategies import Strategy
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 
 _NAMED = 3  # unused parameters

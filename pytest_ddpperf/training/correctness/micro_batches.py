@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_ddpperf.loader_settings import LoaderSettings
+from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.trainer import MODEL_SEED, seed
 

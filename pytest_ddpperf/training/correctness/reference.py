@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.strategies import Strategy
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.correctness.side import Buffers, Gradients, Side, fill, state
+from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, Side, fill, state
 from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.trainer import build_model
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records import Mode
+    from pytest_ddpperf.records.measurement import Mode
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Option

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies import Strategy
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
 
 Quantity = Literal[
@@ -114,7 +114,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
         SettingError: there is no such strategy, or not for this world size.
         RankSkipped: this device cannot do what the settings ask for.
     """
-    from pytest_ddpperf.training.correctness.rehearsal import rehearse
+    from pytest_ddpperf.training.correctness.verifier import rehearse
 
     return rehearse(ctx, job)
 

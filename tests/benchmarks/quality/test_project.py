@@ -18,8 +18,8 @@ from benchmarks.quality.project import (
     picked,
     variations,
 )
+from pytest_ddpperf.against.git import commit_of, git
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.revision.git import commit_of, git
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4, 4096: 6e-4})
 LONG = Calibration(step=0.060, product=2e-6, reduces={16: 1e-4})

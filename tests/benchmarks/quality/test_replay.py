@@ -20,10 +20,11 @@ from benchmarks.quality.replay import (
 )
 from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
 from benchmarks.quality.simulated import CELL, ENVIRONMENT
-from pytest_ddpperf.measure import ONLY_TIMES, Variant
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.costs import ONLY_TIMES
+from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.verdict import Verdict
 from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 
 SETTINGS = Settings()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.records.counts import Counts
 
 CPU = torch.device("cpu")
 

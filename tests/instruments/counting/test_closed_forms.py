@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.strategies.table import parallelise
 
 PARAMETERS = 1088
 M = 4 * PARAMETERS

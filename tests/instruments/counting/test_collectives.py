@@ -14,12 +14,13 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch._ops import OpOverload
 
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting import collectives
 from pytest_ddpperf.instruments.counting.collectives import Collective
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.instruments.counting.operators import operator_name
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.counts import Counts
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.strategies import parallelise
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.strategies.table import parallelise
 
 WORLD: Any = dist.group  # its WORLD are all ranks, once they are there
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from pytest_ddpperf.count_changes import change_of
-from pytest_ddpperf.counts import UNITS, Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.judge.count_changes import change_of
+from pytest_ddpperf.records.counts import UNITS, Counts
+from pytest_ddpperf.records.verdict import Verdict
 
 CPU = torch.device("cpu")
 

@@ -17,15 +17,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_ddpperf.compare import Rules, compare
-from pytest_ddpperf.counts import Counts, difference_text, merged
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.records import Environment, Measurement, Plan
-from pytest_ddpperf.results import BaselineRecord, Found, Result
-from pytest_ddpperf.strategies import parallelise
-from pytest_ddpperf.verdict import Verdict
+from pytest_ddpperf.records.counts import Counts, difference_text, merged
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.strategies.table import parallelise
 
 RANKS = 2
 WIDTH = 16

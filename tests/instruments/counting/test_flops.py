@@ -10,9 +10,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import flop_registry
 
 from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
-from pytest_ddpperf.counts import Counts
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.instruments.counting.flops import flops_of
+from pytest_ddpperf.records.counts import Counts
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.health import CpuHealth
 from pytest_ddpperf.instruments.health import watch
 from pytest_ddpperf.instruments.health.cpu import (
     CpuReading,
@@ -23,6 +22,7 @@ from pytest_ddpperf.instruments.health.cpu import (
     throttled_seconds,
 )
 from pytest_ddpperf.instruments.health.watch import watch_health
+from pytest_ddpperf.records.health import CpuHealth
 
 # user nice system idle iowait irq softirq steal guest guest_nice
 STAT = """cpu  600 30 90 1500 60 6 3 15 40 0

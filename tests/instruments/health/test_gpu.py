@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.health import GpuHealth
 from pytest_ddpperf.instruments.health import gpu
 from pytest_ddpperf.instruments.health.gpu import GpuReading, GpuWatch, gpu_health, read_gpu, watch_gpus
 from pytest_ddpperf.instruments.health.watch import watch_health
+from pytest_ddpperf.records.health import GpuHealth
 
 
 class NVMLError(Exception):

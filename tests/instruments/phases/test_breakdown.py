@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf.instruments.phases.breakdown import break_down
 from pytest_ddpperf.instruments.phases.recorder import Recorder, Trace
-from pytest_ddpperf.phases import PHASES, MemoryUse, PhaseTimes
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 
 
 def taken_apart(recorder: Recorder, run: Callable[[], None], times: Iterable[float], steps: int = 1) -> PhaseTimes:

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 from pytest_ddpperf.instruments.phases.section import Section
-from pytest_ddpperf.launch import Launcher, RankContext
-from pytest_ddpperf.phases import PHASES, PhaseTimes
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import quantile
 
 CPU = torch.device("cpu")

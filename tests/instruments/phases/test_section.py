@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_ddpperf.instruments.phases.section import Section
-from pytest_ddpperf.launch import RankContext
+from pytest_ddpperf.launch.context import RankContext
 
 
 def test_a_section_does_nothing_and_hides_no_error() -> None:

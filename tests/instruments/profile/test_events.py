@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.communication import Collective, ProfiledStep
 from pytest_ddpperf.instruments.profile.events import STEP, Event, class_of, kind_of, steps_of
+from pytest_ddpperf.records.communication import Collective, ProfiledStep
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_ddpperf.communication import RankProfile
 from pytest_ddpperf.instruments.profile.notes import Note
 from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
-from pytest_ddpperf.records import Plan
+from pytest_ddpperf.records.communication import RankProfile
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.profiling import PROFILED_STEPS, profile_launch
 from pytest_ddpperf.training.workload import Workload

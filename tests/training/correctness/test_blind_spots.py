@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import Strategy, resolve
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.training import Workload
-from pytest_ddpperf.training.correctness import Verification, VerifyJob, verify_launch
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob, verify_launch
+from pytest_ddpperf.training.workload import Workload
 
 RANKS = 2
 FULL = "the whole model does not fit on one device"

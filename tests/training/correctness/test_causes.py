@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ddpperf.strategies import resolve
+from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_ddpperf.loader_settings import loader_settings
+from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.training.correctness.micro_batches import LARGEST, MicroBatches, cut_down, own_batches, weighted
 from pytest_ddpperf.training.workload import Workload, located
 

@@ -15,12 +15,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.launch import Launcher, RankContext
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies import STRATEGIES, Strategy, resolve
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.training import Workload
-from pytest_ddpperf.training.correctness import Verification, VerifyJob, discrepancy_text, verify_launch
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import STRATEGIES, resolve
+from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob, discrepancy_text, verify_launch
+from pytest_ddpperf.training.workload import Workload
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,1 @@
+"""Another revision of the project: its worktree, its environment, its ranks."""

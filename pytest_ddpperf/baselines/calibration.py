@@ -1,0 +1,115 @@
+"""What a calibrated benchmark amounts to: its spreads, what the verdict made of it, and the settings that it wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.results import Calibration, Provenance
+from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.stats.spreads import components, noise_floor, pooled
+from pytest_ddpperf.stats.summaries import typical
+
+MOST_LAUNCHES = 32  # recommended ones: beyond them a launch more says next to nothing new
+TOLERANCE_STEP = 0.005  # what a recommended tolerance is rounded up to
+TIME_STEP = 5.0  # s; likewise
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """Settings that a benchmark wants, given its noise; ``max_time`` is None where the present one is enough."""
+
+    launches: int
+    steps: int
+    tolerance: float
+    max_time: float | None
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A benchmark that was held against itself.
+
+    Attributes:
+        test: pytest node id.
+        measurement: with the launches of all runs.
+        runs: the typical steps of each run's launches, in seconds.
+        alarms: how often one run was called slower than another.
+        inconclusive: how often it could not be told.
+        mde: the smallest slowdown that a comparison could have seen; the median; None where none could tell.
+        findings: on the measurement: what disturbed it among them.
+    """
+
+    test: str
+    measurement: Measurement
+    calibration: Calibration
+    runs: tuple[tuple[float, ...], ...]
+    alarms: Rate
+    inconclusive: Rate
+    mde: float | None
+    recommended: Recommended
+    findings: tuple[str, ...]
+
+
+def typical_steps(runs: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:
+    """The typical steps of each run's launches, in seconds."""
+    return tuple(tuple(typical(launch.step_times) for launch in run.launches) for run in runs)
+
+
+def calibration(runs: Sequence[Measurement], *, seconds: float, provenance: Provenance) -> Calibration:
+    """How far the step times of one benchmark lie apart.
+
+    Args:
+        runs: two or more of them.
+        seconds: from the start of the first to that of the last.
+        provenance: of the runs.
+    """
+    times = typical_steps(runs)
+    parts = components(times)
+    return Calibration(
+        name=runs[0].name,
+        date=provenance.date,
+        commit=provenance.commit,
+        runs=len(runs),
+        launches=min(map(len, times)),
+        steps=runs[0].plan.steps,
+        seconds=seconds,
+        within=pooled([launch.step_times for run in runs for launch in run.launches]),
+        between_launches=parts.between_launches,
+        between_runs=parts.between_runs,
+        floor=noise_floor(times),
+        strategy=runs[0].strategy,
+        recipe=runs[0].recipe,
+    )
+
+
+def recommended(
+    found: Calibration, *, spread: float, launches: int, tolerance: float, round_seconds: float, max_time: float
+) -> Recommended:
+    """The settings that a benchmark wants.
+
+    Launches until what they add to the error of a run is no more than what the run adds itself, for more of them would
+    not help: ``between_launches**2 / n <= spread**2``; no fewer than there were, for which the floor holds. The
+    tolerance is the test's, raised to the floor. Half of ``max_time`` has to hold a first look and its pilot.
+
+    Args:
+        found: what was learned.
+        spread: by how much the verdict takes a run to deviate as a whole.
+        launches: the setting.
+        tolerance: the setting.
+        round_seconds: that a launch takes, with those measured in turn with it.
+        max_time: the setting, in seconds.
+    """
+    wanted = max(launches, min(MOST_LAUNCHES, math.ceil((found.between_launches.sd / spread) ** 2)))
+    needed = 2 * (wanted + 1) * round_seconds
+    return Recommended(
+        launches=wanted,
+        steps=found.steps,
+        tolerance=tolerance if found.floor <= tolerance else _rounded_up(found.floor, TOLERANCE_STEP),
+        max_time=None if needed <= max_time else _rounded_up(needed, TIME_STEP),
+    )
+
+
+def _rounded_up(value: float, step: float) -> float:
+    return round(math.ceil(value / step) * step, 6)

@@ -1,0 +1,1 @@
+"""The history of results: an SQLite file, its trend, and where the trend changed."""

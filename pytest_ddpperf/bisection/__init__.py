@@ -1,1 +1,0 @@
-"""Finding the commit that made a benchmark worse."""

@@ -1,0 +1,1 @@
+"""``ddpperf bisect``: the commit that made a benchmark worse."""

@@ -1,0 +1,92 @@
+"""One probe of a search over commits, as a process of its own: a pytest run that measures a commit against another.
+
+``python -m pytest_ddpperf.cli.bisect.probe_session PROBE FILE PARENT [pytest's arguments]``
+
+The folder of FILE is the search's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.bisect.processes import FOLDER
+from pytest_ddpperf.launch import processes
+from pytest_ddpperf.plugin import PROBE, SESSION
+from pytest_ddpperf.run.probe import Outcome, Probe
+
+
+class Reporter:
+    """The plugin that tells pytest what the probe is, and writes down what came of it.
+
+    Args:
+        probe: what to do.
+        file: where the ``Outcome`` goes, pickled, at the end of a run that began.
+    """
+
+    def __init__(self, probe: Probe, file: Path) -> None:
+        self._probe = probe
+        self._file = file
+        self._failures: dict[str, str] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Tell the probe."""
+        config.stash[PROBE] = self._probe
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep why a file cannot be collected."""
+        self._keep(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep why a test failed or was skipped."""
+        self._keep(report)
+
+    def _keep(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.outcome != "passed":
+            self._failures.setdefault(report.nodeid, _reason(report))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the outcome."""
+        config = session.config
+        results = tuple(config.stash[SESSION].results) if SESSION in config.stash else ()
+        self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))
+
+
+def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """Why it failed or was skipped, in a line."""
+    if isinstance(report.longrepr, tuple):  # file, line and the words of a skip
+        return str(report.longrepr[2])
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        return str(crash.message).partition("\n")[0]
+    lines = [line for line in report.longreprtext.splitlines() if line.strip()]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return next(reversed(errors or lines), "no reason was given")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the probe; pytest's exit status."""
+    probe, file, parent, *more = arguments
+    # A search that is killed takes its probe along, which then leaves nothing behind. Ctrl-C may be ignored up to here:
+    # shells start what they run in the background like that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    processes.die_with_parent(signal.SIGINT, int(parent))
+    try:
+        return int(pytest.main(more, plugins=[Reporter(Probe.loads(probe), Path(file))]))
+    finally:
+        folder = Path(file).parent
+        if os.getppid() != int(parent) and folder.name.startswith(FOLDER):  # nobody is left to remove it
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""The ddpperf command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from pytest_ddpperf.baselines.codec import BaselineFile
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli import calibrate as calibrate_command
+from pytest_ddpperf.cli import trend as trend_command
+from pytest_ddpperf.cli.bisect import command as bisection
+from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.errors import BaselineError, DdpperfError
+from pytest_ddpperf.parsers import argument, set_name
+from pytest_ddpperf.reports.stored import list_table, record_table
+from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.settings import KNOBS, Settings, overlay
+
+FAILED = 2  # the exit status, as of argparse for wrong arguments
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: a row of ``COMMANDS``.
+
+    Attributes:
+        add_arguments: declares its arguments.
+        run: does it; gives back the exit status.
+        passes_on: whether what it does not know itself is not for it: then it gets that as ``rest``.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    passes_on: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Returns:
+        The exit status: 0, or 2 after an error, which is told in one line on stderr.
+    """
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = [word for word in rest if word != "--"]
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except DdpperfError as error:
+        return _failed(error)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at exit
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddpperf", description="Looks at what pytest-ddpperf has stored, and at its noise."
+    )
+    parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = commands.add_parser(
+            command.name, help=command.help, description=command.help, allow_abbrev=not command.passes_on
+        )
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run, passes_on=command.passes_on)
+    return parser
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    folder, name = KNOBS["baseline_dir"], KNOBS["baseline"]
+    parser.add_argument(
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the stored baselines (default: {folder.ini} of the ini file, else {Settings().baseline_dir})",
+    )
+    parser.add_argument(
+        "--set",
+        type=argument(set_name),
+        metavar="NAME",
+        help=f"named set of them (default: {name.ini} of the ini file, else the one without a name)",
+    )
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", metavar="TEST|FILE", help="a test's node id, a part of it, or a baseline file")
+    _add_store(parser)
+
+
+def _list(options: argparse.Namespace) -> int:
+    """All that can be read is listed; what cannot is told, and makes the status an error."""
+    store = _store(options)
+    files = store.files()
+    contents = [content for file in files if (content := _readable(store, file)) is not None]
+    if contents:
+        print(render(list_table(contents)))
+    elif not files:
+        print(f"no baselines in {store.folder}; pytest --ddpperf-save stores some")
+    return 0 if len(contents) == len(files) else FAILED
+
+
+def _readable(store: Store, file: Path) -> BaselineFile | None:
+    try:
+        return store.read(file)
+    except BaselineError as error:
+        _failed(error)
+        return None
+
+
+def _show(options: argparse.Namespace) -> int:
+    tables = [
+        render(record_table(content.test, record))
+        for content in _chosen(options.test, options)
+        for record in content.records
+    ]
+    print("\n\n".join(tables))
+    return 0
+
+
+def _chosen(test: str, options: argparse.Namespace) -> list[BaselineFile]:
+    """The content of the file of that name; else of all files of that test, or of all whose node id holds the text."""
+    if Path(test).is_file():
+        return [Store(*_place(options)).read(Path(test).absolute())]
+    store = _store(options)
+    contents = [store.read(file) for file in store.files()]
+    chosen = [content for content in contents if content.test == test]
+    chosen = chosen or [content for content in contents if test in content.test]
+    if not chosen:
+        raise BaselineError(f"no baseline in {store.folder} is of a test {test}; ddpperf list shows what there is")
+    return chosen
+
+
+def _place(options: argparse.Namespace) -> tuple[Path, str]:
+    """The folder of the baselines and the name of their set: as named, else those of the project we are in.
+
+    Raises:
+        SettingError: the ini file cannot be read, or names no set.
+    """
+    defaults = Settings()
+    folder, name = options.baselines, options.set
+    if folder is None:
+        configured = ini_value(KNOBS["baseline_dir"].ini, Path.cwd())
+        folder = defaults.baseline_dir if configured is None else configured[1] / configured[0]
+    if name is None:
+        configured = ini_value(KNOBS["baseline"].ini, Path.cwd())
+        given = {} if configured is None else {"baseline": configured[0]}
+        name = overlay(defaults, given, lambda knob, raw: f"{knob.ini} = {raw}").compared
+    return folder, name
+
+
+def _store(options: argparse.Namespace) -> Store:
+    store = Store(*_place(options))
+    if not store.folder.is_dir():
+        raise BaselineError(
+            f"there is no folder {store.folder}; store baselines with pytest --ddpperf-save, "
+            "or name another folder with --baselines"
+        )
+    return store
+
+
+def _failed(error: DdpperfError) -> int:
+    print(f"ddpperf: error: {error}", file=sys.stderr)
+    return FAILED
+
+
+COMMANDS = (
+    Command("list", "list the stored baselines", _add_store, _list),
+    Command("show", "show all metrics of a stored baseline", _add_show, _show),
+    Command(
+        "trend", "show a metric over commits, and where it changed", trend_command.add_arguments, trend_command.run
+    ),
+    Command(
+        "calibrate",
+        "run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
+        calibrate_command.add_arguments,
+        calibrate_command.run,
+        passes_on=True,
+    ),
+    Command(
+        "bisect",
+        "find the commit that made a benchmark worse, by side-by-side runs",
+        bisection.add_arguments,
+        bisection.run,
+        passes_on=True,
+    ),
+)

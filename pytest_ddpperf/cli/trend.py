@@ -1,0 +1,140 @@
+"""``ddpperf trend``: a metric over commits."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_ddpperf.baselines.history.database import Column, entries, recorded
+from pytest_ddpperf.baselines.history.trend import LEAST, Trend, trends
+from pytest_ddpperf.baselines.jsonfile import render as json_text
+from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.errors import HistoryError, SettingError
+from pytest_ddpperf.parsers import argument, fraction, positive_int
+from pytest_ddpperf.reports.json_report import write
+from pytest_ddpperf.reports.phrases import first_of
+from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.trend import changes_text, trend_document, trend_table
+from pytest_ddpperf.settings import KNOBS
+
+_HISTORY = KNOBS["history"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument(
+        "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
+    )
+    parser.add_argument("--metric", default="step_time", metavar="NAME", help="what to look at (default: %(default)s)")
+    parser.add_argument(
+        "--history", type=Path, metavar="FILE", help=f"file of the history (default: {_HISTORY.ini} of the ini file)"
+    )
+    parser.add_argument("--name", metavar="NAME", help="only this variant of a test")
+    parser.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    parser.add_argument("--branch", metavar="NAME", help="only runs of this branch")
+    parser.add_argument(
+        "--last",
+        type=argument(positive_int),
+        default=1000,
+        metavar="N",
+        help="how many commits, counted from the newest (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--least",
+        type=argument(fraction),
+        default=LEAST,
+        metavar="FRACTION",
+        help="the smallest change to tell, such as 0.01 or 1%%, which for shares and losses is an absolute 0.01 "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the trends that were asked for.
+
+    Raises:
+        DdpperfError: there are none, or the history cannot be read, or the JSON file not be written.
+    """
+    if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
+        raise SettingError(
+            f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
+        )
+    found = _trends(options, _history(options.history))
+    if options.test is None:
+        found = tuple(trend for trend in found if trend.changes) if options.json else found
+    if options.json:
+        document = trend_document(found, options.metric)
+        if options.json == "-":
+            print(json_text(document), end="")
+        else:
+            write(Path(options.json), document, option="--json")
+    elif options.test is None:
+        print(changes_text(found, options.metric))
+    else:
+        print("\n\n".join(render(trend_table(trend)) for trend in found))
+    return 0
+
+
+def _names_a_test(file: str) -> bool:
+    return "::" in file or (os.sep not in file and not Path(file).suffix)
+
+
+def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
+    """The trends that were asked for.
+
+    Raises:
+        HistoryError: there are none; what there is is named.
+    """
+    like: dict[Column, str | int | None] = {
+        "name": options.name,
+        "world_size": options.world_size,
+        "branch": options.branch,
+    }
+    chosen: Sequence[str | None] = [None] if options.test is None else _tests(options.test, file)
+    for column, value in like.items():
+        _require(column, value, file)
+    found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **like)]
+    if not found:
+        kept = "".join(f", {name.replace('_', ' ')} {value}" for name, value in like.items() if value is not None)
+        raise HistoryError(
+            f"history file {file} has no {options.metric} of {options.test or 'any test'}{kept}; "
+            f"it has {', '.join(recorded(file, 'metric')) or 'no metrics'}"
+        )
+    return trends(found, least=options.least, last=options.last)
+
+
+def _tests(test: str, file: Path) -> list[str]:
+    """The test of that node id; else all whose node id holds the text."""
+    known = recorded(file, "test")
+    chosen = [test] if test in known else [one for one in known if test in one]
+    if not chosen:
+        raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
+    return chosen
+
+
+def _require(column: Column, value: str | int | None, file: Path) -> None:
+    """Makes sure that what was named is known.
+
+    Raises:
+        HistoryError: it is not; what is known is named.
+    """
+    if value is not None and value not in (known := recorded(file, column)):
+        there = ", ".join(first_of([str(one) for one in known])) or "none"
+        raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
+
+
+def _history(named: Path | None) -> Path:
+    """The history that was named, else that of the project in whose folder we are."""
+    if named is not None:
+        return named
+    configured = ini_value(_HISTORY.ini, Path.cwd())
+    if configured is None:
+        raise HistoryError(
+            f"no history: name its file with --history FILE, or set {_HISTORY.ini} in the ini file of pytest; "
+            f"pytest {_HISTORY.option}=FILE records runs"
+        )
+    value, folder = configured
+    return folder / value

@@ -1,0 +1,202 @@
+"""Where a phase begins and ends in anybody's training code: the calls of torch that all of it makes."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.instruments.phases.recorder import Place, Recorder
+
+
+class Seam(NamedTuple):
+    """A function that is a phase: while it runs, the time is that phase's.
+
+    Attributes:
+        owner: the module, class or object that it is an attribute of.
+        name: of the attribute, under which all callers look it up when they call.
+        phase: one of ``PHASES``.
+    """
+
+    owner: Any
+    name: str
+    phase: str
+
+
+# As deep as Python goes, so that it does not matter under which name a user imported what calls these.
+_COLLECTIVES = (
+    "_allgather_base",
+    "_end_coalescing",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+_FUNCTIONAL_COLLECTIVES = (
+    "all_gather_tensor",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "wait_tensor",
+)
+_CLIPPING = (
+    "_clip_grads_with_norm_",
+    "_get_total_norm",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+)
+# Modules of torch that not every training loads, and what is a seam in them.
+_WHERE_LOADED = (
+    ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC),
+    ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", ("clip_grad_norm_",), OPTIMIZER),
+    ("torch.distributed.fsdp.sharded_grad_scaler", "ShardedGradScaler", ("unscale_", "update"), OPTIMIZER),
+)
+
+
+def torch_seams() -> tuple[Seam, ...]:
+    """The seams of this torch, in what is loaded of it.
+
+    Modules are followed by their ``__call__`` and not by torch's global hooks: those are slower by far in each of a
+    model's modules, make torch.compile warn, and are compiled into what it compiles.
+    """
+    import torch
+    from torch._C import _distributed_c10d as c10d
+    from torch.nn.utils import clip_grad
+    from torch.utils.data import dataloader
+
+    owners: list[tuple[Any, Sequence[str], str]] = [
+        (torch.nn.Module, ("__call__",), FORWARD),
+        (torch.Tensor, ("backward",), BACKWARD),
+        (torch.autograd, ("_engine_run_backward", "backward", "grad"), BACKWARD),
+        (torch.optim.Optimizer, ("zero_grad",), OPTIMIZER),
+        (torch.amp.GradScaler, ("step", "unscale_", "update"), OPTIMIZER),
+        (clip_grad, _CLIPPING, OPTIMIZER),
+        (torch.nn.utils, _CLIPPING, OPTIMIZER),
+        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # an epoch that begins may have to start workers
+        (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT),  # noqa: SLF001  all loaders' iterators are of it
+        (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC),
+        (c10d.Work, ("wait",), GRADIENT_SYNC),
+    ]
+    for module, owner, names, phase in _WHERE_LOADED:
+        if module in sys.modules:
+            loaded = sys.modules[module]
+            owners.append((loaded if owner is None else getattr(loaded, owner), names, phase))
+    return tuple(Seam(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name))
+
+
+@contextmanager
+def followed(recorder: Recorder, seams: Sequence[Seam]) -> Iterator[None]:
+    """Within, the seams and the user's sections tell a recorder; afterwards all is as it was."""
+    with ExitStack() as stack:
+        for seam in seams:
+            within = _within(recorder, seam.phase, getattr(seam.owner, seam.name))
+            stack.enter_context(replaced(seam.owner, seam.name, within))
+
+        @uncompiled
+        def enter(section: Section) -> None:
+            section.before = recorder.enter_section(section.name)
+
+        @uncompiled
+        def leave(section: Section, *_raised: object) -> None:
+            if section.before is not None:
+                recorder.go(section.before)
+
+        stack.enter_context(replaced(Section, "__enter__", enter))
+        stack.enter_context(replaced(Section, "__exit__", leave))
+        yield
+
+
+def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called within a phase."""
+    enter, go = recorder.enter, recorder.go
+
+    @uncompiled
+    @functools.wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        before = enter(phase)
+        if before is None:
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            go(before)
+
+    return within
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """Within, an attribute is another one; afterwards the owner has again what it had, or has inherited."""
+    own = vars(owner)
+    inherited = name not in own
+    before = own.get(name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+@contextmanager
+def optimizers_followed(recorder: Recorder) -> Iterator[None]:
+    """Within, every optimizer's ``step`` tells a recorder.
+
+    By torch's own hooks: each class has a ``step`` of its own, and a scheduler of the learning rate keeps the one that
+    it found. Where torch.compile has taken ``step`` into a graph, that graph does not hold while there are hooks.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    opened: dict[int, Place] = {}
+
+    @uncompiled
+    def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
+        before = recorder.enter(OPTIMIZER)
+        if before is not None:
+            opened[id(optimizer)] = before
+
+    @uncompiled
+    def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
+        before = opened.pop(id(optimizer), None)  # none of an optimizer that another one calls
+        if before is not None:
+            recorder.go(before)
+
+    hooks = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,1 @@
+"""The only place that makes a verdict: series beside a reference, metric by metric."""

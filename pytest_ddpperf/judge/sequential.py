@@ -1,0 +1,153 @@
+"""The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
+
+A screening phase looks after every launch until all metrics are decided or half of the time is up. What looks worse
+there, by an easy test, is a suspect only: a second phase judges it by fresh launches alone, no fewer than the first
+had, and by a hard test. A false alarm has to pass both, so the first may be easy, which lets few slowdowns slip by.
+What has not looked worse by then is measured on to show that it is not, and can no longer be found worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+from pytest_ddpperf.records.verdict import Verdict
+
+ALPHA = 0.01  # two-sided, for one benchmark
+SUITE_ALPHA = 0.04
+"""Two-sided, for all benchmarks of a suite together: half of it is for the worse, so 2 % of suites raise a false alarm.
+
+Beside a stored baseline screening and confirmation share the baseline's error and the run's deviation: what passes the
+one by chance is likely to pass the other, so that the confirmation alone has to keep the budget.
+"""
+
+SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA = 0.04, 0.2
+"""The same where both sides are measured in the same rounds: then the phases share nothing.
+
+What is unchanged has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
+of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py and, for several variants, several.py find.
+"""
+
+FEWEST_LAUNCHES = 2  # a single one would not tell what launches differ by
+
+
+class Phase(str, Enum):
+    """What the launches are for."""
+
+    SCREEN = "screen"
+    CONFIRM = "confirm"
+    CLEAR = "clear"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a benchmark stands when a judge looks at it.
+
+    Attributes:
+        elapsed: seconds of measuring so far.
+        round_seconds: that another launch of each variant takes.
+        last: whether there is no time for another one.
+        screened: whether there is no time any more to confirm what looks worse from now on.
+        diagnosed: whether the launches that tell if memory grows have been made as well.
+    """
+
+    elapsed: float
+    round_seconds: float
+    last: bool
+    screened: bool = False
+    diagnosed: bool = False
+
+
+@dataclass(frozen=True)
+class Next:
+    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
+
+    After launches that diagnose, ``confirm`` asks for fresh ones of these.
+
+    Attributes:
+        suspects: the metrics that looked worse, in words.
+        explain: whether it is asked for where the time goes, though there is no time left.
+    """
+
+    action: Literal["stop", "more", "confirm"]
+    launches: int = 0
+    suspects: tuple[str, ...] = ()
+    explain: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """Where the procedure stands when a look has been taken.
+
+    Attributes:
+        launches: of this phase, so far; the ones that the verdict rests on.
+        first: how many launches the first look of a phase has.
+    """
+
+    launches: int
+    first: int
+    phase: Phase = Phase.SCREEN
+
+
+@dataclass(frozen=True)
+class Action:
+    """What to do next: ``stop``, measure ``launches`` ``more``, or ``confirm``: begin again with that many."""
+
+    action: Literal["stop", "more", "confirm"]
+    launches: int = 0
+
+
+STOP = Action("stop")
+
+
+def alpha_of_metric(benchmarks: int, metrics: int, *, side_by_side: bool = False) -> float:
+    """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni).
+
+    Args:
+        benchmarks: of the whole suite.
+        metrics: of the benchmark, that are judged by their scatter.
+        side_by_side: whether they are held against what is measured in the same rounds.
+    """
+    alone, of_suite = (SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA) if side_by_side else (ALPHA, SUITE_ALPHA)
+    return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
+
+
+def advance(state: State, action: Action, *, screened: bool = False) -> State:
+    """The state at the next look, when what ``action`` asked for has been measured.
+
+    Args:
+        state: at this look.
+        action: what to do next.
+        screened: whether there is no time any more to confirm what looks worse from now on.
+    """
+    if action.action == "confirm":
+        return State(launches=action.launches, first=state.first, phase=Phase.CONFIRM)
+    phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
+    return replace(state, launches=state.launches + action.launches, phase=phase)
+
+
+def next_action(
+    state: State,
+    verdicts: Iterable[Verdict],
+    *,
+    suspects: bool,
+    last: bool,
+) -> Action:
+    """What to do after a look.
+
+    A confirmation takes a first look whatever it costs: a suspect is never the verdict.
+
+    Args:
+        state: at this look.
+        verdicts: of all gated metrics of all variants; the worst of them decides.
+        suspects: whether any of them looks worse, by the easy test.
+        last: whether one more launch, of every variant if there are several, would end after the time is up.
+    """
+    seen = set(verdicts)
+    if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
+        return Action("confirm", max(state.first, state.launches))
+    if Verdict.REGRESSED in seen or Verdict.INCONCLUSIVE not in seen:
+        return STOP
+    return STOP if last else Action("more", 1)

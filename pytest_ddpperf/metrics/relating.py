@@ -1,0 +1,66 @@
+"""What measurements of one run amount to beside each other: speedup, efficiency, and what is gated there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
+
+from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
+from pytest_ddpperf.metrics.table import BESIDE, TIMED
+from pytest_ddpperf.records.measurement import Measurement, Mode
+
+Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
+
+
+def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Measurements that have nothing to do with each other."""
+    return measured
+
+
+def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:
+    """The points of a curve with speedup and scaling efficiency, each held against the first.
+
+    Times of an oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
+    """
+    base, *others = points
+    return (base, *(_held_against(base, before, point, mode) for before, point in pairwise((base, *others))))
+
+
+def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measurement, ...]:
+    """The measurements with their speedup over the one named ``over``, from the rounds that measured both."""
+    base = next(one for one in measured if one.name == over)
+    return tuple(
+        one if one is base else replace(one, over=over, series=(*one.series, *speedup_series(base, one)))
+        for one in measured
+    )
+
+
+def gated_beside(relate: Relate) -> Relate:
+    """The same for a run that is held against another revision: what is only gated there, is gated.
+
+    It is so before ``relate``, which may find a reason against it.
+    """
+
+    def related(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        return relate(
+            tuple(
+                replace(one, series=tuple(replace(s, gated=s.gated or s.metric in BESIDE) for s in one.series))
+                for one in measured
+            )
+        )
+
+    return related
+
+
+def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
+    series = scaling_series(base, point, mode)
+    remarks = {
+        *negative_scaling(series, base.world_size, point.world_size),
+        *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+    }
+    own = point.series
+    if point.environment.oversubscribed:
+        own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
+    return replace(point, series=(*own, *series), findings=(*point.findings, *sorted(remarks)))

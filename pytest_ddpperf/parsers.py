@@ -1,0 +1,215 @@
+"""What a value may be: a parser for each kind, which gives back the value or raises ValueError with what it expects."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+
+def world_sizes(value: object) -> tuple[int, ...]:
+    """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
+    if isinstance(value, str):
+        value = value.split(",")
+    parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
+    sizes = sorted({positive_int(part) for part in parts})
+    if not sizes:
+        raise ValueError("a number of ranks of at least 1, or several separated by commas")
+    return tuple(sizes)
+
+
+def positive_int(value: object) -> int:
+    """A whole number of at least 1."""
+    return _whole(value, 1)
+
+
+def several(value: object) -> int:
+    """A whole number of at least 2."""
+    return _whole(value, 2)
+
+
+def whole_number(value: object) -> int:
+    """A whole number of at least 0."""
+    return _whole(value, 0)
+
+
+def _whole(value: object, least: int) -> int:
+    expected = f"a whole number of at least {least}"
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(expected)
+    return value
+
+
+def words(value: object) -> str:
+    """A text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+def steps(value: object) -> int | None:
+    """Timed steps of a launch; None (``auto``) for as many as fill a launch."""
+    if value is None or value == "auto":
+        return None
+    try:
+        return positive_int(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None
+
+
+def steps_or_warmup(value: object) -> int | str:
+    """A number of steps of at least 0, or ``warmup``."""
+    if value == "warmup":
+        return "warmup"
+    try:
+        return whole_number(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or warmup") from None
+
+
+def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | None]:
+    """A parser that takes the word ``none`` (and None) besides, for None."""
+
+    def parse_optional(value: object) -> T | None:
+        if value is None or value == none:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {none}") from None
+
+    return parse_optional
+
+
+def identifier(value: object) -> str:
+    """A name: letters, digits, dash and underscore."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", value):
+        raise ValueError("a name")
+    return value
+
+
+def written(value: object) -> str:
+    """A value as it would be given on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def seconds(value: object) -> float:
+    """A duration above 0 in seconds."""
+    return _positive(value, "a number of seconds above 0")
+
+
+def amount(value: object) -> float:
+    """A number above 0."""
+    return _positive(value, "a number above 0")
+
+
+def fraction(value: object) -> float:
+    """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
+    expected = "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%"
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return _number(value.strip()[:-1], expected, least=0.0) / 100
+    share = _number(value, expected, least=0.0)
+    if share > 1:
+        raise ValueError(expected)
+    return share
+
+
+def _positive(value: object, expected: str) -> float:
+    number = _number(value, expected, least=0.0)
+    if number == 0:
+        raise ValueError(expected)
+    return number
+
+
+def _number(value: object, expected: str, *, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not math.isfinite(number) or number < least:
+        raise ValueError(expected)
+    return number
+
+
+def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
+    """A parser as argparse wants it, which shows the message of no other error."""
+    import argparse
+
+    def parse_argument(value: str) -> T:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}") from None
+
+    return parse_argument
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    """A parser for one word out of ``choices``."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def switch(value: object) -> bool:
+    """On or off: a bool, or one of the words that ini files use."""
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError("true or false")
+
+
+def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
+    """A parser for members of an enum by their values: ``"regressed,broken"``, a list of such words, or ``none``.
+
+    Args:
+        kind: the enum; its values are strings.
+        noun: what its members are called, in the plural.
+    """
+    expected = f"{noun} out of {', '.join(one.value for one in kind)}, separated by commas, or none"
+
+    def parse(value: object) -> frozenset[E]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, Iterable):
+            raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
+        words = [str(part.value if isinstance(part, kind) else part).strip() for part in parts]
+        if words == ["none"]:
+            return frozenset()
+        try:
+            return frozenset(map(kind, words))
+        except ValueError:
+            raise ValueError(expected) from None
+
+    return parse
+
+
+def set_name(value: object) -> str:
+    """The name of a set of baselines: letters, digits, dot, dash and underscore."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+        raise ValueError("a name of letters, digits, dots, dashes and underscores")
+    return value
+
+
+def path(value: object) -> Path:
+    """A path, as given."""
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError("a path")
+    return Path(value)

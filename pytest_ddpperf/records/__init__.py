@@ -1,0 +1,1 @@
+"""The nouns: what was measured, counted and judged, as frozen records. Imports neither torch nor pytest."""

@@ -1,0 +1,55 @@
+"""What a search for the largest batch came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_ddpperf.records.measurement import Environment
+
+
+class Trial(NamedTuple):
+    """A batch size that was tried.
+
+    Attributes:
+        fits: whether every rank could train with it.
+        peak: the most bytes that a rank used, where it got through; None where it ran out of memory, or cannot tell.
+    """
+
+    size: int
+    fits: bool
+    peak: float | None
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The largest batch size that fits.
+
+    Attributes:
+        size: samples of one rank's batch, or whatever the workload's maker takes the number for.
+        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None where it cannot tell.
+        tried: what was tried, in order.
+    """
+
+    size: int
+    peak: float | None
+    tried: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search as a test asked for it, and what it came to.
+
+    Attributes:
+        test: pytest node id.
+        training: strategy and recipe in one line.
+        limit: the largest size that was to be tried; None for no limit.
+        memory_limit: bytes for each rank; None for what the device has.
+    """
+
+    test: str
+    training: str
+    environment: Environment
+    limit: int | None
+    memory_limit: int | None
+    found: BatchSize

@@ -1,0 +1,118 @@
+"""How batches are loaded: the settings that are put in place of those of a workload's own DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_ddpperf.parsers import one_of, positive_int, switch, whole_number
+
+_PARSERS = {
+    "workers": whole_number,
+    "pin_memory": switch,
+    "prefetch_factor": positive_int,
+    "persistent_workers": switch,
+    "sampler": one_of("rank"),
+}
+_EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by commas"
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """What to change in a workload's DataLoader; None leaves a setting as the loader has it.
+
+    Attributes:
+        workers: processes that fetch batches for a rank (torch's ``num_workers``); 0 to fetch them in the rank itself.
+        pin_memory: whether batches are put into page-locked memory, from which they reach a GPU while it computes.
+        prefetch_factor: batches that each worker holds ready.
+        persistent_workers: whether workers live on when the data begin again.
+        sampler: ``rank`` to share the data out among the ranks with a DistributedSampler.
+        auto: the first four are picked for machine and data, by the first launch.
+
+    Raises:
+        ValueError: a value or a combination that torch would refuse; the text says what is expected.
+    """
+
+    workers: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    sampler: Literal["rank"] | None = None
+    auto: bool = False
+
+    def __post_init__(self) -> None:
+        for name, parse in _PARSERS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _parsed(name, value, parse))
+        picked = [name for name in _PARSERS if name != "sampler" and getattr(self, name) is not None]
+        if self.auto and picked:
+            raise ValueError(f"auto alone or with sampler=rank: auto picks {picked[0]} itself")
+        if not self.auto and not picked and self.sampler is None:
+            raise ValueError(_EXPECTED)
+        for name in ("prefetch_factor", "persistent_workers"):
+            if self.workers == 0 and getattr(self, name):
+                raise ValueError(f"{name} with workers=1 or more: with workers=0 the rank fetches its batches itself")
+
+    def __str__(self) -> str:
+        """The settings in the one form that stands for them, as the option takes it."""
+        given = ((name, getattr(self, name)) for name in _PARSERS)
+        words = [f"{name}={_written(value)}" for name, value in given if value is not None]
+        return ",".join(["auto", *words] if self.auto else words)
+
+
+def loader_settings(value: object) -> LoaderSettings | None:
+    """The settings that ``auto``, ``"workers=2,pin_memory=true"`` or a mapping stands for; None to change nothing.
+
+    Raises:
+        ValueError: there is no such word, or its value does not fit.
+    """
+    if value is None or value == "none":
+        return None
+    if isinstance(value, LoaderSettings):
+        return value
+    if isinstance(value, str):
+        value = _words(value)
+    if not isinstance(value, Mapping):
+        raise ValueError(_EXPECTED)  # noqa: TRY004  one kind of error for every value that does not fit
+    for name in value:
+        if name not in _PARSERS and name != "auto":
+            raise ValueError(f"{_EXPECTED}; {_unknown(str(name))}")
+    words: dict[str, Any] = dict(value)
+    if "auto" in words:
+        words["auto"] = _parsed("auto", words["auto"], switch)
+    return LoaderSettings(**words)
+
+
+def _words(text: str) -> dict[str, object]:
+    words: dict[str, object] = {}
+    for part in map(str.strip, text.split(",")):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name in words:
+            raise ValueError(f"each word once, and {name} is given twice")
+        if name == "auto" and not equals:
+            words[name] = True
+        elif name and value:
+            words[name] = value
+        else:
+            raise ValueError(_EXPECTED)
+    return words
+
+
+def _parsed(name: str, value: object, parse: Any) -> object:
+    try:
+        return parse(value)
+    except ValueError as expected:
+        raise ValueError(f"{name} to be {expected}, not {value!r}") from None
+
+
+def _unknown(name: str) -> str:
+    import difflib  # only for this message: loading the plugin stays cheap
+
+    close = difflib.get_close_matches(name, _PARSERS, n=1, cutoff=0.4)
+    return f"there is no {name}" + (f", did you mean {close[0]}?" if close else "")
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

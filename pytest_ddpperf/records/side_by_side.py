@@ -1,0 +1,81 @@
+"""Several measurements that were made side by side, and how they stand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ddpperf.records.measurement import Measurement, Mode
+
+
+@dataclass(frozen=True)
+class ScalingCurve:
+    """A benchmark measured with several numbers of ranks side by side.
+
+    Attributes:
+        mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it decides what efficiency means.
+        points: a measurement per world size, ascending; the first is what the others are held against.
+    """
+
+    mode: Mode
+    points: tuple[Measurement, ...]
+
+    def point(self, world_size: int) -> Measurement:
+        """The measurement with ``world_size`` ranks.
+
+        Raises:
+            KeyError: that was not measured; the message names what was.
+        """
+        __tracebackhide__ = True
+        for point in self.points:
+            if point.world_size == world_size:
+                return point
+        raise KeyError(f"no point with {world_size} ranks; there are {[point.world_size for point in self.points]}")
+
+    def efficiency(self, world_size: int) -> float:
+        """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
+        return self._relative("scaling_efficiency", world_size)
+
+    def speedup(self, world_size: int) -> float:
+        """How many times the work per second of the first point (strong: T1/Tn, weak: n T1/Tn)."""
+        return self._relative("speedup", world_size)
+
+    def _relative(self, metric: str, world_size: int) -> float:
+        point = self.point(world_size)
+        return 1.0 if point is self.points[0] else point[metric].value
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Several ways to do the same work, measured side by side.
+
+    Attributes:
+        over: the name of the one that the others are held against.
+        names: of all of them, in the order given: a strategy in words, or what the test calls it.
+        measurements: in the same order.
+        canonical: gives the words in which a name is kept, however it is written.
+    """
+
+    over: str
+    names: tuple[str, ...]
+    measurements: tuple[Measurement, ...]
+    canonical: Callable[[Any], str] = str
+
+    def __getitem__(self, name: Any) -> Measurement:
+        """The measurement of one of them, by its name, or by its strategy written in any way that ``compare`` takes.
+
+        Raises:
+            KeyError: that was not measured; the message names what was.
+        """
+        __tracebackhide__ = True  # what a reader needs is the line of the test
+        kept = self.canonical(name)
+        if kept not in self.names:
+            raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
+        return self.measurements[self.names.index(kept)]
+
+    def speedup(self, name: Any) -> float:
+        """How many times the work per second of ``over``."""
+        __tracebackhide__ = True
+        one = self[name]
+        return 1.0 if self.canonical(name) == self.over else one["speedup"].value

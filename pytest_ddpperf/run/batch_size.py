@@ -1,0 +1,196 @@
+"""The search for the largest batch that fits into memory: which sizes are tried, and what a trial says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
+from pytest_ddpperf.records.batch_size import BatchSize, Trial
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.units import format_value
+
+PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets are there
+_PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machine: on CPU, on CUDA
+_BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
+_POWERS = "KMGT"
+_IDLE_DOUBLINGS = 10
+CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: the largest size that fits, None for none, and every size that was tried, in order."""
+
+    size: int | None
+    tried: tuple[tuple[int, bool], ...]
+
+
+def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0) -> Found:
+    """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials.
+
+    Args:
+        fits: called once for each number that is tried; a number that fits means that smaller ones do.
+        start: the smallest number that is tried.
+        limit: the largest number that is tried; None for no limit.
+        resolution: how far the smallest number that does not fit may lie above it, as a share of it.
+    """
+    tried: list[tuple[int, bool]] = []
+
+    def trial(number: int) -> bool:
+        tried.append((number, fits(number)))
+        return tried[-1][1]
+
+    if not trial(start):
+        return Found(None, tuple(tried))
+    fitting = start
+    failing: int | None = None
+    while failing is None and fitting != limit:
+        number = 2 * fitting if limit is None else min(2 * fitting, limit)
+        if trial(number):
+            fitting = number
+        else:
+            failing = number
+    while failing is not None and failing - fitting > max(1, resolution * fitting):
+        number = (fitting + failing) // 2
+        if trial(number):
+            fitting = number
+        else:
+            failing = number
+    return Found(fitting, tuple(tried))
+
+
+def search(
+    probe: Callable[[int], Sequence[RankLaunch]],
+    *,
+    start: int = 1,
+    limit: int | None = None,
+    memory_limit: int | None = None,
+    resolution: float = 0.0,
+) -> BatchSize:
+    """The largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes of it.
+
+    Args:
+        probe: trains a few steps with a batch size in a fresh launch, and gives what its ranks report.
+        start: the smallest size that is tried.
+        limit: the largest size that is tried; None for no limit.
+        memory_limit: bytes for each rank; None for what the device has.
+        resolution: as of ``largest``.
+
+    Raises:
+        SettingError: there is no size from ``start`` to ``limit``.
+        WorkloadError: not even ``start`` fits; or there is no ``limit``, and memory does not depend on the size.
+        RankFailed: a rank failed for another reason than memory; DdpperfError: whatever else ``probe`` raises.
+    """
+    _require_size("start", start)
+    if limit is not None:
+        _require_size("limit", limit)
+        if limit < start:
+            raise SettingError(f"find_batch_size(start={start}, limit={limit}): the search begins above its limit")
+    trials: dict[int, Trial] = {}
+    reasons: dict[int, str] = {}
+
+    def fits(size: int) -> bool:
+        if limit is None:
+            _require_growth(trials, size)
+        try:
+            trials[size] = _judged(size, probe(size), memory_limit)
+        except RankFailed as failed:
+            if not failed.out_of_memory:
+                raise
+            trials[size] = Trial(size, fits=False, peak=None)
+            reasons[size] = str(failed).partition("\n")[0]
+        return trials[size].fits
+
+    found = largest(fits, start, limit, resolution)
+    if found.size is None:
+        raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
+    return BatchSize(found.size, trials[found.size].peak, tuple(trials.values()))
+
+
+def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
+    """Refuse to go on where memory does not depend on the size: without a limit the search would never end.
+
+    How far readings of the same memory lie apart, the search itself tells: if nothing grows, the latest of eleven is
+    the largest by a chance of one in eleven, and again so at the next doubling. What does grow with the size soon
+    exceeds that, however little it is beside the model's own state.
+
+    Raises:
+        WorkloadError: ten doublings, and the latest size took no more than one of the smaller ones.
+    """
+    latest = trials.get(size // 2)
+    if latest is None or latest.peak is None:
+        return
+    smaller = {
+        tried: trial.peak
+        for tried, trial in trials.items()
+        if latest.size // 2**_IDLE_DOUBLINGS <= tried < latest.size and trial.peak is not None
+    }
+    if len(smaller) < _IDLE_DOUBLINGS:
+        return
+    highest = max(smaller, key=lambda tried: smaller[tried])
+    if latest.peak <= smaller[highest]:
+        raise WorkloadError(
+            f"batch size {latest.size} takes no more memory than {highest} "
+            f"({format_value(smaller[highest], 'B')}): does the workload use the number that it is given? "
+            "If memory is not what binds, give the largest size of interest as limit=..."
+        )
+
+
+def _judged(size: int, ranks: Sequence[RankLaunch], memory_limit: int | None) -> Trial:
+    peaks = [rank.memory[kind] for rank in ranks for kind in _PEAKS if kind in rank.memory]
+    peak = max(peaks, default=None)
+    return Trial(size, memory_limit is None or peak is None or peak <= memory_limit, peak)
+
+
+def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> str:
+    within = "into memory" if memory_limit is None else f"into {format_value(memory_limit, 'B')} for each rank"
+    needed = reason if trial.peak is None else f"a rank used {format_value(trial.peak, 'B')}"
+    cure = "begin with a smaller one (start=...)" if trial.size > 1 else "train a smaller model"
+    return (
+        f"batch size {trial.size}, the smallest one to be tried, does not fit {within}: {needed}; {cure}"
+        f"{'' if memory_limit is None else ', or raise memory_limit'}"
+    )
+
+
+def required_limit(memory_limit: object, device: str) -> int | None:
+    """The limit of a rank's memory in bytes, as the call gave it.
+
+    Raises:
+        SettingError: it is no number of bytes; or there is none on CPU, where a search would fill the machine.
+    """
+    if memory_limit is not None:
+        return byte_count(memory_limit)
+    if device == "cpu":
+        raise SettingError(
+            "find_batch_size on CPU needs a limit, because there the machine's memory is everybody's: give "
+            'memory_limit="2GiB", or as much as each rank may use'
+        )
+    return None
+
+
+def byte_count(value: object) -> int:
+    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    count = 0 if match is None else int(float(match["number"]) * _factor(match["unit"]))
+    if not count:
+        raise SettingError(f"memory_limit={value!r}: expected a number of bytes, such as 2GiB, 500MB or 1073741824")
+    return count
+
+
+def _factor(unit: str) -> int:
+    """Bytes of a unit: KB is 1000 bytes, KiB 1024."""
+    power = _POWERS.find(unit[:1]) + 1 if unit else 0
+    return int(1024**power if unit.endswith("iB") else 1000**power)
+
+
+def _require_size(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"find_batch_size({name}={value!r}): expected a whole number of at least 1")

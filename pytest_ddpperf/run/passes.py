@@ -1,0 +1,310 @@
+"""The launches of a benchmark's variants, pass by pass: prepared, profiled, timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from pytest_ddpperf.against.other_side import Imports
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    LaunchError,
+    OtherSideFailed,
+    OtherSideStopped,
+    RankFailed,
+    RankSkipped,
+    RanksTimedOut,
+    SameCode,
+)
+from pytest_ddpperf.launch.interleaving import Turns, in_turns
+from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
+from pytest_ddpperf.metrics import profile
+from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.groups import can_take_turns
+from pytest_ddpperf.run.preparation import prepared, task_text
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.terms import Budget, Ran, Run, budget_of
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.table import modules_of
+from pytest_ddpperf.training.limit import probe_launch
+from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.memory_headroom import free_memory
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
+from pytest_ddpperf.training.profiling import profile_launch
+from pytest_ddpperf.units import format_count
+
+T = TypeVar("T")
+
+
+class Passes:
+    """Runs the launches of one test's benchmarks.
+
+    Attributes:
+        imports: what both sides have imported, while this one and another revision are measured side by side.
+        sections: titles and texts for the test's report.
+
+    Args:
+        session: launches, and has a line for what goes on.
+        test: pytest node id.
+        sections: titles and texts for the test's report.
+    """
+
+    def __init__(self, session: Session, test: str, sections: list[tuple[str, str]]) -> None:
+        self.imports: Imports | None = None
+        self._session = session
+        self._test = test
+        self._seats = 1  # launches of a side that can run at the same time
+        self._memory: int | None = None  # bytes that their ranks may take
+        self.sections = sections
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Around launches that a line tells of: it goes when they have ended; a rank that skips skips the test."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except RankSkipped as skipped:
+            # pytest would take the line of contextlib that this was raised through for the one that skips.
+            raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
+        finally:
+            self._session.line.clear()
+
+    def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
+        """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
+        wanted, free = _launchers(settings, variants), free_memory()
+        other = self._session.other
+        sides = [self._session.launchers.pids, *([] if other is None else [other.ranks_parents])]
+        missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
+        needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
+        enough = free is None or needed <= free
+        self._seats = wanted if enough else 1
+        self._memory = None if free is None else free - needed * enough
+        self._session.launchers.start(self._seats)
+        if other is not None:
+            other.start(self._seats)
+
+    def ready(self) -> None:
+        """Return when that is done: else it would disturb steps, and cost the time that measuring has.
+
+        Raises:
+            LaunchError: it cannot be imported.
+        """
+        __tracebackhide__ = True
+        self._session.launchers.wait(self._seats)
+        if self.imports is not None and self._session.other is not None:
+            self._session.other.launchers.wait(self._seats)
+
+    def keep(self, number: int) -> None:
+        """End the launchers of either side that are not needed, for so many launches of it run at the same time."""
+        if number < self._seats:
+            self._seats = number
+            self._session.launchers.keep(number)
+            if self._session.other is not None:
+                self._session.other.keep(number)
+
+    def budget(self, settings: Settings, *, compared: bool) -> Budget:
+        """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
+        return replace(budget_of(settings, compared=compared), seats=self._seats, memory=self._memory)
+
+    def prepared(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
+
+        Each takes one launch, or none where this session has found out the same before.
+
+        Raises:
+            IncorrectTraining: some of this side differ from a single process; all of them are named.
+            OtherSideFailed: the other side cannot run one.
+        """
+        __tracebackhide__ = True
+
+        def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            __tracebackhide__ = True
+            if job.timed:
+                self.ready()
+            self._session.line.show(f"{self._test} {variant.name}: {task_text(job)}")
+            patient = replace(settings, timeout=min(settings.timeout * job.parts, LONGEST_TIMEOUT))
+            return self.launch(patient, variant, prepare_launch, job)
+
+        # Side by side, where nothing is timed, these launches alone tell what both sides import.
+        forgetful = settings.counted_only and self.imports is not None
+        with self.shown():
+            return prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
+
+    def profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
+        __tracebackhide__ = True
+        if not settings.profile:
+            return list(variants)
+        with self.shown():
+            return [replace(variant, profile=self._profile(settings, variant)) for variant in variants]
+
+    def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
+        __tracebackhide__ = True
+        self._session.line.show(f"{self._test} {variant.name}: under the profiler")
+        job = self.job(settings, variant, Plan(settings.warmup, 1))
+        return profile.merged(self.launch(settings, variant, profile_launch, job).values)
+
+    def timed(self, settings: Settings) -> Run:
+        """What launches variants to be timed."""
+        return _Timed(self, settings)
+
+    def abort(self) -> None:
+        """End the launches of both sides that are under way in other threads."""
+        self._session.launchers.abort()
+        if self.imports is not None:
+            self.imports.abort()
+
+    def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
+        """What the ranks of one launch report that may use so many bytes each; None for what the device has.
+
+        Raises:
+            RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
+        """
+        __tracebackhide__ = True
+        job = self.job(settings, variant, plan)
+        return self.launch(settings, variant, probe_launch, job, memory_limit).values
+
+    def job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
+        """What every rank of a launch of a variant has to do."""
+        counts = (variant.samples_per_step, variant.tokens_per_step)
+        if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
+            settings = replace(settings, communication=not variant.environment.oversubscribed)
+        return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
+
+    def launch(
+        self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0
+    ) -> LaunchResult[T]:
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group; ``seat``: number of its launcher."""
+        __tracebackhide__ = True
+        launchers = self._session.launchers
+        run = launchers[seat].run
+        if self.imports is not None:
+            run = partial(self.imports.run, launchers, seat, benchmark=variant.key, other=variant.other)
+        try:
+            return run(
+                function,
+                *args,
+                world_size=variant.environment.world_size,
+                backend=variant.environment.backend,
+                device=variant.environment.device,
+                timeout=settings.timeout,
+                mode=variant.mode,
+                preload=modules_of(variant.strategy),
+            )
+        except (LaunchError, SameCode):  # no matter of this variant
+            raise
+        except DdpperfError as error:
+            error.benchmark = variant.key
+            raise
+
+
+class _Timed:
+    """Launches variants to be timed; keeps what the ranks of the first launch of each printed for the test's report.
+
+    What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
+    """
+
+    def __init__(self, passes: Passes, settings: Settings) -> None:
+        self._passes = passes
+        self._settings = settings
+        self._printed: set[str] = set()
+        self._diagnosed: Counter[str] = Counter()
+        self._completed: list[tuple[str, Plan]] = []
+        self._picked: dict[int, tuple[str, str]] = {}
+        # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
+        self._seats: dict[tuple[str, int], int] = {}
+
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        __tracebackhide__ = True
+        for variant, _ in launches:
+            self._seats.setdefault(variant.key, len(self._seats))
+            if variant.pilot is not None and variant.pilot.picked is not None:
+                self._picked.setdefault(variant.environment.world_size, variant.pilot.picked)
+        several = len({variant.key for variant, _ in launches}) > 1
+        seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
+        calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
+        try:
+            results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
+        except OtherSideFailed as error:
+            reason = self._no_fault(error, launches)
+            if reason is None:
+                raise
+            stopped = OtherSideStopped(reason)
+            stopped.benchmark = error.benchmark
+            raise stopped from error
+        except DdpperfError as error:
+            error.args = (f"{error}{_crowd(error, launches)}",)
+            raise
+        self._completed.extend((_label(variant), plan) for variant, plan in launches)
+        return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
+
+    def _result_of(
+        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+    ) -> LaunchResult[RankLaunch]:
+        __tracebackhide__ = True
+        settings, size = self._settings, variant.environment.world_size
+        loader = loader_settings(self._picked[size][0]) if size in self._picked else settings.loader
+        job = self._passes.job(replace(settings, loader=loader), variant, plan)
+        # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
+        seed = self._diagnosed[_label(variant)]
+        job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
+        if not telling.times:
+            job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
+        if turns is None:
+            return self._passes.launch(settings, variant, run_launch, job)
+        # It has to sit out all other launches as well.
+        shared = replace(settings, timeout=min(settings.timeout * turns.sides, LONGEST_TIMEOUT))
+        return self._passes.launch(shared, variant, run_launch, job, seat=seat)
+
+    def _no_fault(self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
+        """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
+        crowd = _crowd(error, launches)
+        if crowd:
+            return f"{error}{crowd}"
+        theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
+        if any(completed in theirs for completed in self._completed):
+            return f"it had run on the other revision before, and failed now: {error}"
+        return None
+
+    def _kept(self, variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
+        label, size = _label(variant), variant.environment.world_size
+        self._diagnosed[label] += telling.diagnosed
+        if label not in self._printed:
+            self._printed.add(label)
+            self._passes.sections.extend((f"{label}, {title}", text) for title, text in result.sections)
+        first, *others = result.values
+        if first.picked is not None:
+            self._picked[size] = first.picked
+        return (replace(first, picked=self._picked.get(size)), *others), result.seconds
+
+
+def _launchers(settings: Settings, variants: Sequence[Variant]) -> int:
+    """How many launches of a side there will be at the same time, as far as can be told before any."""
+    if not settings.turns or settings.counted_only or not can_take_turns(variants):
+        return 1
+    return len({variant.key for variant in variants})
+
+
+def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
+    """A line on a launch that failed for want of memory or time, of which it might have had enough alone."""
+    cause = error.__cause__ if isinstance(error, OtherSideFailed) else error
+    wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
+    if len(launches) == 1 or not wanting:
+        return ""
+    number = format_count(len(launches), "launch")
+    return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
+
+
+def _label(variant: Variant) -> str:
+    return f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other

@@ -1,0 +1,212 @@
+"""What is found out about a training before it is measured: what is asked, what came of it, how it is remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    PayloadError,
+    RankSkipped,
+    RanksTimedOut,
+    SameCode,
+)
+from pytest_ddpperf.launch.environment import search_path
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import dump_call
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
+from pytest_ddpperf.run.variant import Pilot, Variant
+from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification, VerifyJob, discrepancy_text
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
+from pytest_ddpperf.units import format_count
+
+_OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
+# No fault that a launch for nothing but verification would name better.
+_FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known of a training before it is measured; None for what was not asked.
+
+    Attributes:
+        pilot: how long its steps and launches take.
+        counts: what one of its steps does.
+        verification: how it compares with a single process.
+    """
+
+    pilot: Pilot | None = None
+    counts: Counts | None = None
+    verification: Verification = field(default_factory=Verification)
+
+    def given_to(self, variant: Variant) -> Variant:
+        """The variant with all of it, in remarks where it was not compared with a single process as others are."""
+        found = self.verification
+        notes = [
+            *([f"not held against a single process: {found.unverified}"] if found.unverified else []),
+            *([f"against a single process: {found.leniency}"] if found.leniency else []),
+        ]
+        return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *notes))
+
+
+class Launch(Protocol):
+    """Runs a preparing launch of a variant."""
+
+    def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+        """Run it; what its ranks found out."""
+
+
+def prepared(
+    settings: Settings, variants: Sequence[Variant], launch: Launch, known: MutableMapping[bytes, Prepared]
+) -> list[Variant]:
+    """The variants with what is found out about each, in a launch where it is not known.
+
+    Args:
+        settings: of the test.
+        variants: of both sides, this one's first.
+        launch: runs a launch.
+        known: what was found out before, by ``identity``; what is right is added.
+
+    Raises:
+        IncorrectTraining: some of this side differ from a single process; all of them are named.
+        DdpperfError: a launch failed.
+    """
+    __tracebackhide__ = True
+    done: list[Variant] = []
+    wrong: dict[tuple[str, int], str] = {}
+    picked: dict[int, tuple[str, str]] = {}  # by world size; what is compared loads alike
+    for variant in variants:
+        size = variant.environment.world_size
+        job = prepare_job(settings, variant, picked.get(size))
+        if wrong and job.verified is None:
+            done.append(variant)
+            continue
+        key = identity(job, variant)
+        try:
+            found = known[key] if key in known else _found_out(variant, job, launch)
+        except DdpperfError as error:
+            if wrong:  # that is known, and the worse of both
+                raise IncorrectTraining("\n".join(wrong.values()), wrong=wrong) from error
+            raise
+        if found.verification.discrepancy is not None:
+            wrong[variant.key] = _incorrect_text(variant, found.verification.discrepancy)
+            continue
+        known[key] = found
+        if found.pilot is not None and found.pilot.picked is not None:
+            picked.setdefault(size, found.pilot.picked)
+        done.append(found.given_to(variant))
+    if wrong:
+        raise IncorrectTraining("\n".join(wrong.values()), wrong=wrong)
+    return done
+
+
+def _found_out(variant: Variant, job: PrepareJob, launch: Launch) -> Prepared:
+    """What a launch finds out about a variant.
+
+    A verification that shared its processes with other tasks counts only where all went well. Else one that has them
+    for itself has the first word: what differs from a single process need not be asked why it failed otherwise.
+    """
+    __tracebackhide__ = True
+    found, failure = Prepared(), None
+    try:
+        found = outcome(job, launch(variant, job))
+    except DdpperfError as error:
+        if job.verified is None or job.parts == 1 or isinstance(error, _FINAL):
+            raise
+        failure = error
+    seen = found.verification
+    doubtful = failure is not None or seen.discrepancy is not None or bool(seen.unverified)
+    if job.verified is None or job.parts == 1 or not doubtful:
+        return found
+    alone = replace(job, timed=False, counted=False)
+    verification = outcome(alone, launch(variant, alone)).verification
+    if failure is not None and verification.discrepancy is None:
+        raise failure
+    return replace(found, verification=verification)
+
+
+def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
+    """What a preparing launch of a variant has to find out; the other side is not compared with a single process.
+
+    Args:
+        settings: of the test; ranks are given those alone that change what a training is.
+        variant: of either side.
+        picked: how another variant, which this one is compared with, was found to load best; None for none.
+    """
+    counted = settings.counted or settings.counted_only
+    verified = settings.verify and variant.strategy is not None and not variant.other
+    own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
+    training = Settings(**own, warmup=settings.warmup)
+    loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
+    plan = pilot_plan(settings.warmup, settings.steps)
+    samples, tokens = variant.samples_per_step, variant.tokens_per_step
+    return PrepareJob(
+        LaunchJob(variant.subject, variant.strategy, loading, plan, samples, tokens),
+        timed=not settings.counted_only,
+        counted=counted,
+        verified=VerifyJob(variant.subject, variant.strategy, training) if verified and variant.strategy else None,
+    )
+
+
+def task_text(job: PrepareJob) -> str:
+    """What a preparing launch does, for the line that tells of it."""
+    tasks = {"timing a few steps": job.timed, "counting": job.counted, "comparing with a single process": job.verified}
+    return ", ".join(task for task, asked in tasks.items() if asked)
+
+
+def identity(job: PrepareJob, variant: Variant) -> bytes:
+    """Equal for launches that would find out the same: a digest of all that their ranks are given.
+
+    The subject counts as it travels, for functions made twice do not compare equal. What it imports or reads from files
+    is taken to stay the same for a session.
+
+    Raises:
+        PayloadError: the subject cannot be sent to ranks.
+    """
+    environment = variant.environment
+    place = (
+        (environment.device, environment.backend, environment.world_size, variant.mode, variant.other),
+        sorted((name, value) for name, value in os.environ.items() if name != _OF_PYTEST),
+        search_path(),
+        str(Path.cwd()),
+    )
+    digest = hashlib.sha256(dump_call(Call(prepare_launch, (job,))))
+    digest.update(pickle.dumps(place))
+    return digest.digest()
+
+
+def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
+    """What the ranks of a preparing launch found out together.
+
+    Raises:
+        WorkloadError: they left out different steps after fp16 overflows.
+    """
+    ranks = result.values
+    timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
+    counts = [rank.counts for rank in ranks if rank.counts is not None]
+    plain = result.seconds - max(rank.seconds for rank in ranks)  # of a launch that had only timed steps
+    return Prepared(
+        pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
+        counts=merged(counts) if counts else None,
+        verification=ranks[0].verification or Verification(),
+    )
+
+
+def _incorrect_text(variant: Variant, found: Discrepancy) -> str:
+    """How a variant differs from a single process, and which variant it is, in two lines."""
+    env = variant.environment
+    group = f"{format_count(env.world_size, 'rank')}, {env.backend}"
+    return f"{discrepancy_text(found)}\n  benchmark {variant.name}, {group}"

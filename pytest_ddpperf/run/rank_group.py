@@ -1,0 +1,54 @@
+"""What a functional test holds: the ranks of ``ddpperf_group``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.settings import Settings
+
+T = TypeVar("T")
+
+
+class RankGroup:
+    """Ranks for functional tests: fresh ones for every ``run``."""
+
+    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]]) -> None:
+        self._session = session
+        self._settings = settings
+        self._sections = sections
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: the largest of ``--ddpperf-world-size``."""
+        return max(self._session.world_sizes(self._settings))
+
+    def run(self, function: Callable[..., T], *args: Any) -> LaunchResult[T]:
+        """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
+
+        Returns:
+            What each rank returned: ``result.rank(0)``, ``result.values``.
+
+        Raises:
+            RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
+            PayloadError: function, arguments or a result cannot be sent.
+        """
+        __tracebackhide__ = True
+        try:
+            result = self._session.launcher.run(
+                function,
+                *args,
+                world_size=self.world_size,
+                backend=self._settings.backend,
+                device=self._settings.device,
+                timeout=self._settings.timeout,
+            )
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
+        self._sections.extend(result.sections)
+        return result

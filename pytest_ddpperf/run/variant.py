@@ -1,0 +1,126 @@
+"""One thing to be measured, and what launches of it amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.strategies.strategy import Strategy
+
+CUSTOM = "custom"  # the strategy of a step that brings its own
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement.
+
+    Attributes:
+        step: seconds of a typical one.
+        fixed: seconds that a launch which only times steps takes besides them.
+        background: whether its ranks work on while their steps wait.
+        nbytes: of memory that its ranks took at most, all together.
+        picked: as of ``RankLaunch``.
+    """
+
+    step: float
+    fixed: float
+    background: bool
+    nbytes: int
+    picked: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to be measured: what every rank of a launch builds and steps, and in which group.
+
+    Attributes:
+        subject: a Workload, or a function ``build(ctx) -> step``.
+        strategy: the strategy of a Workload; None where the subject brings its own.
+        recipe: the settings that change what a step does, in words.
+        findings: what is already known of it that a reader of its numbers needs.
+        counts: what one of its steps does; None where nothing was counted.
+        profile: its communication as the profiler sees it; None where it was not profiled.
+        pilot: what a first launch of it told; None where there was none yet.
+        steps: the baseline's, so that both sides run the same number; None where there is none to follow.
+        other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
+    """
+
+    name: str
+    subject: Any
+    strategy: Strategy | None
+    mode: Mode | None
+    environment: Environment
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    counts: Counts | None = None
+    profile: CommunicationProfile | None = None
+    pilot: Pilot | None = None
+    steps: int | None = None
+    other: bool = False
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the other variants of its test, on either side."""
+        return self.name, self.environment.world_size
+
+    @property
+    def strategy_text(self) -> str:
+        """The strategy in words."""
+        return CUSTOM if self.strategy is None else str(self.strategy)
+
+
+def counted_only(variant: Variant) -> Measurement:
+    """A variant that was counted, and not launched to be timed."""
+    return measurement_of(variant, Plan(0, 0))
+
+
+def measurement_of(
+    variant: Variant,
+    plan: Plan,
+    launches: Sequence[Launch] = (),
+    findings: Sequence[str] = (),
+    *,
+    turns: bool = False,
+    diagnoses: Sequence[Launch] = (),
+) -> Measurement:
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
+    measured = Measurement(
+        name=variant.name,
+        strategy=variant.strategy_text,
+        mode=variant.mode,
+        plan=plan,
+        environment=variant.environment,
+        recipe=variant.recipe,
+        counts=variant.counts,
+        profile=variant.profile,
+        launches=tuple(launches),
+        findings=(*variant.findings, *findings),
+        turns=turns,
+        diagnoses=tuple(diagnoses),
+    )
+    counted = () if variant.counts is None else counted_series(variant.counts)
+    return replace(measured, series=(*series_of(measured), *counted))
+
+
+def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
+    """A launch whose ranks ran the same steps.
+
+    Raises:
+        WorkloadError: they left out different ones, so that their times cannot be put side by side.
+    """
+    if len({rank.skipped_steps for rank in ranks}) > 1:
+        counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
+        raise WorkloadError(
+            f"the ranks left out different steps after fp16 overflows ({counts}): gradients must be synchronised "
+            "before the scaler looks at them, so that all ranks skip together"
+        )
+    return Launch(round=number, ranks=ranks, seconds=seconds)

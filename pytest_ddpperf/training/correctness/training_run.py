@@ -1,0 +1,171 @@
+"""One side of the comparison: a trainer, fed with given micro-batches from given buffers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, Place
+from pytest_ddpperf.training.trainer import Trainer, seed
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.data import NextBatch
+    from pytest_ddpperf.training.workload import Workload
+
+T = TypeVar("T")
+Gradients = dict[str, "Tensor | None"]
+Buffers = Sequence[Tensor]
+_FP16_ATTEMPTS = 25  # each halves the scale, which begins at 2 ** 16
+_UPDATE_SEED = 500
+
+
+class Side:
+    """A workload in training on this rank.
+
+    Attributes:
+        trainer: what trains it.
+
+    Args:
+        ctx: the rank.
+        workload: with weighted losses.
+        strategy: how it is trained.
+        settings: the same.
+        module: that it begins with.
+        data: the micro-batches of all ranks.
+        places: which of them in a step are this rank's.
+    """
+
+    def __init__(
+        self,
+        ctx: RankView,
+        workload: Workload,
+        strategy: Strategy,
+        settings: Settings,
+        *,
+        module: nn.Module,
+        data: MicroBatches,
+        places: Sequence[Place],
+    ) -> None:
+        self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
+        self._first_names = first_names(module)
+        if settings.compile != "no":
+            # Else compiled dropout draws other masks than the single process does.
+            torch._inductor.config.fallback_random = True  # noqa: SLF001  it has no other name
+        self.trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
+        self._backward: Callable[[NextBatch], Tensor] = self.trainer.backward
+        if settings.compile == "step":
+            self._backward = torch.compile(self._backward, backend=settings.compile_backend)
+
+    def backward(
+        self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool
+    ) -> tuple[float, Gradients]:
+        """Loss and gradients of a step; in fp16 of its first attempt that does not overflow.
+
+        Args:
+            step: whose micro-batches are to be taken, from 0.
+            buffers: what each rank's turn begins with.
+            all_agree: whether a thing is so on all ranks, which have to repeat a step together.
+        """
+        attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
+        while True:
+            loss = self._loss(step, buffers)
+            found = self.gradients()
+            finite = all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
+            attempts -= 1
+            if not attempts or all_agree(finite):
+                return loss, found
+            if finite:  # but not on all ranks, which no strategy should let happen
+                self.skip()
+            else:
+                self.trainer.update()
+
+    def update(self, step: int) -> None:
+        """Step the optimizer; should it draw random numbers, it draws the same on both sides."""
+        seed(_UPDATE_SEED + step)
+        self.trainer.update()
+
+    def skip(self) -> None:
+        """Update nothing; the scaler is ready for the next gradients."""
+        self.trainer.zero_grad()
+        self.trainer.update()
+
+    def gradients(self) -> Gradients:
+        """The whole gradients, on the CPU, by the model's own names; a collective where they are sharded."""
+        parallel = self.trainer.parallel
+        if parallel.gradients is not None:
+            return self._named(parallel.gradients())
+        named = parallel.module.named_parameters()
+        return self._named({name: None if p.grad is None else whole(p.grad) for name, p in named})
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The whole parameters likewise."""
+        parallel = self.trainer.parallel
+        if parallel.parameters is not None:
+            return self._named(parallel.parameters())
+        return self._named({name: whole(parameter) for name, parameter in parallel.module.named_parameters()})
+
+    def buffers(self) -> list[Tensor]:
+        """Copies of the buffers on the CPU, in the module's order: wrappers have their own ways with their names."""
+        return [whole(buffer) for buffer in self.trainer.parallel.module.buffers()]
+
+    def _loss(self, step: int, buffers: Buffers) -> float:
+        def begin() -> None:
+            fill(self.trainer.parallel.module.buffers(), buffers)
+
+        return float(self._backward(self._data.feed(self._places, step, self._ctx.device, begin)))
+
+    def _named(self, found: Mapping[str, T]) -> dict[str, T]:
+        names = self._first_names
+        return {names.get(name, name): value for name, value in unwrapped(found, names).items()}
+
+
+def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
+    """By the names that are known, without what wrappers put in front: DDP ``module.``, torch.compile its own."""
+    mine = set(known)
+    named = {name if name in mine else name.replace("_orig_mod.", ""): value for name, value in found.items()}
+    while named and not mine.issuperset(named) and all(name.startswith("module.") for name in named):
+        named = {name.removeprefix("module."): value for name, value in named.items()}
+    return named
+
+
+def first_names(module: nn.Module) -> dict[str, str]:
+    """For every name of a parameter its first one; a tied weight has several."""
+    first: dict[nn.Parameter, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(parameter, name) for name, parameter in named}
+
+
+def state(module: nn.Module) -> Iterable[Tensor]:
+    """All parameters, then all buffers."""
+    return itertools.chain(module.parameters(), module.buffers())
+
+
+def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Write values into tensors; an expanded one, whose elements share memory, is a constant and stays as it is."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            if not any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+                tensor.copy_(value)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A copy of all of a tensor, dense and on the CPU; a collective where it is sharded."""
+    found = tensor.detach()
+    gather = getattr(found, "full_tensor", None)  # a DTensor's, whose import costs most of a second
+    if gather is not None:
+        found = gather()
+    dense = found.to_dense() if found.layout is not torch.strided else found
+    return dense.to(torch.device("cpu"), copy=True)
+
+
+def countless(settings: Settings) -> Settings:
+    """Without settings that count steps, in fp16: a step that overflows is repeated, and counts."""
+    return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings

@@ -1,0 +1,548 @@
+"""Runs against another revision as a user meets them: whole pytest runs in small git projects of two commits.
+
+What may not depend on luck is counted; the one benchmark that is judged by time does twenty times the work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.against.other_side import Imports, _require_own
+from pytest_ddpperf.errors import SameCode
+from pytest_ddpperf.launch.imports import Observed
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.outputs import RankOutput
+from pytest_ddpperf.launch.redirection import Redirection
+
+OLD = """
+def steps(calls, sizes=(8,)):
+    def build(ctx):
+        import torch
+
+        # One place for all products: what is allocated and freed makes a difference in memory, of luck's size.
+        matrices = {size: (torch.ones(size, size), torch.empty(size, size)) for size in sizes}
+
+        def step():
+            for size in sizes:
+                matrix, product = matrices[size]
+                torch.mm(matrix, matrix, out=product)
+            for _ in range(calls):
+                torch.distributed.all_reduce(torch.ones(4))
+            return 1.0
+
+        return step
+
+    return build
+
+
+def fewer(ctx):
+    return steps(2)(ctx)
+
+
+def more(ctx):
+    return steps(1)(ctx)
+
+
+def slower(ctx):
+    return steps(0, [256])(ctx)
+
+
+def as_fast(ctx):
+    return steps(0)(ctx)
+"""
+COPIED = """
+import pytest
+import stray
+from demo import training
+
+
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+def test_calls(ddpperf):
+    ddpperf.check(training.more)
+"""
+NEW = """
+
+def fresh(ctx):
+    return steps(1)(ctx)
+"""
+SUITE = """
+import sys
+from pathlib import Path
+
+import pytest
+import demo
+from demo import training
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted_only=True
+)
+
+
+def test_more(ddpperf):
+    ddpperf.check(training.more)
+
+
+def test_fewer(ddpperf):
+    ddpperf.check(training.fewer)
+
+
+def test_fresh(ddpperf):
+    ddpperf.check(training.fresh)
+
+
+def test_own(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+    ddpperf.expect(optimizer_steps=0)
+
+
+def test_stray(ddpperf):
+    def build(ctx):
+        sys.path.insert(0, str(HERE))
+        import stray
+
+        return lambda: 1.0
+
+    ddpperf.check(build)
+
+
+@pytest.mark.ddpperf(counted_only=False, counted=False)
+def test_slower(ddpperf):
+    ddpperf.check(training.slower)
+
+
+@pytest.mark.ddpperf(counted_only=False, counted=False, launches=2, max_time=1, tolerance="1000%")
+def test_as_fast(ddpperf):
+    assert ddpperf.check(training.as_fast)["cpu_time"].gated
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "a commit")
+
+
+def project(pytester: pytest.Pytester, suite: str) -> Path:
+    """A project with a src layout; ``demo.training`` is changed and not yet committed."""
+    root = pytester.path
+    git(root, "init", "-q")
+    package = root / "src" / "demo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "training.py").write_text(OLD)
+    (root / "perf").mkdir()
+    (root / "perf" / "stray.py").touch()
+    (root / "perf" / "test_demo.py").write_text(suite)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\n")
+    commit(root)
+    changed = OLD.replace("steps(1)", "steps(3)").replace("steps(2)", "steps(1)").replace("[256]", "[256] * 20")
+    (package / "training.py").write_text(changed + NEW)
+    return root
+
+
+def results(root: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads((root / "results.json").read_text())["results"]
+    return {result["test"].partition("::")[2]: result for result in found}
+
+
+def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
+    root = project(pytester, SUITE)
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=4, failed=3)
+    short = git(root, "rev-parse", "--short=7", "HEAD")
+    found = results(root)
+    found.pop("test_as_fast")  # how fast two launches are, nobody knows
+    assert {test: result["verdict"] for test, result in found.items()} == {
+        "test_more": "regressed",
+        "test_fewer": "improved",
+        "test_fresh": "new",
+        "test_own": "unchanged",
+        "test_stray": "broken",
+        "test_slower": "regressed",
+    }
+    run.stdout.fnmatch_lines(
+        [
+            "collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)",
+            f"  strategy custom, 2 ranks, gloo; revision {short} (HEAD), side by side, counted only",
+            "*at perf/test_demo.py:* in test_more",
+            f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
+            "step_time regressed: *",
+            f"  strategy custom, 2 ranks, gloo, * launches x 5 steps; revision {short} (HEAD), side by side, *+* *",
+            f"change: from revision {short} (HEAD) to {short}+changes, measured side by side",
+            f"test_fresh custom: revision {short} (HEAD) cannot run it: *fresh*",
+            "test_own custom: neither side imported a module from its checkout: *",
+        ]
+    )
+    assert "--ddpperf-save" not in run.stdout.str()
+    slower = found["test_slower"]
+    assert slower["baseline"] is None
+    assert slower["launches"] == slower["against"]["launches"] >= 4  # more on a busy machine
+    assert slower["seconds"] > 0
+    modules = slower["against"]["modules"]
+    assert set(modules) == {"demo", "demo.training"}
+    assert modules["demo.training"]["here"] == str(root / "src/demo/training.py")
+    assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
+    assert not Path(modules["demo.training"]["there"]).exists()
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param(True, id="pip install ."), pytest.param(False, id="a wheel from elsewhere", marks=pytest.mark.slow)],
+)
+def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """No search path leads from the copy to the other revision; what tests import by name is each side's own."""
+    root = project(pytester, COPIED)
+    (root / "pytest.ini").write_text("[pytest]\n")  # nothing leads to src
+    site = tmp_path / "site-packages"
+    shutil.copytree(root / "src" / "demo", site / "demo")
+    info = site / "demo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    (info / "RECORD").write_text("demo/__init__.py,,\ndemo/training.py,,\n")
+    if known:
+        (info / "direct_url.json").write_text(json.dumps({"url": root.as_uri(), "dir_info": {}}))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        [f"*imported demo from {site}/demo/__init__.py and 1 other module, which is not that revision's: *install -e*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--ddpperf-against=gone"],
+            "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
+        ),
+        (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
+        (["--ddpperf-against-tests"], "ERROR: --ddpperf-against-tests is for another revision, and none is named: *"),
+        (["--ddpperf-against-setup=make"], "ERROR: --ddpperf-against-setup is for another revision, and none is *"),
+        (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
+    ],
+)
+def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester, options: list[str], said: str) -> None:
+    git(pytester.path, "init", "-q")
+    run = pytester.runpytest_inprocess(*options)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([said])
+
+
+def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> None:
+    run = pytester.runpytest_inprocess("--ddpperf-against=HEAD")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
+
+
+TESTS = """
+import conftest
+import pytest
+import torch
+from pytest_ddpperf import Workload
+
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+
+
+def steps(calls):
+    def build(ctx):
+        def step():
+            for _ in range(calls):
+                torch.ones(4)
+            return 1.0
+
+        return step
+
+    return build
+
+
+def helper(ctx):
+    return steps(2)(ctx)
+
+
+class Build:
+    def __call__(self, ctx):
+        return steps(2)(ctx)
+
+
+workload = Workload(
+    model=lambda: torch.nn.Linear(2, 2),
+    batch=lambda: (torch.ones(1, 2), torch.ones(1, 2)),
+    loss=torch.nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    samples_per_step=1,
+)
+
+
+def test_function(ddpperf):
+    ddpperf.check(helper)
+
+
+def test_object(ddpperf):
+    ddpperf.check(Build())
+
+
+def test_workload(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_conftest(ddpperf, subject):
+    ddpperf.check(subject)
+
+
+def test_local(ddpperf):
+    def build(ctx):
+        step = helper(ctx)
+        return lambda: step() + step()
+
+    ddpperf.check(build)
+
+
+def test_fresh(ddpperf):
+    ddpperf.check(fresh)
+
+
+def fresh(ctx):
+    return steps(1)(ctx)
+"""
+CONFTEST = """
+import pytest
+
+
+def build(ctx):
+    import torch
+
+    def step():
+        torch.ones(2)
+        return 1.0
+
+    return step
+
+
+@pytest.fixture
+def subject():
+    return build
+"""
+
+
+@pytest.mark.slow
+def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) -> None:
+    root = pytester.path
+    git(root, "init", "-q")
+    perf = root / "perf"
+    perf.mkdir()
+    old = (
+        TESTS.replace("steps(2)", "steps(1)")
+        .replace("Linear(2, 2)", "Linear(4, 2)")
+        .replace("ones(1, 2)", "ones(1, 4)", 1)
+    )
+    (perf / "test_tests.py").write_text(old.replace("def fresh(", "def stale("))
+    (perf / "conftest.py").write_text(CONFTEST)
+    (root / ".gitignore").write_text("__pycache__\nresults.json\n")
+    commit(root)
+    (perf / "test_tests.py").write_text(TESTS)
+    (perf / "conftest.py").write_text(CONFTEST.replace("torch.ones(2)", "torch.ones(2) + 1"))
+    (perf / "test_added.py").write_text(
+        "def build(ctx):\n    return lambda: 1.0\n\n\n"
+        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counted_only=True)\n"
+    )
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-json=results.json"]
+    run = pytester.runpytest_subprocess(*options)
+    found = results(root)
+    assert {test: result["verdict"] for test, result in found.items()} == {
+        "test_function": "regressed",
+        "test_object": "regressed",
+        "test_workload": "improved",
+        "test_conftest": "regressed",
+        "test_local": "regressed",
+        "test_fresh": "new",
+        "test_added": "new",
+    }
+    operators = {test: result["metrics"]["operators"] for test, result in found.items()}
+    assert (operators["test_local"]["baseline"], operators["test_local"]["value"]) == (2, 4)  # helper is, build is not
+    modules = found["test_function"]["against"]["modules"]
+    assert modules["test_tests"]["here"] == str(perf / "test_tests.py")
+    assert modules["test_tests"]["there"].endswith("/checkout/perf/test_tests.py")
+    assert found["test_conftest"]["against"]["modules"]["conftest"]["there"].endswith("/checkout/perf/conftest.py")
+    run.stdout.fnmatch_lines(
+        [
+            "test_added custom: revision * cannot run it: *LookupError: there is no test_added.py in that revision",
+            "  this checkout's on both sides, for want of a name *: test_local.<locals>.build (test*",
+            "test_fresh custom: revision * cannot run it: *LookupError: test_tests.py of that revision has no fresh",
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_several_variants_are_each_held_against_themselves(pytester: pytest.Pytester) -> None:
+    suite = """
+import pytest
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+from demo import model
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=2, tolerance="1000%", backend="gloo", device="cpu", timeout=60
+)
+workload = Workload(
+    model=model.network,
+    batch=lambda: (torch.randn(6, 8), torch.randint(4, (6,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    samples_per_step=6,
+)
+
+
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", "flat"])
+    assert [one.strategy for one in compared.measurements] == ["naive", "flat"]
+    assert compared.speedup("flat") > 0
+
+
+def test_scaling(ddpperf):
+    curve = ddpperf.scaling(workload, world_sizes=[1, 2])
+    assert [point.world_size for point in curve.points] == [1, 2]
+"""
+    root = project(pytester, suite)
+    layers = "from torch import nn\n\n\ndef network():\n    return nn.Sequential(nn.Linear(8, 4){more})\n"
+    (root / "src/demo/model.py").write_text(layers.format(more=""))
+    commit(root)
+    (root / "src/demo/model.py").write_text(layers.format(more=", nn.Linear(4, 4)"))
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(failed=2)
+    listed = json.loads((root / "results.json").read_text())["results"]
+    assert [(one["name"], one["verdict"]) for one in listed] == [
+        ("naive", "regressed"),
+        ("flat", "regressed"),
+        ("weak w1", "regressed"),
+        ("weak w2", "regressed"),
+    ]
+    calls = [one["metrics"]["collective_calls"] for one in listed]
+    assert [(one["baseline"], one["value"]) for one in calls] == [(2, 4), (1, 1), (0, 0), (1, 1)]
+    assert listed[1]["metrics"]["speedup"]["baseline"] is not None
+    assert listed[3]["metrics"]["scaling_efficiency"]["baseline"] is not None
+
+
+@pytest.mark.slow
+def test_a_revision_that_has_to_be_built_gets_an_environment_of_its_own(pytester: pytest.Pytester) -> None:
+    """What is built here lies in a folder that git does not know; there a command puts it among the packages."""
+    suite = """
+import built
+
+def test_calls(ddpperf):
+    def build(ctx):
+        return built.training.more(ctx)
+
+    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counted_only=True)
+"""
+    root = project(pytester, suite)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = src build\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\nbuild\n")
+    (root / "build.py").write_text(
+        "import pathlib, sysconfig, torch\n"
+        "pathlib.Path(sysconfig.get_path('purelib'), 'built.py').write_text('from demo import training')\n"
+    )
+    training = root / "src" / "demo" / "training.py"
+    training.write_text(OLD)
+    commit(root)
+    (root / "build").mkdir()
+    (root / "build" / "built.py").write_text("from demo import training")
+    training.write_text(OLD.replace("steps(1)", "steps(3)"))
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
+    run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)"])
+    modules = results(root)["test_calls"]["against"]["modules"]
+    assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
+    assert modules["built"]["there"].endswith("/site-packages/built.py")
+    assert modules["built"]["here"] == str(root / "build" / "built.py")
+
+    run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=echo no compiler; exit 3")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        ["--ddpperf-against-setup: 'echo no compiler; exit 3' failed with status 3", "no compiler"]
+    )
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_checkout(pytester: pytest.Pytester) -> None:
+    suite = """
+import os, signal, sys
+from pathlib import Path
+import demo
+
+BLOCKED = Path(__file__).parents[1] / "results.json"
+
+def test_blocks(ddpperf):
+    def build(ctx):
+        if "ddpperf-against-" in demo.__file__:
+            BLOCKED.touch()
+            signal.pause()
+        return lambda: 1.0
+
+    ddpperf.check(build, world_size=1, device="cpu", backend="gloo")
+"""
+    root = project(pytester, suite)
+    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-against=HEAD"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 60
+        while not (root / "results.json").exists():
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(git(root, "worktree", "list").splitlines()) == 2
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+@pytest.fixture
+def imports() -> Imports:
+    other: Any = SimpleNamespace(
+        redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
+    )
+    return Imports(other, [])
+
+
+def launched(*files: dict[str, str]) -> LaunchResult[Any]:
+    return LaunchResult(tuple(Observed(None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
+
+
+def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
+    imports._noted(imports._here, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
+    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
+    _require_own(imports._other, imports._there)
+    assert imports.modules == {
+        "demo": ("/here/demo.py", "/there/demo.py"),
+        "demo.b": ("/here/b.py", None),
+        "demo.c": (None, "/there/c.py"),
+    }
+
+
+def test_a_file_of_this_checkout_on_the_other_side_is_an_error(imports: Imports) -> None:
+    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"}))
+    with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
+        _require_own(imports._other, imports._there)

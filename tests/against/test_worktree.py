@@ -1,0 +1,281 @@
+"""Revisions are found, checked out, and gone afterwards, in small repositories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against import guard, worktree
+from pytest_ddpperf.against.worktree import Revision, Worktree, remove_left_over, resolve
+from pytest_ddpperf.errors import LaunchError, SettingError
+
+ROOT = str(Path(__file__).parents[2])
+HOLDER = """
+import sys, signal
+sys.path.insert(0, {package!r})
+from pathlib import Path
+from pytest_ddpperf.against import guard, worktree
+from pytest_ddpperf.against.worktree import Worktree, resolve
+here = Path.cwd()
+print(Worktree(resolve("HEAD", here, here)).folder, flush=True)
+signal.pause()
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits on main, the first of them tagged ``v1``."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    root = tmp_path / "project"
+    root.mkdir()
+    git(root, "init", "-q")
+    for number in ("1", "2"):
+        (root / "number").write_text(number)
+        git(root, "add", ".")
+        git(root, "commit", "-q", "-m", number)
+        if number == "1":
+            git(root, "tag", "v1")
+    return root
+
+
+def checkouts(root: Path) -> int:
+    """How many other work trees git knows of."""
+    return len(git(root, "worktree", "list").splitlines()) - 1
+
+
+def test_names_of_a_revision(repository: Path) -> None:
+    first, second = git(repository, "rev-parse", "v1"), git(repository, "rev-parse", "main")
+    git(repository, "checkout", "-q", "-b", "other", "v1")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "3")
+    named = {given: resolve(given, repository, repository) for given in ("v1", "main", second[:9], "merge-base:main")}
+    assert {given: one.commit for given, one in named.items()} == {
+        "v1": first,
+        "main": second,
+        second[:9]: second,
+        "merge-base:main": first,
+    }
+    assert named["v1"].label == f"{first[:7]} (v1)"
+    assert named[second[:9]].label == second[:7]
+    assert {one.root for one in named.values()} == {repository}
+
+
+def test_a_folder_is_another_checkout(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(repository), "copy")
+    found = resolve("../copy", repository, repository)
+    assert found == Revision("../copy", git(repository, "rev-parse", "HEAD"), repository, tmp_path / "copy")
+    tree = Worktree(found)
+    assert tree.path == tmp_path / "copy"
+    tree.close()
+    assert not tree.folder.exists()
+    assert (tmp_path / "copy" / "number").exists()
+
+
+def test_a_part_of_this_checkout_is_none_of_another(repository: Path) -> None:
+    """A folder may be called like the branch that was meant, which is not fetched."""
+    (repository / "src" / "deep").mkdir(parents=True)
+    for given in ("src", "src/deep", str(repository / "src")):
+        with pytest.raises(
+            SettingError,
+            match=f"--ddpperf-against={given}: there is no such branch, tag or commit, and the folder of that name is "
+            "a part of this very checkout; git fetch may bring it; or name the folder of another checkout",
+        ):
+            resolve(given, repository, repository)
+    git(repository, "branch", "src", "v1")
+    assert resolve("src", repository, repository).commit == git(repository, "rev-parse", "v1")
+
+
+def test_a_checkout_inside_this_one_is_another(repository: Path) -> None:
+    git(repository, "worktree", "add", "-q", "--detach", "trees/first", "v1")
+    git(repository, "clone", "-q", ".", "copy")
+    first, second = git(repository, "rev-parse", "v1"), git(repository, "rev-parse", "main")
+    for given, commit in (("trees/first", first), ("copy", second)):
+        assert resolve(given, repository, repository) == Revision(given, commit, repository, repository / given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "gone",
+            "--ddpperf-against=gone: there is no such branch, tag, commit or folder in .*; git fetch may bring it",
+        ),
+        ("merge-base:gone", "there is no such branch, tag or commit in .*; git fetch may bring it"),
+        (".", "that folder holds this very checkout"),
+        ("..", "that folder holds this very checkout"),
+        ("--help", "there is no such branch"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_cure(repository: Path, given: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        resolve(given, repository, repository)
+
+
+def test_a_shallow_clone_without_the_common_commit_is_told_how_to_get_it(repository: Path, tmp_path: Path) -> None:
+    git(repository, "checkout", "-q", "-b", "work", "v1")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "3")
+    git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{repository}", "shallow")
+    with pytest.raises(SettingError, match=r"HEAD and origin/main have no common commit here; .*--unshallow"):
+        resolve("merge-base:origin/main", tmp_path / "shallow", tmp_path)
+
+
+def test_without_a_repository_or_git_a_folder_will_do(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(repository / ".git")
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(SettingError, match="is in no git repository; name the folder of another checkout"):
+        resolve("main", repository, repository)
+    assert resolve("../copy", repository, repository) == Revision("../copy", None, repository, tmp_path / "copy")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingError, match="git is not installed"):
+        resolve("main", repository, repository)
+
+
+def test_a_hook_of_git_does_not_lead_astray(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere/.git")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
+    tree = Worktree(resolve("v1", repository, repository))
+    assert (tree.path / "number").read_text() == "1"
+    tree.close()
+
+
+def test_the_checkout_is_there_until_it_is_closed(repository: Path) -> None:
+    (repository / "number").write_text("not committed")
+    tree = Worktree(resolve("v1", repository, repository))
+    assert (tree.path / "number").read_text() == "1"
+    assert (repository / "number").read_text() == "not committed"
+    remove_left_over(repository)  # another session begins: this one is in use
+    assert checkouts(repository) == 1
+    tree.close()
+    tree.close()
+    assert checkouts(repository) == 0
+    assert not tree.folder.exists()
+    assert git(repository, "status", "--porcelain") == "M number"
+
+
+def test_what_git_cannot_check_out_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="git cannot check out 0000000 "):
+        Worktree(Revision("gone", "0" * 40, repository))
+    assert not list(tmp_path.glob("ddpperf-against-*"))
+
+
+def until(met: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return met()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_goes_with_its_process(repository: Path, number: signal.Signals) -> None:
+    code = HOLDER.format(package=ROOT)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=repository, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        folder = Path(holder.stdout.readline().strip())
+        assert checkouts(repository) == 1
+        holder.send_signal(number)
+        assert until(lambda: not folder.exists() and checkouts(repository) == 0)
+
+
+def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    assert tree._guard is not None
+    tree._guard.kill()
+    tree.close()
+    assert tree.folder.exists()
+    later = Worktree(resolve("main", repository, repository))
+    assert not tree.folder.exists()
+    assert checkouts(repository) == 1
+    later.close()
+
+
+def test_a_guard_that_takes_long_is_left_to_itself(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    assert tree._guard is not None
+    monkeypatch.setattr(worktree, "_REMOVAL_SECONDS", 0.01)
+    tree._guard.send_signal(signal.SIGSTOP)
+    tree.close()
+    assert tree._guard.returncode is None
+    assert tree.folder.exists()
+    tree._guard.send_signal(signal.SIGCONT)
+    assert tree._guard.wait(20) == 0
+    assert not tree.folder.exists()
+
+
+def test_git_that_hangs_keeps_nothing_from_being_removed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder" / "checkout").mkdir(parents=True)
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(guard, "_GIT_SECONDS", 0.1)
+    guard.remove(tmp_path / "folder" / "checkout", repository)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_what_is_left_of_a_setup_command_goes_with_it(repository: Path) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    environ = {"VIRTUAL_ENV": str(tree.folder / "environment")}
+    with subprocess.Popen(["/bin/sleep", "600"], env=environ, start_new_session=True) as command:
+        tree.close()
+        assert command.wait(20) == -signal.SIGKILL
+
+
+def left_over(tree: Path) -> bytes:
+    """What a lock of ours says."""
+    return b"pytest-ddpperf " + bytes(tree)
+
+
+@pytest.mark.parametrize("lock", [None, left_over])
+@pytest.mark.parametrize("name", ["project", "checkout"])
+def test_the_users_own_repository_stays_whatever_its_folder_is_called(
+    repository: Path, tmp_path: Path, name: str, lock: Callable[[Path], bytes] | None
+) -> None:
+    folder = tmp_path / "ddpperf-against-demo"
+    folder.mkdir()
+    root = repository.rename(folder / name)
+    if lock is not None:
+        (folder / "lock").write_bytes(lock(root))
+    Worktree(resolve("v1", root, root)).close()
+    assert (root / "number").read_text() == "2"
+    assert git(root, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "lock"),
+    [
+        ("ddpperf-against-demo/checkout", None),
+        ("ddpperf-against-demo/checkout", lambda _: b"somebody else's"),
+        ("ddpperf-against-demo/tree", left_over),
+        ("demo/checkout", left_over),
+        ("elsewhere/ddpperf-against-demo/checkout", left_over),
+    ],
+)
+def test_so_do_work_trees_of_the_users_own(
+    repository: Path, tmp_path: Path, path: str, lock: Callable[[Path], bytes] | None
+) -> None:
+    tree = tmp_path / path
+    tree.parent.mkdir(parents=True)
+    if lock is not None:
+        (tree.parent / "lock").write_bytes(lock(tree))
+    git(repository, "worktree", "add", "-q", "--detach", str(tree))
+    for root in (repository, tree):  # git lists the same in both
+        remove_left_over(root)
+    assert (tree / "number").read_text() == "2"
+    assert checkouts(repository) == 1

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.baselines.history.database import Run, ensure_recordable, entries, record, recorded, run_of
+from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+
+RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0" + "0" * 33, "2026-01-11T09:00:00+00:00", "main", dirty=False)
+STEP_TIME = Series(
+    metric="step_time",
+    unit="s",
+    better="lower",
+    family="absolute",
+    scale="ratio",
+    gated=True,
+    slack=0.0,
+    samples=(0.041, 0.0418),
+    value=0.0414,
+    interval=Interval(0.0398, 0.043, 0.95),
+)
+CALLS = Series("collective_calls", "1", "lower", "counted", "exact", True, 0.0, (5.0,), 5.0, None)  # noqa: FBT003
+BYTES = replace(CALLS, metric="collective_bytes", unit="B", samples=(12345678901.0,), value=12345678901.0)
+
+MakeResult = Callable[..., Result]
+
+
+@pytest.fixture
+def make_result(make_environment: Callable[..., Environment]) -> MakeResult:
+    """A judged benchmark with some metrics."""
+
+    def make(test: str = "t.py::test_a", *series: Series, **fields: object) -> Result:
+        facts: dict[str, object] = {"name": "ddp", "strategy": "ddp", "mode": None, "environment": make_environment()}
+        facts["plan"] = Plan(5, 60)
+        measured = Measurement(launches=(), **{**facts, **fields})  # type: ignore[arg-type]
+        comparisons = tuple(
+            Comparison(one, None, None, None, 0.03, None, Verdict.NEW, one.gated)
+            for one in series or (STEP_TIME, CALLS, BYTES)
+        )
+        return Result(test, measured, comparisons, Verdict.NEW, None, "", ())
+
+    return make
+
+
+def test_what_is_recorded_is_read_back(tmp_path: Path, make_result: MakeResult) -> None:
+    file = tmp_path / "history.sqlite"
+    result = make_result(recipe={"precision": "bf16"})
+    assert record(file, RUN, [result]) == 1
+    (entry,) = entries(file, "step_time")
+    assert entry.run == RUN
+    assert (entry.value, entry.interval, entry.slack, entry.gated) == (0.0414, STEP_TIME.interval, 0.0, True)
+    benchmark = entry.benchmark
+    assert (benchmark.test, benchmark.name, benchmark.strategy, benchmark.mode) == ("t.py::test_a", "ddp", "ddp", None)
+    assert json.loads(benchmark.recipe) == {"precision": "bf16"}
+    assert (benchmark.world_size, benchmark.environment_key) == (2, "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13")
+    assert (benchmark.metric, benchmark.unit, benchmark.better, benchmark.scale) == ("step_time", "s", "lower", "ratio")
+    assert entries(file, "collective_bytes")[0].value == 12345678901  # all digits of a count
+    assert recorded(file, "test") == ("t.py::test_a",)
+    assert recorded(file, "metric") == ("collective_bytes", "collective_calls", "step_time")
+    assert recorded(file, "branch") == ("main",)
+    assert (recorded(file, "name"), recorded(file, "world_size")) == (("ddp",), (2,))
+
+
+def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path, make_result: MakeResult) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [make_result()])
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        (samples, verdict) = connection.execute(
+            "SELECT samples, verdict FROM metric WHERE metric = 'step_time'"
+        ).fetchone()
+        assert (json.loads(samples), verdict) == ([0.041, 0.0418], "new")
+        ((facts,),) = connection.execute("SELECT facts FROM environment").fetchall()
+        assert json.loads(facts)["recorded"]["host"] == "runner-1"
+        ((version,),) = connection.execute("SELECT version FROM run").fetchall()
+        assert version
+        assert connection.execute("SELECT warmup, steps FROM result").fetchall() == [(5, 60)]
+    connection.close()
+
+
+def test_entries_are_in_the_order_of_commits_and_can_be_chosen(
+    tmp_path: Path, make_result: MakeResult, make_environment: Callable[..., Environment]
+) -> None:
+    file = tmp_path / "history.sqlite"
+    later = replace(RUN, commit="b" * 40, commit_date="2026-01-12T09:00:00+00:00", branch="topic")
+    no_git = Run("2026-01-10T00:00:00+00:00", None, None, None, dirty=False)
+    four = make_result("t.py::test_b", environment=make_environment(world_size=4))
+    record(file, later, [make_result(), four])
+    record(file, replace(RUN, date="2026-03-01T00:00:00+00:00"), [make_result(), make_result(name="mine")])
+    record(file, no_git, [make_result()])
+    found = entries(file, "step_time", test="t.py::test_a", name="ddp")
+    assert [entry.run.commit for entry in found] == [None, RUN.commit, "b" * 40]
+    assert [entry.benchmark.name for entry in entries(file, "step_time", branch="main")] == ["ddp", "mine"]
+    assert [entry.benchmark.test for entry in entries(file, "step_time", world_size=4)] == ["t.py::test_b"]
+    assert entries(file, "speedup") == ()
+
+
+def test_what_is_no_number_is_left_out(tmp_path: Path, make_result: MakeResult) -> None:
+    file = tmp_path / "history.sqlite"
+    open_ended = replace(STEP_TIME, interval=Interval(-math.inf, math.inf, 0.95))
+    lost = replace(STEP_TIME, metric="lost", value=math.nan, samples=(math.nan,))
+    record(file, RUN, [make_result("t.py::test_a", open_ended, lost)])
+    assert entries(file, "step_time")[0].interval is None
+    assert entries(file, "lost") == ()
+
+
+WRITER = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from pytest_ddpperf.baselines.history import database as history
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.verdict import Verdict
+
+env = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None, {{}})
+series = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.04,), 0.04, None)
+comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, True)
+file, who = Path(sys.argv[1]), sys.argv[2]
+run = history.Run("2026-01-12T10:00:00+00:00", who * 40, None, "main", False)
+results = [
+    Result(f"t.py::test_{{i}}", Measurement("ddp", "ddp", None, Plan(5, 60), env, ()), (comparison,), Verdict.NEW, None,
+           "", ())
+    for i in range(20)
+]
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    code = WRITER.format(path=sys.path) + script
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, stdout=subprocess.PIPE)
+
+
+def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    """They also race to make the file. Every run is there, whole."""
+    file = tmp_path / "history.sqlite"
+    script = "for _ in range(10): history.record(file, run, results)"
+    with_names = [start(script, file, who) for who in "abcd"]
+    assert [process.communicate()[0] or process.returncode for process in with_names] == [0] * 4
+    found = entries(file, "step_time")
+    assert len(found) == 4 * 10 * 20
+    assert {who: sum(entry.run.commit == who * 40 for entry in found) for who in "abcd"} == dict.fromkeys("abcd", 200)
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT count(*) FROM environment").fetchone() == (1,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_process_that_dies_while_it_writes_leaves_nothing(tmp_path: Path, before: int) -> None:
+    file = tmp_path / "history.sqlite"
+    script = """
+for _ in range(int(sys.argv[3])):
+    history.record(file, run, results)
+insert = history._insert_result
+
+def die(connection, number, result):
+    connection.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the end
+    insert(connection, number, result)
+    if result is results[-1]:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+
+history._insert_result = die
+history.record(file, run, results)
+"""
+    process = start(script, file, "a", before)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "history.sqlite-journal").stat().st_size > 0
+    ensure_recordable(file)
+    assert len(entries(file, "step_time")) == 20 * before
+
+
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path, make_result: MakeResult) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [make_result()])
+    with pytest.raises(HistoryError, match="UNIQUE"):
+        record(file, RUN, [make_result("t.py::test_b"), make_result("t.py::test_c", STEP_TIME, STEP_TIME)])
+    assert recorded(file, "test") == ("t.py::test_a",)
+
+
+def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeResult) -> None:
+    """Warm-up trains as well; the step time does not depend on how often it was taken."""
+    file = tmp_path / "history.sqlite"
+    loss = replace(STEP_TIME, metric="final_loss", unit="1", scale="difference")
+    for plan in (Plan(5, 60), Plan(15, 50), Plan(5, 100)):
+        record(file, RUN, [make_result("t.py::test_a", STEP_TIME, loss, plan=plan)])
+    assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [65, 65, 105]
+    assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
+
+
+def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: Path, make_result: MakeResult) -> None:
+    """A step that takes turns begins with cold caches: it lasts longer than alone."""
+    file = tmp_path / "history.sqlite"
+    calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
+    alone = make_result("t.py::test_a", STEP_TIME, calls)
+    for one in (alone, replace(alone, measurement=replace(alone.measurement, turns=True))):
+        record(file, RUN, [one])
+    assert [entry.benchmark.beside for entry in entries(file, "step_time")] == [False, True]
+    assert [entry.benchmark.beside for entry in entries(file, "collective_calls")] == [False, False]
+
+
+def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
+    run = run_of(Checkout("3f2a1c0", "main", dirty=True, commit_date="2026-01-11T09:00:00+00:00"))
+    assert run == Run(run.date, "3f2a1c0", "2026-01-11T09:00:00+00:00", "main", dirty=True)
+    assert run.date.endswith("+00:00")
+    unknown = run_of(None)
+    assert unknown == Run(unknown.date, None, None, None, dirty=False)

@@ -1,0 +1,143 @@
+"""The file of a history: empty, old, foreign, broken, locked or out of reach."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pytest_ddpperf.baselines.history.database import Column, Run, ensure_recordable, entries, record, recorded
+from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+
+RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0", "2026-01-11T09:00:00+00:00", "main", dirty=False)
+CPU = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None)
+
+
+def result(test: str = "t.py::test_a", metric: str = "step_time") -> Result:
+    """A judged benchmark with one metric."""
+    series = Series(metric, "s", "lower", "absolute", "ratio", True, 0.0, (0.04,), 0.04, None)  # noqa: FBT003
+    comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, gated=True)
+    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, ())
+    return Result(test, measured, (comparison,), Verdict.NEW, None, "", ())
+
+
+def spoilt(folder: Path, name: str) -> Path:
+    """A file that is no history of ours that can be read."""
+    file = folder / f"{name}.sqlite"
+    if name == "text":
+        file.write_text("no database " * 100)
+        return file
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE theirs (a)")
+    if name == "newer":
+        connection.execute("PRAGMA application_id = 0x64647066")
+        connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("text", "file is not a database: it is broken, or no history; restore it from a backup, or name another file"),
+        ("foreign", "is a database of another program; name another file"),
+        ("newer", r"was written by a newer pytest-ddpperf \(history 3\); this one knows 2: upgrade pytest-ddpperf"),
+    ],
+)
+def test_a_file_that_is_not_ours_is_named_and_left_alone(tmp_path: Path, name: str, words: str) -> None:
+    file = spoilt(tmp_path, name)
+    content = file.read_bytes()
+    for use in (
+        lambda: ensure_recordable(file),
+        lambda: record(file, RUN, [result()]),
+        lambda: entries(file, "step_time"),
+    ):
+        with pytest.raises(HistoryError, match=words) as caught:
+            use()
+        assert str(file) in str(caught.value)
+    assert file.read_bytes() == content
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result(f"t.py::test_{i}") for i in range(200)])
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(HistoryError, match=r"history\.sqlite: database disk image is malformed: it is broken"):
+        entries(file, "step_time")
+
+
+def test_before_a_run_it_is_known_whether_it_can_be_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite"
+    ensure_recordable(file)
+    assert list(tmp_path.iterdir()) == []
+    record(file, RUN, [result()])
+    before = file.read_bytes()
+    ensure_recordable(file)
+    assert file.read_bytes() == before
+    with pytest.raises(HistoryError, match=r"there is no folder .*/missing; make it, or name another file"):
+        ensure_recordable(tmp_path / "missing" / "history.sqlite")
+    with pytest.raises(HistoryError, match="there is no folder"):
+        ensure_recordable(file / "history.sqlite")
+    with pytest.raises(HistoryError, match="unable to open database file; see to its permissions"):
+        ensure_recordable(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """Not by its permissions, which do not hold for root: nothing can be made in /proc."""
+    with pytest.raises(HistoryError, match=r"history file /proc/history\.sqlite cannot be written: .*; name another"):
+        ensure_recordable(Path("/proc/history.sqlite"))
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="there is no such file; pytest --ddpperf-history=FILE makes one"):
+        recorded(tmp_path / "history.sqlite", "test")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_program_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.PATIENCE", 0.01)
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    with sqlite3.connect(file) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(HistoryError, match="database is locked; try again"):
+            record(file, RUN, [result()])
+    connection.close()
+
+
+def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
+    """Such as mktemp makes, or a first run that was not written to its end."""
+    file = tmp_path / "history.sqlite"
+    file.touch()
+    ensure_recordable(file)
+    assert entries(file, "step_time") == ()
+    for column in get_args(Column):
+        with pytest.raises(HistoryError, match="no run was recorded in it yet"):
+            recorded(file, column)
+    record(file, RUN, [result()])
+    assert len(entries(file, "step_time")) == 1
+
+
+def test_a_history_of_version_1_is_read_and_continued(tmp_path: Path) -> None:
+    """It did not know how a result was measured."""
+    file = tmp_path / "history.sqlite"
+    loss = result(metric="final_loss")
+    record(file, RUN, [loss])
+    with sqlite3.connect(file) as connection:
+        for column in ("warmup", "steps", "beside"):
+            connection.execute(f"ALTER TABLE result DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    before = file.read_bytes()
+    ensure_recordable(file)
+    assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [None]
+    assert file.read_bytes() == before
+    record(file, RUN, [loss])
+    assert record(file, RUN, [loss]) == 3
+    assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [None, 65, 65]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry, Run
+from pytest_ddpperf.baselines.history.trend import Trend, trends
+from pytest_ddpperf.records.measurement import Interval
+
+BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
+COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")
+PHASE = replace(BENCHMARK, metric="phase_optimizer", unit="s", scale="difference")
+GROWTH = replace(BENCHMARK, metric="memory_growth", unit="B", scale="difference")
+EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
+
+
+def run(number: int, **fields: Any) -> Run:
+    day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
+    return replace(Run(day, f"{number:040x}", day, "main", dirty=False), **fields)
+
+
+def history(values: Sequence[float], benchmark: Benchmark = BENCHMARK, **fields: Any) -> list[Entry]:
+    """A value for each of as many commits."""
+    facts: dict[str, Any] = {"interval": None, "slack": 0.0, "gated": True, **fields}
+    return [Entry(benchmark, run(i), value, **facts) for i, value in enumerate(values)]
+
+
+def found(trend: Trend) -> list[tuple[object, ...]]:
+    return [(c.kind, c.before, c.after, pytest.approx(c.size)) for c in trend.changes]
+
+
+def test_a_step_in_ratios_by_hand() -> None:
+    (trend,) = trends(history([0.04] * 5 + [0.05] * 5))
+    assert found(trend) == [("step", 4, 5, 0.25)]
+    assert [point.level for point in trend.points] == pytest.approx([0.04] * 5 + [0.05] * 5)
+    assert [point.change for point in trend.points] == [None, *map(pytest.approx, [0.0] * 4 + [0.25] + [0.0] * 4)]
+    assert trend.worst == pytest.approx(0.25)
+
+
+def test_differences_are_absolute_and_higher_may_be_better() -> None:
+    (trend,) = trends(history([0.9] * 5 + [0.8] * 5, EFFICIENCY))
+    assert found(trend) == [("step", 4, 5, -0.1)]
+    assert trend.worst == pytest.approx(0.1)
+
+
+def test_ratios_of_what_may_be_zero_are_taken_of_the_mean() -> None:
+    (trend,) = trends(history([0.0] * 5 + [2.0] * 5))
+    assert found(trend) == [("step", 4, 5, 2.0)]  # 2 of a mean of 1
+    assert trend.points[5].change == pytest.approx(2.0)
+    assert trends(history([0.0] * 10))[0].changes == ()
+
+
+def test_any_change_of_a_count_is_a_step() -> None:
+    (trend,) = trends(history([5, 5, 9, 9], COUNTED), least=0.5)
+    assert found(trend) == [("step", 1, 2, 4)]
+    assert trend.worst == pytest.approx(0.8)
+    assert trends(history([0, 1], COUNTED))[0].worst == math.inf
+
+
+def test_a_count_that_differs_from_step_to_step_has_noise() -> None:
+    assert trends(history([5, 6, 5, 6, 6, 5, 6, 5, 5, 6], COUNTED, gated=False))[0].changes == ()
+
+
+def test_small_changes_are_left_out() -> None:
+    values = [0.04] * 5 + [0.0408] * 5
+    assert len(trends(history(values), least=0.01)[0].changes) == 1
+    assert trends(history(values), least=0.03)[0].changes == ()
+    assert trends(history(values, slack=0.03), least=0.01)[0].changes == ()
+
+
+def test_the_smallest_change_of_what_is_subtracted_is_a_share_of_its_typical_value() -> None:
+    """Seconds and bytes are no shares: 1 % is not 10 ms."""
+    for old, new in ((0.004, 0.010), (-0.004, -0.010), (0.1, 0.102)):
+        (trend,) = trends(history([old] * 5 + [new] * 5, PHASE))
+        assert found(trend) == [("step", 4, 5, new - old)]
+    assert trends(history([0.1] * 5 + [0.1009] * 5, PHASE))[0].changes == ()
+    assert trends(history([0.1] * 5 + [0.102] * 5, PHASE), least=0.03)[0].changes == ()
+    assert trends(history([0.9] * 5 + [0.892] * 5, EFFICIENCY))[0].changes == ()  # of plain numbers it is 0.01
+    assert len(trends(history([0.1] * 5 + [0.112] * 5, EFFICIENCY))[0].changes) == 1
+
+
+def test_the_slack_of_bytes_is_an_amount() -> None:
+    slack = 64 * 2.0**10
+    assert trends(history([0.0] * 5 + [slack - 1] * 5, GROWTH, slack=slack))[0].changes == ()
+    assert len(trends(history([0.0] * 5 + [slack + 1] * 5, GROWTH, slack=slack))[0].changes) == 1
+    assert trends(history([2.0**30] * 5 + [2.0**30 + 2 * slack] * 5, GROWTH, slack=slack))[0].changes == ()
+
+
+def test_runs_of_one_commit_are_one_point() -> None:
+    again = Entry(BENCHMARK, replace(run(1), date="2026-05-01T00:00:00+00:00"), 0.09, None, 0.0, gated=True)
+    interval = Interval(0.03, 0.05, 0.95)
+    (trend,) = trends([*history([0.04, 0.04, 0.04], interval=interval), again])
+    assert [point.runs for point in trend.points] == [1, 2, 1]
+    assert [point.value for point in trend.points] == pytest.approx([0.04, 0.06, 0.04])  # geometric
+    assert [point.interval for point in trend.points] == [interval, None, interval]
+
+
+def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> None:
+    runs = [run(1), run(1, dirty=True), run(1, dirty=True), run(2, commit=None), run(3, commit=None)]
+    (trend,) = trends(Entry(BENCHMARK, one, 0.04, None, 0.0, gated=True) for one in runs)
+    assert [point.runs for point in trend.points] == [1] * 5
+
+
+def test_unlike_benchmarks_are_lines_of_their_own() -> None:
+    for other in (replace(BENCHMARK, environment_key="cpu-b-8c"), replace(BENCHMARK, steps=65)):
+        found = trends([*history([0.04] * 3), *history([0.01] * 4, other)])
+        assert [(trend.benchmark, len(trend.points)) for trend in found] == [(BENCHMARK, 3), (other, 4)]
+
+
+def test_only_the_last_commits() -> None:
+    (trend,) = trends(history([0.04] * 10 + [0.05] * 10), last=10)
+    assert [point.run for point in trend.points] == [run(i) for i in range(10, 20)]
+    assert trend.changes == ()
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.02, 0.03])
+def test_a_step_and_a_creep_among_unchanged_tests_and_nothing_else(spread: float) -> None:
+    """200 runs of ten tests: one has a step of 6 %, one a creep of 10 % over 100 runs."""
+    for seed in range(1000, 1003):
+        generator = random.Random(seed)  # noqa: S311 - noise, not secrets
+        recorded = []
+        for number in range(10):
+            size = {3: lambda i: 0.06 * (i >= 120), 7: lambda i: 0.1 * min(max((i - 40) / 100, 0), 1)}.get(number)
+            truth = [1 + (size(i) if size else 0) for i in range(200)]
+            values = [0.04 * value * generator.lognormvariate(0, spread) for value in truth]
+            recorded += history(values, replace(BENCHMARK, test=f"t.py::test_{number}"))
+        changed = {trend.benchmark.test: trend.changes for trend in trends(recorded) if trend.changes}
+        assert set(changed) == {"t.py::test_3", "t.py::test_7"}
+        (step,), (creep,) = changed["t.py::test_3"], changed["t.py::test_7"]
+        assert (step.kind, creep.kind) == ("step", "creep")
+        assert step.earliest < 120 <= step.latest
+        assert 0.04 < step.size < 0.08
+        assert 0.07 < creep.size < 0.13
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.02])
+def test_both_in_one_series(spread: float) -> None:
+    for seed in range(1000, 1003):
+        generator = random.Random(seed)  # noqa: S311 - noise, not secrets
+        truth = [(1 + 0.1 * min(max((i - 20) / 100, 0), 1)) * (1 + 0.06 * (i >= 160)) for i in range(200)]
+        (trend,) = trends(history([0.04 * value * generator.lognormvariate(0, spread) for value in truth]))
+        creep, step = trend.changes
+        assert (creep.kind, step.kind) == ("creep", "step")
+        assert step.earliest < 160 <= step.latest

@@ -1,0 +1,71 @@
+"""What runs of one benchmark amount to, on made-up launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.baselines.calibration import Recommended, calibration, recommended
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.results import Calibration, Provenance
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+FOUND = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 60.0, Spread(0.1, 99), Spread(0.02, 35), Spread(0.0, 4), 0.01)
+
+
+def run(*logs: float) -> Measurement:
+    """Launches of four steps that take ``exp(log)`` s; the first rank is the slower one."""
+    launches = tuple(
+        Launch(i, tuple(RankLaunch(r, (math.exp(log - r),) * 4, {}, None, None, None) for r in (0, 1)), 1.0)
+        for i, log in enumerate(logs)
+    )
+    return Measurement("ddp", "ddp", None, Plan(1, 4), ENVIRONMENT, launches)
+
+
+def test_the_parts_of_a_calibration() -> None:
+    """As in the tests of components: 2 between launches, 16 / 3 between runs; steps of a launch are alike."""
+    found = calibration([run(0, 2), run(4, 6)], seconds=9.0, provenance=Provenance("2026-01-12", "3f2a1c0"))
+    assert (found.name, found.date, found.commit) == ("ddp", "2026-01-12", "3f2a1c0")
+    assert (found.runs, found.launches, found.steps, found.seconds) == (2, 2, 4, 9.0)
+    assert found.within == Spread(0.0, 4 * 3)
+    assert found.between_launches.sd == pytest.approx(math.sqrt(2))
+    assert found.between_launches.df == 2
+    assert found.between_runs.sd == pytest.approx(math.sqrt(16 / 3))
+    assert found.between_runs.df == 1
+    assert found.floor == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 4))  # s = 4 / sqrt(2)
+
+
+def wanted(found: Calibration, *, spread: float = 0.01, tolerance: float = 0.03) -> Recommended:
+    return recommended(found, spread=spread, launches=4, tolerance=tolerance, round_seconds=2.0, max_time=60.0)
+
+
+def test_a_quiet_benchmark_keeps_its_settings() -> None:
+    """2 % of a launch is 1 % of four."""
+    assert wanted(FOUND) == Recommended(4, 24, 0.03, None)
+
+
+def test_launches_that_scatter_more_want_more_of_them_and_time() -> None:
+    """(4.5 / 1)^2 is 20.25, so 21; a look at them and its pilot take 44 s, twice that 88 s."""
+    assert wanted(replace(FOUND, between_launches=Spread(0.045, 35))) == Recommended(21, 24, 0.03, 90.0)
+
+
+def test_there_is_an_end_to_more_launches() -> None:
+    assert wanted(replace(FOUND, between_launches=Spread(0.5, 35))).launches == 32
+
+
+def test_a_tolerance_lies_above_the_floor() -> None:
+    assert wanted(replace(FOUND, floor=0.0421)).tolerance == 0.045
+    assert wanted(replace(FOUND, floor=0.0421), tolerance=0.05).tolerance == 0.05
+
+
+def test_the_order_of_runs_does_not_matter() -> None:
+    def of(runs: Sequence[Measurement]) -> Calibration:
+        return calibration(runs, seconds=1.0, provenance=Provenance("2026-01-12", None))
+
+    one, other = run(0, 0.1, 0.2), run(0.1, 0.3)
+    assert of([one, other]).floor == pytest.approx(of([other, one]).floor)
+    assert of([one, other]).between_runs.sd == pytest.approx(of([other, one]).between_runs.sd)
+    assert of([one, other]).of_training(one.strategy, one.recipe)

@@ -1,0 +1,180 @@
+"""What the tests of a search share: outcomes of made-up probes, and a repository of seventeen commits."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.cli.bisect.processes import Started
+from pytest_ddpperf.judge.decision import decide, looks_worse
+from pytest_ddpperf.judge.sequential import SIDE_BY_SIDE_ALPHA, STOP, Action, Phase, State, advance, next_action
+from pytest_ddpperf.records.measurement import Environment, Interval, Launch, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.terms import Budget
+from pytest_ddpperf.stats.intervals import paired
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
+LAUNCHES = 8
+
+
+def step_time(change: float) -> Series:
+    """The step time of a commit that changed it by so many parts of one."""
+    now = 0.04 * (1 + change)
+    return Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (now,) * LAUNCHES, now, None)  # noqa: FBT003
+
+
+def timed(change: float, *, error: float = 0.002, tolerance: float = 0.03) -> Comparison:
+    """A step time that changed by so many parts of one, known with that standard error."""
+    from pytest_ddpperf.stats.intervals import t_quantile
+
+    half = t_quantile(0.975, LAUNCHES - 1) * error
+    shift = math.log1p(change)
+    series = step_time(change)
+    worse = change > tolerance and shift > half
+    verdict = Verdict.REGRESSED if worse else Verdict.UNCHANGED if half < tolerance else Verdict.INCONCLUSIVE
+    interval = Interval(math.expm1(shift - half), math.expm1(shift + half), 0.95)
+    return Comparison(series, 0.04, change, interval, tolerance, None, verdict, gated=True, df=7)
+
+
+def counted(before: float, now: float) -> Comparison:
+    """So many calls then, and so many now."""
+    series = Series("collective_calls", "1", "lower", "counted", "exact", True, 0.0, (now,), now, None)  # noqa: FBT003
+    verdict = Verdict.REGRESSED if now > before else Verdict.IMPROVED if now < before else Verdict.UNCHANGED
+    note = f"all_reduce {before:.0f} -> {now:.0f} calls per step" if now != before else ""
+    return Comparison(series, before, now - before, None, 0.0, 0.0, verdict, gated=True, note=note)
+
+
+def outcome(
+    *comparisons: Comparison, lacking: str = "", broken: str = "", number: int = LAUNCHES, seconds: float = 10.0
+) -> Outcome:
+    """What came of a probe of one benchmark with a number of launches."""
+    launches = tuple(Launch(i, (), 1.0) for i in range(number))
+    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, () if lacking or broken else launches)
+    verdict = Verdict.BROKEN if broken else max((c.verdict for c in comparisons), key=lambda v: v.severity)
+    result = Result(
+        test="t.py::test_a",
+        measurement=measured,
+        comparisons=comparisons,
+        verdict=verdict,
+        baseline=None,
+        origin="revision 1234567",
+        findings=(broken,) if broken else (),
+        counterpart=Counterpart("1234567", None, number, lacking),
+        seconds=seconds,
+    )
+    return Outcome((result,), {}, Path("/root"))
+
+
+class Simulated:
+    """Runs probes of commits whose launches scatter, by the rule that real ones stop by.
+
+    Args:
+        changes: of the step time, by commit.
+        scatter: standard deviation of a launch's, on either side.
+        seed: of all that is drawn.
+
+    Attributes:
+        rounds: that all probes together took.
+    """
+
+    round_seconds = 2.5
+
+    def __init__(self, changes: Mapping[str, float], scatter: float, seed: int) -> None:
+        self._changes = changes
+        self._scatter = scatter
+        self._drawn = random.Random(seed)  # noqa: S311  launches, not secrets
+        self.rounds = 0
+
+    def __call__(self, probe: Probe, started: Started) -> Outcome:
+        settings: dict[str, Any] = {"launches": 6, "max_time": 60.0, "tolerance": "1.5%", **probe.settings}
+        tolerance = float(settings["tolerance"].rstrip("%")) / 100
+        state, before = State(settings["launches"], settings["launches"]), self.rounds
+        pairs: list[tuple[float, float]] = []
+        while True:
+            budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
+            deadline = budget.max_time
+            while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
+                pairs.append((self._launch(probe.measured), self._launch(started.good)))
+                self.rounds += 1
+            state = replace(state, launches=len(pairs))
+            change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
+            assert change is not None
+            last = self._seconds(before) + self.round_seconds > deadline
+            verdict = decide(
+                change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, margin=1.0, last=last
+            )
+            action = next_action(
+                state,
+                [verdict],
+                suspects=looks_worse(change, better="lower", tolerance=tolerance),
+                last=last,
+            )
+            if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
+                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)
+            if action.action == "stop":
+                break
+            pairs = [] if action.action == "confirm" else pairs
+            state = advance(state, action, screened=self._seconds(before) + self.round_seconds > budget.screening)
+        found = Comparison(
+            step_time(change.estimate),
+            0.04,
+            change.estimate,
+            change.interval,
+            tolerance,
+            None,
+            verdict,
+            gated=True,
+            df=change.df,
+        )
+        return outcome(found, number=len(pairs), seconds=self._seconds(before))
+
+    def _launch(self, commit: str) -> float:
+        return 0.04 * (1 + self._changes[commit]) * math.exp(self._drawn.gauss(0.0, self._scatter))
+
+    def _seconds(self, before: int) -> float:
+        return (self.rounds - before) * self.round_seconds
+
+
+@pytest.fixture
+def made() -> Any:
+    """What makes outcomes."""
+    return SimpleNamespace(timed=timed, counted=counted, outcome=outcome, Simulated=Simulated)
+
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Git:
+    """Runs git in the project."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+
+    def run(*arguments: str) -> str:
+        who = ("-c", "user.name=Ada", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+        done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def repository(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of commits ``v0`` to ``v16`` in a line, in whose folder we are."""
+    root = tmp_path / "project"
+    monkeypatch.chdir(root)
+    git("init", "-q")
+    for number in range(17):
+        git("commit", "-q", "--allow-empty", "-m", f"commit {number}")
+        git("tag", f"v{number}")
+    return root

@@ -1,0 +1,295 @@
+"""The command in a repository of seventeen commits, on made-up probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.cli.bisect import command
+from pytest_ddpperf.cli.bisect.processes import Started
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.run.probe import Outcome, Probe
+
+Git = Callable[..., str]
+Told = Callable[[int, int], Outcome]
+
+
+@pytest.fixture
+def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[Told], list[Started]]:
+    """Takes what tells the outcome of holding one numbered commit against another; gives back what was asked for."""
+    numbers = {git("rev-parse", f"v{i}"): i for i in range(17)}
+    asked: list[Started] = []
+
+    def install(told: Told) -> list[Started]:
+        def run(probe: Probe, started: Started) -> Outcome:
+            asked.append(started)
+            return told(numbers[probe.measured], numbers[started.good])
+
+        monkeypatch.setattr(command, "run_probe", run)
+        return asked
+
+    return install
+
+
+def calls(made: Any, culprit: int, broken: frozenset[int] = frozenset()) -> Told:
+    def told(now: int, then: int) -> Outcome:
+        if now in broken:
+            skipped: Outcome = made.outcome(broken="rank 1 raised ImportError: half done")
+            return skipped
+        found: Outcome = made.outcome(made.counted(2.0 + (then >= culprit), 2.0 + (now >= culprit)))
+        return found
+
+    return told
+
+
+@pytest.mark.parametrize("culprit", [1, 6, 16])
+def test_the_commit_is_found_and_told(
+    made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str], culprit: int
+) -> None:
+    asked = probes(calls(made, culprit))
+    assert main(["bisect", "t.py", "--good", "v0", "--bad", "v16", "-k", "small"]) == 0
+    out = capsys.readouterr().out
+    found, before = git("rev-parse", f"v{culprit}"), git("rev-parse", f"v{culprit - 1}")
+    assert f"{found} is the first bad commit\n  commit {culprit}\n  Ada, 20" in out
+    told = "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step"
+    assert f"against {before[:7]}, which came before: {told}\n" in out
+    assert out.endswith("  sure: counts have no noise\n")
+    assert asked[0] == Started(git("rev-parse", "v0"), ("t.py", "-k", "small"))
+    assert {(one.arguments, one.test) for one in asked[1:]} == {(("t.py", "-k", "small"), "t.py::test_a")}
+    assert len(asked) == 6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-k", "calls", "perf"),
+        ("--ddpperf-world-size", "4", "perf", "-k", "small or not large"),
+        ("perf/test_a.py::test_b[x]", "more", "-x"),
+        (),
+    ],
+)
+def test_what_it_does_not_know_goes_to_pytest_as_it_was_given(
+    made: Any, probes: Any, git: Git, words: tuple[str, ...]
+) -> None:
+    asked = probes(calls(made, 6))
+    half = len(words) // 2
+    assert main(["bisect", *words[:half], "--good", "v0", *words[half:], "--bad=v16"]) == 0
+    assert {one.arguments for one in asked} == {words}
+
+
+def test_each_probe_is_told_in_a_line(made: Any, probes: Any, git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(calls(made, 6, frozenset({8})))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    short = {i: f"{git('rev-parse', f'v{i}')[:7]} commit {i}" for i in range(17)}
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("good", "bad", "probe"))]
+    assert lines == [
+        f"good {short[0]}",
+        f"bad  {short[16]}",
+        f"probe 1 of about 4: {short[8]} ... skipped: rank 1 raised ImportError: half done",
+        f"probe 2 of about 4: {short[7]} ... 2 -> 3 per step, bad",
+        f"probe 3 of about 4: {short[3]} ... 2 -> 2 per step, good",
+        f"probe 4 of about 4: {short[5]} ... 2 -> 2 per step, good",
+        f"probe 5 of about 5: {short[6]} ... 2 -> 3 per step, bad",
+    ]
+
+
+def test_of_counts_no_time_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(calls(made, 6))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    assert "\n16 commits to search\n\nprobe 1 of about 4: " in capsys.readouterr().out
+
+
+def test_how_long_probes_may_take_is_told_before_the_first(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(now: int, then: int) -> Outcome:
+        found: Outcome = made.outcome(made.timed(0.2 * (now >= 11) - 0.2 * (then >= 11)), seconds=40.0)
+        return found
+
+    probes(told)
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    out = capsys.readouterr().out
+    each = "each measuring for 40 s to 2.7 min: 3.3 min to 13 min in all"
+    assert f"\n16 commits to search, about 4 probes and one to confirm, {each}\n" in out
+    assert out.partition("\nprobe 1 of about 4: ")[0].endswith(
+        "measured up to 3 times more, up to 4 times as long each time: at most 3.8 h for a probe\n"
+        "these times come from those of the ends: --ddpperf-max-time does not limit them\n"
+    )
+
+
+def test_where_commits_say_nothing_a_range_is_the_answer(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes(calls(made, 6, frozenset({4, 5})))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    out = capsys.readouterr().out
+    assert "the first bad commit is one of these 3; all but the last say nothing of themselves\n" in out
+    assert [line.split()[-1] for line in out.partition("themselves\n")[2].splitlines()[:3]] == ["4", "5", "6"]
+
+
+def test_how_sure_a_time_is(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda now, then: made.outcome(made.timed(0.1 * (now >= 11) - 0.1 * (then >= 11), error=0.01)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    out = capsys.readouterr().out
+    assert "... +10.0 % [95 % CI +7.4 .. +12.6] bad\n" in out
+    assert "step_time regressed: 40.0 ms -> 44.0 ms, +10.0 %" in out
+    assert out.endswith("  98 % sure: the ends and all probes together may be wrong by 2 %\n")
+
+
+def test_what_does_not_hold_against_the_commit_before_is_not_found(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each commit is a little slower."""
+    probes(lambda now, then: made.outcome(made.timed(0.01 * (now - then))))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "not so against the one before: the change came with several commits" in capsys.readouterr().out
+
+
+def test_ends_that_do_not_differ_are_told_with_their_interval(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes(lambda *_: made.outcome(made.timed(0.0), made.counted(2.0, 2.0)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert lines == [
+        "HEAD is not worse than v0: there is nothing to search for",
+        "  t.py::test_a ddp: step_time unchanged: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5], tolerance 3 %",
+    ]
+
+
+def test_ends_that_cannot_be_told_apart_are_measured_again(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = probes(lambda *_: made.outcome(made.timed(0.05, error=0.1)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "\nHEAD cannot be told apart from v0: there is nothing to search for\n" in capsys.readouterr().out
+    assert len(asked) == 4
+
+
+def test_ends_that_are_not_known_well_enough_are_measured_again_and_told_as_they_are_then(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = iter([made.outcome(made.timed(0.1, error=0.02))])
+    better = made.outcome(made.timed(0.08, error=0.001)), made.outcome(made.timed(0.0, error=0.001))
+    asked = probes(lambda now, then: next(told, better[now < 11 or then >= 11]))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    out = capsys.readouterr().out
+    assert "step_time regressed: 40.0 ms -> 43.2 ms, +8.0 %" in out
+    assert "\nthe ends are measured again, for up to 40 s a benchmark; --ddpperf-max-time does not limit that\n" in out
+    assert [one.test for one in asked[:2]] == [None, "t.py::test_a"]
+
+
+def test_ends_that_stay_known_too_little_are_not_searched(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = probes(lambda *_: made.outcome(made.timed(0.1, error=0.02)))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    out = capsys.readouterr().out
+    assert "\nthe ends are not known well enough to search: that they differ may be wrong by 6.5 %, and all" in out
+    assert "probe 1" not in out
+    assert len(asked) == 4  # of the ends
+
+
+def test_ends_that_only_looked_different_are_not_searched(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = iter([made.outcome(made.timed(0.1, error=0.02))])
+    asked = probes(lambda *_: next(told, made.outcome(made.timed(0.0, error=0.005))))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert "HEAD is not worse than v0: there is nothing to search for\n  t.py::test_a" in capsys.readouterr().out
+    assert len(asked) == 2
+
+
+def test_an_end_that_cannot_run_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda *_: made.outcome(broken="rank 0 raised"))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert capsys.readouterr().out.endswith("\nHEAD cannot be held against v0: rank 0 raised\n")
+
+
+def both(one: Outcome, other: Outcome, **failures: str) -> Outcome:
+    """The outcome of two tests."""
+    second = [replace(result, test="t.py::test_b") for result in other.results]
+    return Outcome((*one.results, *second), {f"t.py::{name}": why for name, why in failures.items()}, one.root)
+
+
+def test_what_could_not_be_compared_hides_nothing_that_was(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = made.outcome(made.timed(0.0), lacking="rank 0 raised")
+    told = both(lacking, made.outcome(made.timed(0.0)), test_b="not told", test_c="Skipped: not today")
+    probes(lambda *_: told)
+    assert main(["bisect", "t.py", "--good", "v0"]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "HEAD is not worse than v0: there is nothing to search for",
+        "  t.py::test_b ddp: step_time unchanged: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5], tolerance 3 %",
+        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+        "  t.py::test_c: not compared: Skipped: not today",
+    ]
+
+
+def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = both(made.outcome(made.timed(0.0), lacking="rank 0 raised"), made.outcome(made.counted(2.0, 2.0)))
+    probes(lambda *_: told)
+    assert main(["bisect", "t.py", "--good", "v0", "--metric", "step_time"]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "HEAD cannot be held against v0: nothing that was compared has step_time",
+        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--good", "gone"], "--good gone: there is no such branch, tag or commit in "),
+        (
+            ["--good", "v0", "--metric", "final_loss"],
+            "--metric final_loss: pytest t.py has no such metric; it has step_time\n",
+        ),
+    ],
+)
+def test_what_is_not_there_is_an_error_of_one_line(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    probes(lambda *_: made.outcome(made.timed(0.1)))
+    assert main(["bisect", "t.py", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"ddpperf: error: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        pytest.param("step-time", "did you mean step_time?\n", id="misspelt"),
+        pytest.param("colective_calls", "did you mean collective_calls?\n", id="a count"),
+        pytest.param("quality", "there are step_time, ", id="nothing like it"),
+    ],
+)
+def test_a_metric_that_no_benchmark_has_is_refused_before_any_is_measured(
+    probes: Any, capsys: pytest.CaptureFixture[str], metric: str, hint: str
+) -> None:
+    asked = probes(lambda *_: pytest.fail("it was measured"))
+    assert main(["bisect", "t.py", "--good", "v0", "--metric", metric]) == 2
+    assert capsys.readouterr().err.startswith(f"ddpperf: error: --metric {metric}: there is no such metric; {hint}")
+    assert not asked
+
+
+def test_a_test_without_benchmarks_is_an_error(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    probes(lambda *_: Outcome((), {}, Path("/root")))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 2
+    assert "pytest t.py measures no benchmark: none of its tests calls ddpperf.check" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_told_without_a_traceback(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: int) -> Outcome:
+        raise KeyboardInterrupt
+
+    probes(interrupted)
+    assert main(["bisect", "t.py", "--good", "v0"]) == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"

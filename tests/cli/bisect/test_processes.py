@@ -1,0 +1,224 @@
+"""Real probes: pytest runs in small git projects. Whole searches take long; what may not depend on luck is counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.bisect.commits import commits_between
+from pytest_ddpperf.cli.bisect.processes import Started, run_probe
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.probe import Probe
+
+ROOT = str(Path(__file__).parents[2])
+Git = Callable[..., str]
+STEP = """
+def build(ctx):
+    import torch
+
+    matrix = torch.ones(128, 128)
+
+    def step():
+        for _ in range({calls}):
+            torch.distributed.all_reduce(torch.ones(4))
+        for _ in range({work}):
+            matrix @ matrix
+        return 1.0
+
+    return step
+"""
+SUITE = """
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from demo import training
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=6, steps=20, warmup=2, max_time=20, tolerance=0.03, backend="gloo", device="cpu"
+)
+
+
+def test_step(ddpperf):
+    ddpperf.check(training.build)
+
+
+def test_blocks(ddpperf):
+    def build(ctx):
+        from demo import training
+
+        if "ddpperf-against-" in training.__file__:
+            (Path(__file__).parent / "blocked").touch()
+            signal.pause()
+        return lambda: 1.0
+
+    ddpperf.check(build, world_size=1)
+
+
+def test_skips():
+    pytest.skip("not today")
+"""
+
+
+@pytest.fixture
+def project(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a project with a commit for each text of its module, and then a change that is not committed."""
+    root = tmp_path / "project"
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")])))
+
+    def make(steps: Sequence[str]) -> Path:
+        (root / "demo").mkdir()
+        (root / "demo" / "__init__.py").touch()
+        (root / "test_demo.py").write_text(SUITE)
+        (root / "pytest.ini").write_text("[pytest]\nddpperf_json = mine.json\nddpperf_history = mine.sqlite\n")
+        (root / ".gitignore").write_text("__pycache__\n.pytest_cache\nblocked\n")
+        git("init", "-q")
+        for number, step in enumerate(steps):
+            (root / "demo" / "training.py").write_text(f"# {number}\n{step}")
+            git("add", ".")
+            git("commit", "-q", "-m", f"commit {number}")
+            git("tag", f"v{number}")
+        (root / "demo" / "training.py").write_text(STEP.format(calls=9, work=9))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all temporary ones."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def untouched(git: Git) -> bool:
+    """Whether there is no other checkout, and the change that is not committed is the only one."""
+    return len(git("worktree", "list").splitlines()) == 1 and git("status", "--porcelain") == "M demo/training.py"
+
+
+@pytest.mark.slow
+def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callable[..., Path], git: Git) -> None:
+    root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
+    between = commits_between("v0", "v1", root)
+    probe = Probe(between.bad, {"counted_only": True, "fail_on": "none"}, "collective_calls", ("custom", 2))
+    outcome = run_probe(probe, Started(between.good, ("test_demo.py", "-k", "step or skips")))
+    (result,) = outcome.results
+    assert (result.test, result.name, result.verdict) == ("test_demo.py::test_step", "custom", Verdict.REGRESSED)
+    assert outcome.root == root
+    assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
+    assert (result["collective_calls"].baseline, result["collective_calls"].series.value) == (2, 3)
+    assert [one.series.metric for one in result.comparisons if one.gated] == ["collective_calls"]
+    assert result.counterpart is not None
+    here, there = result.counterpart.modules["demo.training"]
+    assert here != there
+    assert all(str(file).endswith("/checkout/demo/training.py") for file in (here, there))
+    assert untouched(git)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gone.py",), "pytest gone.py: file or directory not found: gone.py"),
+        (("test_demo.py", "--fast"), "pytest test_demo.py --fast: unrecognized arguments: --fast"),
+        (("test_demo.py", "-k", "nothing"), "pytest test_demo.py -k nothing: .*3 deselected"),
+    ],
+)
+def test_what_pytest_will_not_run_is_told_in_its_words(
+    project: Callable[..., Path], arguments: tuple[str, ...], said: str
+) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    with pytest.raises(SettingError, match=said) as caught:
+        run_probe(Probe(between.bad), Started(between.good, arguments))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_probe_of_one_test_leaves_out_the_others_that_the_arguments_name(project: Callable[..., Path]) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    (root / "test_more.py").write_text("def test_skips():\n    assert False\n")
+    named = ("-k", "skips", "test_demo.py", "test_more.py")
+    outcome = run_probe(Probe(between.bad), Started(between.good, named, "test_demo.py::test_skips"))
+    assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
+
+
+CODE = """
+import signal, sys
+from pytest_ddpperf.cli.command import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+COMMAND = (sys.executable, "-c", CODE, "bisect")
+
+
+@pytest.mark.slow
+def test_the_commit_among_sixteen_that_communicates_more(project: Callable[..., Path], git: Git) -> None:
+    steps = [STEP.format(calls=2 + (number >= 6), work=0) for number in range(17)]
+    steps[8] = "raise ImportError('half done')"
+    root = project(steps)
+    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v16", "--metric", "collective_calls"]
+    done = subprocess.run([*COMMAND, *arguments], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"\n{git('rev-parse', 'v6')} is the first bad commit\n  commit 6\n  Ada, " in done.stdout
+    assert "commit 8 ... skipped: rank " in done.stdout
+    assert "ImportError: half done" in done.stdout
+    assert "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step" in done.stdout
+    assert untouched(git)
+
+
+@pytest.mark.slow
+def test_the_commit_among_sixteen_that_takes_longer(project: Callable[..., Path], git: Git) -> None:
+    """It does four times the work: no luck is needed."""
+    root = project([STEP.format(calls=0, work=100 if number >= 11 else 25) for number in range(17)])
+    arguments = ["test_demo.py::test_step", "--good", "v0", "--bad", "v16", "--metric", "step_time"]
+    done = subprocess.run([*COMMAND, *arguments], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"\n{git('rev-parse', 'v11')} is the first bad commit\n" in done.stdout
+    assert untouched(git)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_however_it_ends_nothing_is_left(
+    project: Callable[..., Path], git: Git, temporary: Path, number: signal.Signals, status: int
+) -> None:
+    root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
+    deadline = time.monotonic() + 90
+
+    def until(met: Callable[[], bool]) -> None:
+        while not met():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    with subprocess.Popen([*COMMAND, "test_demo.py::test_blocks", "--good", "v0"], cwd=root) as run:
+        until(lambda: (root / "blocked").exists() or run.poll() is not None)
+        assert len(git("worktree", "list").splitlines()) > 1
+        run.send_signal(number)
+        assert run.wait(60) == status
+    until(lambda: untouched(git))
+    until(lambda: not [pid for pid in processes() if str(root) in pid])
+    until(lambda: not list(temporary.glob("ddpperf-*")))
+
+
+def processes() -> list[str]:
+    """The working folders of all processes that can be seen but this one."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and int(folder.name) != os.getpid():
+            try:
+                found.append(str((folder / "cwd").readlink()))
+            except OSError:
+                continue
+    return found

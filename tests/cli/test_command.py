@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
+STEP_TIME = Series(
+    metric="step_time",
+    unit="s",
+    better="lower",
+    family="absolute",
+    scale="ratio",
+    gated=True,
+    slack=0.0,
+    samples=(0.0412, 0.0424),
+    value=0.0418,
+    interval=Interval(0.0412, 0.0424, 0.95),
+)
+RECORD = BaselineRecord("ddp", "ddp", None, Plan(5, 60), CPU, (STEP_TIME,), None, "2026-01-12", ({"min": 0.04},))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with baselines of two tests and a named set."""
+    monkeypatch.chdir(tmp_path)
+    Store(Path("baselines")).save("t.py::test_a[x]", [RECORD, replace(RECORD, name="naive")])
+    Store(Path("baselines")).save("t.py::test_b", [RECORD])
+    Store(Path("baselines"), "nightly").save("t.py::test_night", [RECORD])
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_list_shows_every_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == [["t.py::test_a[x]", "ddp"], ["t.py::test_a[x]", "naive"], ["t.py::test_b", "ddp"]]
+
+
+def test_list_of_a_named_set_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--baselines", str(folder / "baselines"), "--set", "nightly"]) == 0
+    out = capsys.readouterr().out
+    assert "test_night" in out
+    assert "test_a" not in out
+
+
+def test_list_reads_the_ini_file_as_pytest_does(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder below that of the file; an argument is stronger."""
+    (folder / "perf").mkdir()
+    (folder / "baselines").rename(folder / "perf" / "kept")
+    ini = folder / "pytest.ini"
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = nightly\n")
+    monkeypatch.chdir(folder / "perf")
+    assert main(["list"]) == 0
+    assert "test_night" in capsys.readouterr().out
+    assert main(["list", "--set", "default"]) == 0
+    assert "test_a[x]" in capsys.readouterr().out
+    assert main(["list", "--baselines", "none"]) == 2
+    assert "there is no folder none" in capsys.readouterr().err
+
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = a/b\n")
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline = a/b: expected ")
+
+
+def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(folder / "baselines").file("t.py::test_b", CPU).write_text("{")
+    assert main(["list"]) == 2
+    out, err = capsys.readouterr()
+    assert "test_a[x]" in out
+    assert err.startswith("ddpperf: error: baseline file ")
+    assert "test_b.json: is cut off at line 1" in err
+    assert err.count("\n") == 1
+
+
+def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--baselines", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no baselines in {tmp_path}; pytest --ddpperf-save stores some\n"
+
+
+def test_a_missing_folder_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--baselines", str(tmp_path / "none")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"ddpperf: error: there is no folder {tmp_path / 'none'}; ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("test", ["t.py::test_b", "test_b"])
+def test_show_a_test(test: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", test]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("t.py::test_b: ddp\n")
+    assert "41.8 ms" in out
+    assert "41.2 .. 42.4" in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_show_has_a_table_for_each_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "test_"]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
+    assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
+
+
+def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Store(folder / "baselines").file("t.py::test_b", CPU)
+    monkeypatch.chdir(file.parent)  # where there is no folder of baselines, and the file's name alone is enough
+    assert main(["show", file.name]) == 0
+    assert capsys.readouterr().out.startswith("t.py::test_b: ddp\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "test_c"]) == 2
+    assert capsys.readouterr().err == (
+        "ddpperf: error: no baseline in baselines is of a test test_c; ddpperf list shows what there is\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["list", "--set", "a/b"]])
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: ddpperf" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
+    """As in ``ddpperf list | head -0``: the pipe is closed before the first line."""
+    code = "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "list"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(60), stderr) == (0, b"")
+
+
+def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
+    main(["calibrate", "-k", "small", "perf_tests", "--runs", "7", "--run", "x"])
+    main(["calibrate"])
+    assert became == [
+        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
+        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["calibrate", "--runs", "1"], "argument --runs: expected a whole number of at least 2"),
+        (["list", "-k", "small"], "unrecognized arguments: -k small"),
+    ],
+)
+def test_what_fits_no_command_is_refused(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert problem in capsys.readouterr().err

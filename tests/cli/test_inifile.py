@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pytest.ini", "[pytest]\nddpperf_history = h.sqlite\naddopts = -k 100%\n"),
+        ("tox.ini", "[testenv]\ndeps =\n    a\n[pytest]\nddpperf_history=h.sqlite\n"),
+        ("setup.cfg", "[tool:pytest]\nddpperf_history = h.sqlite\n"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\nddpperf_history = "h.sqlite"\n'),
+        ("pyproject.toml", '[tool.pytest]\nddpperf_history = "h.sqlite"\n'),
+        ("pytest.toml", '[pytest]\nddpperf_history = "h.sqlite"\n'),
+    ],
+)
+def test_every_file_that_pytest_knows(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    assert ini_value("ddpperf_history", deep) == ("h.sqlite", tmp_path)
+    assert ini_value("ddpperf_other", deep) is None
+
+
+def test_the_nearest_file_with_a_section_decides(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nddpperf_history = far\n")
+    near = tmp_path / "near"
+    near.mkdir()
+    (near / "pyproject.toml").write_text('[project]\nname = "a"\n')
+    (near / "tox.ini").write_text("[tox]\n")
+    assert ini_value("ddpperf_history", near) == ("far", tmp_path)
+    (near / "tox.ini").write_text("[pytest]\n")
+    assert ini_value("ddpperf_history", near) is None
+
+
+@pytest.mark.parametrize(("file", "text"), [("pyproject.toml", "[tool"), ("pytest.ini", "a = 1\n")])
+def test_a_broken_file_is_named(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(SettingError, match=rf"{file} cannot be read: .+"):
+        ini_value("ddpperf_history", tmp_path)

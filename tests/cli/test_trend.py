@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.trend import SCHEMA_FILE
+
+CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
+
+
+def result(test: str, step_time: float, more: Sequence[str] = ()) -> Result:
+    series = [
+        Series(metric, "s", "lower", "absolute", "ratio", True, 0.0, (step_time,) * 8, step_time, None)  # noqa: FBT003
+        for metric in ("step_time", *more)
+    ]
+    comparisons = tuple(Comparison(one, None, None, None, 0.03, None, Verdict.NEW, gated=True) for one in series)
+    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, ())
+    return Result(test, measured, comparisons, Verdict.NEW, None, "", ())
+
+
+def run(number: int) -> Run:
+    day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
+    return Run(day, f"{number:07x}" + "0" * 33, day, "main" if number < 7 else "topic", dirty=False)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight commits: one test gets slower at the fifth, one not."""
+    file = tmp_path_factory.mktemp("history") / "history.sqlite"
+    for i in range(8):
+        slower = result("t.py::test_slower", 0.05 if i >= 4 else 0.04, ["other"])
+        record(file, run(i), [slower, result("t.py::test_still", 0.04)])
+    return file
+
+
+SENTENCE = "between 0000003 (2026-01-04) and 0000004 (2026-01-05): step_time +25.0 % [95 % CI +25.0 .. +25.0], worse"
+
+
+@pytest.mark.parametrize("test", ["t.py::test_slower", "slower"])
+def test_a_test_over_commits(history: Path, capsys: pytest.CaptureFixture[str], test: str) -> None:
+    assert main(["trend", test, "--history", str(history)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "t.py::test_slower: ddp"
+    assert lines[6].split()[:3] == ["0000000", "2026-01-01", "40.0"]
+    assert SENTENCE in lines
+
+
+def test_all_tests_that_changed(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", "--history", str(history)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "t.py::test_slower: ddp",
+        "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
+        f"  {SENTENCE}",
+        "",
+        "step_time changed in 1 of 2 benchmarks",
+    ]
+
+
+def test_another_metric_fewer_commits_and_larger_changes(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", "--metric", "other", "--last", "7", "--history", str(history)]) == 0
+    assert "between 0000003" in capsys.readouterr().out
+    assert main(["trend", "--least", "30%", "--history", str(history)]) == 0
+    assert capsys.readouterr().out == "step_time changed in 0 of 2 benchmarks\n"
+    assert main(["trend", "test_still", "--branch", "main", "--history", str(history)]) == 0
+    assert "0000006" in (out := capsys.readouterr().out)
+    assert "0000007" not in out
+
+
+def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", "--history", str(history), "--json"]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads(printed)
+    jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+    assert [trend["test"] for trend in document["trends"]] == ["t.py::test_slower"]
+    assert main(["trend", "--history", str(history), "--json", str(tmp_path / "trend.json")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "trend.json").read_text() == printed
+    assert main(["trend", "--history", str(history), "--json", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"ddpperf: error: --json: {tmp_path} cannot be written: ")
+
+
+@pytest.mark.parametrize("test", ["test_still", "t.py::test_still"])
+def test_a_test_is_no_file_to_write_to(
+    test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert main(["trend", "--history", str(history), "--json", test]) == 2
+    assert capsys.readouterr().err.endswith(f"a file would be FILE.json; for a test: ddpperf trend {test} --json\n")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_the_history_of_the_ini_file(
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nddpperf_history = {history}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["trend", "test_still"]) == 0
+    assert "no change" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "no history: name its file with --history FILE, or set ddpperf_history in the ini file of pytest; "),
+        (["--history", "none.sqlite"], "history file none.sqlite: there is no such file; "),
+        (["test_c", "--history", "H"], "history file H has no test test_c; it has t.py::test_slower, t.py::test_still"),
+        (["--metric", "speed", "--history", "H"], "history file H has no speed of any test; it has other, step_time"),
+        (
+            ["still", "--metric", "other", "--world-size", "2", "--branch", "main", "--history", "H"],
+            "history file H has no other of still, world size 2, branch main; it has other, step_time",
+        ),
+        (["--branch", "x", "--history", "H"], "history file H has no branch x; it has main, topic\n"),
+        (["still", "--world-size", "8", "--history", "H"], "history file H has no world size 8; it has 2\n"),
+        (["still", "--name", "fsdp", "--history", "H"], "history file H has no name fsdp; it has ddp\n"),
+        (["--history", "E"], "history file E: no run was recorded in it yet\n"),
+        (["still", "--history", "E"], "history file E: no run was recorded in it yet\n"),
+    ],
+)
+def test_what_is_not_there_is_an_error_of_one_line(  # noqa: PLR0917 - fixtures
+    history: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.sqlite").touch()
+    files = {"H": str(history), "E": str(tmp_path / "empty.sqlite")}
+    given = [files.get(word, word) for word in arguments]
+    assert main(["trend", *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    for word, file in files.items():
+        says = says.replace(f"file {word}", f"file {file}")
+    assert err.startswith(f"ddpperf: error: {says}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_records_answer_quickly(tmp_path: Path) -> None:
+    """200 runs of 50 tests with ten metrics. A generous bound: a busy machine takes its time to start Python alone."""
+    file = tmp_path / "history.sqlite"
+    more = [f"metric_{i}" for i in range(9)]
+    for i in range(200):
+        times = [0.05 if i >= 120 and test == 0 else 0.04 for test in range(50)]
+        record(file, run(i), [result(f"t.py::test_{test}", time, more) for test, time in enumerate(times)])
+    for words in (["t.py::test_0"], []):
+        code = "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "trend", *words, "--history", str(file)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert time.perf_counter() - start < 5
+        assert "step_time +25.0 %" in done.stdout

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.instruments.host import available_memory, cpu_model, machine_facts, usable_cores
+
+
+def lay(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("AMD EPYC", "AMD EPYC"),
+        ("AMD EPYC 7B13 64-Core Processor", "AMD EPYC 7B13"),
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "Intel Xeon"),
+        ("Intel(R) Xeon(R) Platinum 8488C", "Intel Xeon Platinum 8488C"),
+        ("Processor", "Processor"),  # nothing would be left
+    ],
+)
+def test_cpu_model_is_without_the_vendors_marks(tmp_path: Path, name: str, model: str) -> None:
+    lay(tmp_path, {"proc/cpuinfo": f"processor\t: 0\nmodel\t\t: 2\nmodel name\t: {name}\n\nprocessor\t: 1\n"})
+    assert cpu_model(tmp_path) == model
+
+
+def test_cpu_model_of_arm_is_told_by_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    lay(tmp_path, {"proc/cpuinfo": "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd40\n"})
+    assert cpu_model(tmp_path) == "aarch64 0x41 0xd40"
+
+
+def test_cpu_model_without_proc_is_the_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert cpu_model(tmp_path) == "x86_64"
+
+
+V2 = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param({}, 8, id="no groups: the affinity"),
+        pytest.param(
+            {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/job/cpu.max": "max 100000\n"},
+            8,
+            id="v2 without a limit",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/job/cpu.max": "350000 100000"},
+            3,
+            id="v2 with 3.5 CPUs: rounded down",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/pod/job\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/pod/cpu.max": "200000 100000",
+                "sys/fs/cgroup/pod/job/cpu.max": "max 100000",
+            },
+            2,
+            id="v2 with the limit on a group above",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/../x\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "400000 100000"},
+            4,
+            id="v2 seen from another namespace: the mount itself",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "50000 100000"},
+            1,
+            id="half a CPU counts as one",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/docker/a\n",
+                "proc/self/mountinfo": V1,
+                "sys/fs/cgroup/cpu,cpuacct/docker/a/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+            id="v1",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/docker/a\n",
+                "proc/self/mountinfo": V1.replace("0:29 /", "0:29 /docker/a"),
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "600000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            6,
+            id="v1 in a container: its group is the mount's root",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/\n",
+                "proc/self/mountinfo": V1,
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            8,
+            id="v1 without a limit",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "900000 0\n"},
+            8,
+            id="garbled figures are no limit",
+        ),
+    ],
+)
+def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    assert usable_cores(lay(tmp_path, files)) == cores
+
+
+MEMINFO = "MemTotal:  9000 kB\nMemFree:   100 kB\nMemAvailable:    2000 kB\nHugePages_Total:  0\n"
+V1_MEMORY = "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        pytest.param({}, None, id="nothing is told"),
+        pytest.param({"proc/meminfo": "MemTotal:  9000 kB\n"}, None, id="a kernel that does not say what is available"),
+        pytest.param({"proc/meminfo": MEMINFO}, 2000 * 1024, id="no groups: the machine's"),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/job\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/job/memory.max": "max\n",
+                "sys/fs/cgroup/job/memory.current": "500000\n",
+            },
+            2000 * 1024,
+            id="v2 without a limit",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/pod/job\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/pod/memory.max": "1000000\n",
+                "sys/fs/cgroup/pod/memory.current": "700000\n",
+                "sys/fs/cgroup/pod/memory.stat": "anon 500000\nfile 200000\ninactive_file 50000\nactive_file 150000\n",
+                "sys/fs/cgroup/pod/job/memory.max": "900000\n",
+                "sys/fs/cgroup/pod/job/memory.current": "100000\n",
+            },
+            350_000,
+            id="v2 with the tightest limit on a group above: files' pages that rest give way",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/memory.max": "1000000\n",
+                "sys/fs/cgroup/memory.current": "1000100\n",
+            },
+            0,
+            id="v2 that is full",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:cpu,cpuacct:/\n5:memory:/docker/a\n",
+                "proc/self/mountinfo": V1 + V1_MEMORY,
+                "sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes": "1000000\n",
+                "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "700000\n",
+                "sys/fs/cgroup/memory/docker/a/memory.stat": "inactive_file 1\ntotal_inactive_file 100000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "5000000\n",
+            },
+            400_000,
+            id="v1, of which the root has no limit",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/memory.max": "1000000\n",
+                "sys/fs/cgroup/memory.current": "400000\n",
+            },
+            600_000,
+            id="a group alone",
+        ),
+    ],
+)
+def test_available_memory(tmp_path: Path, files: dict[str, str], available: int | None) -> None:
+    assert available_memory(lay(tmp_path, files)) == available
+
+
+def test_facts_of_this_machine_are_complete() -> None:
+    facts = machine_facts()
+    assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
+    assert all((facts.cpu_model, facts.host, facts.kernel, facts.python))

@@ -1,0 +1,44 @@
+"""Made-up measurements and baselines, and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found, Result
+
+ROWS = {metric.name: metric for metric in METRICS}
+ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+STEADY = (1.000, 1.001, 0.999, 1.000, 1.001, 0.999, 1.000, 1.000)
+UNSTEADY = (1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 1.0, 0.7)
+
+
+def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Series:
+    return ROWS[metric].series(tuple(factor * sample for sample in samples))
+
+
+def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
+    return Measurement("ddp", "ddp", None, Plan(3, 60), environment, (), findings, metrics)
+
+
+def stored(*metrics: Series, plan: Plan = Plan(3, 60)) -> BaselineRecord:  # noqa: B008 - frozen
+    return BaselineRecord("ddp", "ddp", None, plan, ENVIRONMENT, metrics, "3f2a1c0", "2026-01-12", ())
+
+
+def found(*metrics: Series, plan: Plan = Plan(3, 60), differs: tuple[str, ...] = ()) -> Found:  # noqa: B008 - frozen
+    return Found(stored(*metrics, plan=plan), "cpu-8c-gloo-w2", differs)
+
+
+def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
+    return compare("test_x.py::test_a", new, base, Rules(tolerance, alpha=0.0025))
+
+
+def beside(*metrics: Series, then: Counts | None = None) -> Found:
+    """The other side of this very run."""
+    record = replace(stored(*metrics), counts=then)
+    return Found(record, "revision 3f2a1c0 (main)", counted=record, counterpart=Counterpart("3f2a1c0 (main)", None))

@@ -1,0 +1,189 @@
+"""All metrics of a benchmark: which are judged, what decides, and what is found besides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.records.measurement import Launch, RankLaunch
+from pytest_ddpperf.records.results import Counterpart, Found
+from pytest_ddpperf.records.verdict import Verdict
+from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(1.2, Verdict.REGRESSED), (1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED)],
+)
+@pytest.mark.parametrize("metric", ["step_time", "throughput"])
+def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, expected: Verdict) -> None:
+    slower = factor if metric == "step_time" else 1 / factor
+    result = judged(measured(series(metric, STEADY, factor=slower)), found(series(metric, STEADY)))
+
+    assert result.verdict is expected
+    assert result[metric].verdict is expected
+    assert result[metric].change == pytest.approx(slower - 1)
+    assert result[metric].suspicious is (expected is Verdict.REGRESSED)
+    assert result[metric].promising is (expected is Verdict.IMPROVED)
+    assert result[metric].baseline == pytest.approx(1.0, abs=1e-3)
+    assert result[metric].base_samples == STEADY
+
+
+def test_the_result_carries_where_the_baseline_came_from() -> None:
+    base = found(series("step_time", STEADY))
+    new = measured(series("step_time", STEADY))
+    result = judged(new, base)
+
+    assert (result.test, result.measurement, result.baseline, result.origin) == (
+        "test_x.py::test_a",
+        new,
+        base.record,
+        "cpu-8c-gloo-w2",
+    )
+
+
+def test_without_a_baseline_everything_is_new() -> None:
+    result = judged(measured(series("step_time", STEADY)), Found(None, "no baseline"))
+
+    assert result.verdict is Verdict.NEW
+    assert result["step_time"].verdict is Verdict.NEW
+    assert (result["step_time"].change, result["step_time"].mde, result["step_time"].baseline) == (None, None, None)
+
+
+def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
+    new = measured(series("step_time", STEADY), series("peak_resident", [5e8] * 8))
+    result = judged(new, found(series("step_time", STEADY)))
+
+    assert result["step_time"].verdict is Verdict.UNCHANGED
+    assert result["peak_resident"].verdict is Verdict.NEW
+    assert result["peak_resident"].note == "not in the baseline"
+
+
+def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> None:
+    base = found(series("step_time", STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
+    result = judged(measured(series("step_time", STEADY, factor=3.0)), base)
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert result["step_time"].change == pytest.approx(2.0)
+    assert result["step_time"].mde is None
+    assert result["step_time"].note == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
+
+
+def test_ungated_metrics_never_decide() -> None:
+    skewed = measured(series("step_time", STEADY), series("straggler_skew", [0.9] * 8))
+    result = judged(skewed, found(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
+
+    assert result["straggler_skew"].verdict is Verdict.REGRESSED
+    assert result.verdict is Verdict.UNCHANGED
+
+
+def test_the_worst_gated_metric_decides() -> None:
+    new = measured(series("step_time", STEADY, factor=0.5), series("peak_allocated", [1.2e9] * 8))
+    result = judged(new, found(series("step_time", STEADY), series("peak_allocated", [1e9] * 8)))
+
+    assert [one.verdict for one in result.comparisons] == [Verdict.IMPROVED, Verdict.REGRESSED]
+    assert result.verdict is Verdict.REGRESSED
+
+
+def test_findings_of_the_measurement_come_with_the_result() -> None:
+    crowded = replace(ENVIRONMENT, world_size=16)
+    launch = Launch(0, (RankLaunch(0, (0.04,) * 60, {}, None, None, None),), 1.0)
+    new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
+    result = judged(new, Found(None, "no baseline"))
+
+    assert result.findings[0] == "said before"
+    assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        (Found(None, "no baseline"), Verdict.NEW),
+        (found(differs=("cores 4 -> 8",)), Verdict.INCOMPATIBLE),
+        (found(), Verdict.UNCHANGED),
+    ],
+)
+def test_without_gated_metrics_the_baseline_alone_decides(base: Found, expected: Verdict) -> None:
+    assert judged(measured(), base).verdict is expected
+
+
+def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
+    base = found(series("step_time", STEADY), series("final_loss", [1.0] * len(STEADY)))
+    result = judged(measured(series("step_time", STEADY)), base)
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert any(text.startswith("the baseline has final_loss, this run does not") for text in result.findings)
+
+
+def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
+    nothing = Found(None, "no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
+    result = judged(measured(series("step_time", STEADY)), nothing)
+    assert result.verdict is Verdict.NEW
+    assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
+    several = judged(measured(), replace(nothing, alike=("ddp", "ddp[bucket_cap_mb=5]")))
+    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in several.findings[0]
+
+
+def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
+    """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
+    wild = (1.0, 3.0, 0.5, 2.0)
+    new = measured(series("step_time", STEADY, factor=0.8), series("step_time_tail", wild[::-1]))
+    then = (series("step_time", STEADY), series("step_time_tail", wild))
+    result = judged(new, beside(*then))
+    assert (result.verdict, result["step_time_tail"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
+    assert judged(new, found(*then)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_the_other_revision_alone_measures_is_named() -> None:
+    result = judged(
+        measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
+    )
+    assert result.findings == ("the other revision has step_time, this run does not: it is gated no more",)
+
+
+@pytest.mark.parametrize(
+    ("step", "work", "gated"),
+    [
+        ((1.1, 1.2, 1.0, 1.3, 0.9, 1.1, 1.2, 0.8), 1.1, True),  # longer, but who knows
+        ((1.1, 1.2, 1.0, 1.3, 0.9, 1.1, 1.2, 0.8), 0.9, False),  # less work is no shorter step
+        ((0.9, 1.2, 0.9, 1.0, 0.9, 1.1, 1.0, 0.7), 1.1, False),  # more work may make steps shorter
+        (UNSTEADY, 1.1, False),  # shown to be as long as before
+    ],
+)
+def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
+    cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
+    base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
+    rules = Rules(0.05, alpha=0.0025, last=True)
+    result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
+    assert result["cpu_time"].gated is gated
+    assert (result["cpu_time"].note == "in place of the step time, which remains undecided") is gated
+
+
+def test_work_that_a_run_does_not_tell_of_is_not_missed() -> None:
+    base = found(series("step_time", STEADY), replace(series("cpu_time", STEADY), gated=True))
+    assert judged(measured(series("step_time", STEADY)), base).findings == ()
+
+
+def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
+    """And the tolerance is as given: 5 %, though a step lasts ten times as long as it has a core."""
+    step, cpu_time = (replace(series(name, STEADY), gated=name == "cpu_time") for name in ("step_time", "cpu_time"))
+    ten_times = replace(series("step_time", STEADY, factor=10), gated=False)
+    result = judged(
+        measured(step, replace(series("cpu_time", STEADY, factor=1.1), gated=True)), found(ten_times, cpu_time)
+    )
+    assert result.verdict is Verdict.REGRESSED
+    assert result["cpu_time"].tolerance == 0.05
+    wide = judged(measured(step, cpu_time), found(series("step_time", STEADY, factor=10), cpu_time))
+    assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
+    faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
+    beside = replace(found(series("step_time", STEADY)), counterpart=Counterpart("main", None, 8))
+    result = judged(measured(faster, ours), beside)
+    assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
+    assert result["throughput"].note == "not in the other revision"
+    assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has

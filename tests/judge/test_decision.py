@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from pytest_ddpperf.judge.decision import (
+    LAST_SHARE,
+    LAST_SUSPICIOUS,
+    LOOKS_IN_ROUNDS,
+    SEPARATE_LOOKS,
+    SUSPICIOUS,
+    decide,
+    looks_better,
+    looks_worse,
+    mde,
+    needed,
+)
+from pytest_ddpperf.judge.sequential import alpha_of_metric
+from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, Expected, expected
+from pytest_ddpperf.stats.intervals import DRIFT, Change, change, paired, t_quantile, with_launches
+
+# Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
+# 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
+ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
+
+
+def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
+    """A change on the plain scale whose scatter is known as well as can be."""
+    sampling = 0.0 if standard_error is None else standard_error**2 - fixed
+    return Change(shift, None, "difference", False, shift, standard_error, math.inf, launches, sampling, fixed)  # noqa: FBT003
+
+
+def ratio(factor: float, standard_error: float) -> Change:
+    shift = math.log(factor)
+    return Change(factor - 1, None, "ratio", True, shift, standard_error, math.inf, 4, standard_error**2, 0.0)  # noqa: FBT003
+
+
+@pytest.mark.parametrize(
+    ("shift", "standard_error", "expected"),
+    [
+        (0.05, 0.02, Verdict.REGRESSED),  # 0.05 > 0.0392 and > 0.03: both keys
+        (0.05, 0.03, Verdict.INCONCLUSIVE),  # 0.05 < 0.0588: not significant
+        (0.02, 0.002, Verdict.UNCHANGED),  # significant, but even the bound, 0.0233, is within the tolerance
+        (0.02, 0.008, Verdict.INCONCLUSIVE),  # significant and small, but the bound is 0.0332
+        (0.0, 0.018, Verdict.UNCHANGED),  # bound 0.0296
+        (0.0, 0.019, Verdict.INCONCLUSIVE),  # bound 0.0313
+        (-0.05, 0.02, Verdict.IMPROVED),
+        (-0.05, 0.03, Verdict.UNCHANGED),  # an improvement by luck perhaps, but not worse: bound -0.0007
+        (-0.05, 0.05, Verdict.INCONCLUSIVE),  # bound 0.0322
+        (-0.02, 0.002, Verdict.UNCHANGED),  # better, but by less than the tolerance
+        (0.03, 0.0, Verdict.UNCHANGED),  # exactly what is tolerated
+        (0.030001, 0.0, Verdict.REGRESSED),
+        (9.9, None, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_two_keys_open_a_verdict(shift: float, standard_error: float | None, expected: Verdict) -> None:
+    """With a margin that is the tolerance."""
+    one = difference(shift, standard_error)
+
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=1.0) is expected
+
+
+@pytest.mark.parametrize(
+    ("shift", "standard_error", "expected"),
+    [
+        (0.0, 0.03, Verdict.UNCHANGED),  # bound 0.0493
+        (0.0, 0.031, Verdict.INCONCLUSIVE),  # bound 0.051
+        (0.03, 0.012, Verdict.UNCHANGED),  # significant, but no more than is accepted; bound 0.0497
+        (0.031, 0.0, Verdict.REGRESSED),  # the tolerance alone is a key
+        (0.031, 0.01, Verdict.REGRESSED),  # 0.031 > 0.0196
+        (0.031, 0.016, Verdict.INCONCLUSIVE),  # 0.031 < 0.0314: not significant, and the estimate beyond the tolerance
+        (0.04, 0.004, Verdict.REGRESSED),  # though the bound, 0.0466, is within the margin
+    ],
+)
+def test_what_is_unchanged_is_shown_not_to_reach_the_margin(
+    shift: float, standard_error: float, expected: Verdict
+) -> None:
+    one = difference(shift, standard_error)
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA, margin=5 / 3) is expected
+
+
+@pytest.mark.parametrize("factor", [0.9, 0.96, 0.97, 0.975, 1.0, 1.029, 1.031, 1.1])
+@pytest.mark.parametrize("standard_error", [0.0, 0.005, 0.02])
+def test_a_time_and_its_rate_get_the_same_verdict(factor: float, standard_error: float) -> None:
+    time = decide(ratio(factor, standard_error), better="lower", tolerance=0.03, alpha=ALPHA)
+    rate = decide(ratio(1 / factor, standard_error), better="higher", tolerance=0.03, alpha=ALPHA)
+
+    assert time is rate
+
+
+@pytest.mark.parametrize(("better", "expected"), [("lower", Verdict.REGRESSED), ("higher", Verdict.IMPROVED)])
+def test_the_direction_of_better_decides(better: Better, expected: Verdict) -> None:
+    assert decide(ratio(1.2, 0.01), better=better, tolerance=0.03, alpha=ALPHA) is expected
+
+
+def test_a_stricter_level_needs_stronger_evidence() -> None:
+    """0.05 is 2.5 standard errors: more than 1.96, less than 2.58."""
+    one = difference(0.05, 0.02)
+
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.REGRESSED
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA / 5) is Verdict.INCONCLUSIVE
+
+
+def test_without_tolerance_equal_counts_are_unchanged() -> None:
+    same = change([12345.0] * 3, [12345.0] * 7, scale="ratio")
+    assert same is not None
+
+    assert decide(same, better="lower", tolerance=0.0, alpha=0.01) is Verdict.UNCHANGED
+
+
+def test_the_smallest_detectable_effect_worked_by_hand() -> None:
+    """(1.95996 + 1.64485) * 0.01 = 0.0360481; as a ratio exp(0.0360481) - 1 = 0.0367057."""
+    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0360481, rel=1e-5)
+    assert mde(ratio(1.0, 0.01), alpha=ALPHA_LAST) == pytest.approx(0.0367057, rel=1e-5)
+
+
+def test_no_smaller_effect_is_found_than_the_tolerance_hides() -> None:
+    """The key of size: 0.03 + 1.64485 * 0.01, for 0.03 is more than 1.95996 * 0.01."""
+    assert mde(difference(0.0, 0.01), alpha=ALPHA_LAST, tolerance=0.03) == pytest.approx(0.0464485, rel=1e-5)
+    assert mde(difference(0.0, 0.0), alpha=ALPHA_LAST, tolerance=0.03) == 0.03
+
+
+def test_unknown_scatter_detects_nothing_that_could_be_named() -> None:
+    assert mde(difference(0.0, None), alpha=ALPHA_LAST) is None
+    assert needed(difference(0.0, None), better="lower", tolerance=0.03, alpha=ALPHA_LAST) is None
+
+
+def test_hopeless_scatter_still_gives_a_finite_effect() -> None:
+    effect = mde(ratio(1.0, 1e6), alpha=ALPHA_LAST)
+
+    assert effect is not None
+    assert math.isfinite(effect)
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [
+        (0.0, 11),  # 4 * 0.01 / (0.1 / 1.64485)^2 = 10.8
+        (0.05, 44),  # half the margin, four times the launches: 43.3
+        (0.15, 7),  # beyond the tolerance what matters is the distance from no change: 6.8
+        (0.1, None),  # right on the limit: no number would do
+    ],
+)
+def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
+    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
+
+
+def test_launches_needed_to_rule_out_the_margin() -> None:
+    """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
+    one, other = difference(0.0, 0.1), difference(0.0, 0.2)
+    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
+    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
+
+
+def test_launches_do_not_shrink_what_lies_between_runs() -> None:
+    """(0.1 / 1.64485)^2 = 0.003696: less than 0.005 that stays, and 0.002696 more than 0.001 that stays."""
+    hopeless = difference(0.0, 0.1, fixed=0.005)
+    slow = difference(0.0, 0.1, fixed=0.001)
+
+    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
+    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
+
+
+def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
+    now = difference(0.02, 0.1)
+    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
+    assert enough is not None
+
+    then = difference(0.02, 0.1 * math.sqrt(4 / enough))
+    one_less = difference(0.02, 0.1 * math.sqrt(4 / (enough - 1)))
+
+    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.UNCHANGED
+    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.INCONCLUSIVE
+
+
+def brute_force(found: Change, alpha: float, most: int) -> int | None:
+    """The first number of launches, counted up one by one, with which a last look decides."""
+    for launches in range(found.launches + 1, most + 1):
+        then = with_launches(found, launches)
+        if decide(then, better="lower", tolerance=0.03, alpha=alpha, last=True) is not Verdict.INCONCLUSIVE:
+            return launches
+    return None
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bool) -> None:
+    """Also with few launches, whose degrees of freedom grow, and with what is expected of them, which do not."""
+    rng, most, told = np.random.default_rng(5), 300, []
+    for _ in range(20):
+        spread, launches = float(rng.choice([0.01, 0.02, 0.04])), int(rng.integers(2, 9))
+        new = [math.exp(one) for one in rng.normal(rng.choice([0.0, 0.02, 0.06]), spread, launches)]
+        base = [math.exp(one) for one in rng.normal(0.0, spread, launches if together else 16)]
+        known = Expected(float(rng.uniform(0.5, 2.0)) * spread**2, 4.0) if rng.random() < 0.5 else None
+        found = (
+            paired(new, base, scale="ratio", outliers="both", expected=known)
+            if together
+            else change(new, base, scale="ratio", between_runs=0.01, drift=DRIFT, outliers="high", expected=known)
+        )
+        assert found is not None
+        alpha = float(rng.choice([0.01, 0.001]))
+        enough = needed(found, better="lower", tolerance=0.03, alpha=alpha)
+        told.append(enough if enough is None or enough <= most else None)
+        assert told[-1] == brute_force(found, alpha, most)
+    assert len(set(told)) > 5  # not all of them at once, nor never
+
+
+def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() -> None:
+    """Rounds of +30.1 and +30.2 %, which any third one like them proves."""
+    found = paired([1.301, 1.302], [1.0, 1.0], scale="ratio")
+    assert found is not None
+    assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
+    assert needed(found, better="lower", tolerance=0.03, alpha=0.0005) == 3
+
+
+RUNS_WITH_MDE = 2000  # of 95 %, three binomial standard deviations are 1.5 %
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("launches", "certainty"),
+    [
+        pytest.param(2, 0, id="1 degree of freedom"),
+        pytest.param(4, 0, id="3"),
+        pytest.param(11, 0, id="10"),
+        pytest.param(2, 4, id="1 and 4 of what is expected"),
+        pytest.param(6, 4, id="5 and 4"),
+    ],
+)
+def test_a_slowdown_of_the_printed_size_is_found_in_95_of_100_runs(
+    launches: int, certainty: int, tolerance: float
+) -> None:
+    """Rounds scatter by 1, and each run is slowed down by what it says itself that it would have seen.
+
+    What is expected is as uncertain as its degrees of freedom say.
+    """
+    rng, found = np.random.default_rng(launches + certainty), 0
+    for _ in range(RUNS_WITH_MDE):
+        samples = [float(one) for one in rng.normal(size=launches)]
+        told = Expected(float(rng.chisquare(certainty)) / certainty, float(certainty)) if certainty else None
+        one = paired(samples, [0.0] * launches, scale="difference", expected=told)
+        assert one is not None
+        effect = mde(one, alpha=0.002, tolerance=tolerance)
+        assert effect is not None
+        slower = dataclasses.replace(one, shift=one.shift + effect)
+        verdict = decide(slower, better="lower", tolerance=tolerance, alpha=0.002, last=True)
+        found += verdict is Verdict.REGRESSED
+    assert found / RUNS_WITH_MDE == pytest.approx(0.95, abs=0.015)
+
+
+SUITE = 26  # benchmarks
+EIGHT_PERCENT = (0.08, -0.08) * 10  # pairs of blocks: 20 * 0.0064 / (20 * 19) = 0.000337, an error of 1.8 %
+
+
+@pytest.mark.parametrize("slowdown", [0.3, 1.0])
+def test_two_rounds_find_what_is_far_slower(slowdown: float) -> None:
+    """Pairs of blocks scatter by 8 %, and both rounds lie 2 % to either side of the slowdown.
+
+    With the 1.5 % of the launches' own 0.000562 are expected; (4 * 0.000562 + 0.0008) / 5 / 2 makes an error of 1.75 %
+    with 5 degrees. At the first look of a suite of 26 benchmarks, of three metrics each, that is 23 % on either side.
+    With the 2 % and 1 degree of the two rounds alone nothing could be told.
+    """
+    alpha = alpha_of_metric(SUITE, 3, side_by_side=True)
+    new = [(1 + slowdown) * math.exp(0.02), (1 + slowdown) * math.exp(-0.02)]
+    known = expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
+    found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)
+    alone = paired(new, [1.0, 1.0], scale="ratio", outliers="both")
+    assert found is not None
+    assert alone is not None
+    assert found.standard_error == pytest.approx(0.0175, abs=1e-4)
+    assert decide(found, better="lower", tolerance=0.015, alpha=alpha) is Verdict.REGRESSED
+    assert decide(alone, better="lower", tolerance=0.015, alpha=alpha, last=True) is Verdict.INCONCLUSIVE
+
+
+def test_two_rounds_that_are_the_same_are_neither_worse_nor_proven() -> None:
+    """+-2 % around no change: the one-sided bound, 2.015 * 1.75 %, lies beyond the margin of 2.5 %."""
+    new, known = [math.exp(0.02), math.exp(-0.02)], expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
+    found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)
+    assert found is not None
+    assert decide(found, better="lower", tolerance=0.015, alpha=0.01, last=True) is Verdict.INCONCLUSIVE
+    assert not looks_worse(found, better="lower", tolerance=0.015)
+    assert needed(found, better="lower", tolerance=0.015, alpha=0.01) == 4
+
+
+TEN_PERCENT = (0.1, -0.1) * 5  # ten blocks of a launch: 10 * 0.01 / (10 * 9) = 0.00111
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected_verdict"), [(1.0, Verdict.INCONCLUSIVE), (1.5, Verdict.INCONCLUSIVE), (2.0, Verdict.REGRESSED)]
+)
+def test_two_launches_find_what_takes_twice_as_long_beside_a_baseline_of_two(
+    factor: float, expected_verdict: Verdict
+) -> None:
+    """Launches lie 5 % apart, and of their blocks and their own 3 % as much is expected.
+
+    (4 * 0.00201 + 0.00125) / 5 = 0.00186 of a launch; halved, of both sides, and 2 * 0.35 ** 2 of it more for what runs
+    deviate by: an error of 4.8 % with 5 degrees. At the last look of a suite of 26 that makes 41 % on the scale of
+    logarithms: half as long again, 40.5 %, is not enough.
+    """
+    base = [1.0, math.exp(0.05)]
+    known = expected([TEN_PERCENT] * 2, OWN_ALONE)
+    alpha = alpha_of_metric(SUITE, 3)
+
+    def verdict(told: Expected | None) -> Verdict:
+        new = [factor * one for one in base]
+        found = change(new, base, scale="ratio", between_runs=0.01, drift=DRIFT, outliers="high", expected=told)
+        assert found is not None
+        assert told is None or found.standard_error == pytest.approx(0.0481, abs=1e-4)
+        return decide(found, better="lower", tolerance=0.03, alpha=alpha, last=True)
+
+    assert verdict(known) is expected_verdict
+    assert verdict(None) is Verdict.INCONCLUSIVE
+
+
+def test_the_last_look_asks_for_less() -> None:
+    """0.036 is 1.8 standard errors: more than the 1.64485 of a level of 0.1, less than the 1.95996 of one of 0.05."""
+    one = difference(0.036, 0.02)
+
+    assert decide(one, better="lower", tolerance=0.03, alpha=2 * ALPHA_LAST, last=True) is Verdict.REGRESSED
+    assert decide(one, better="lower", tolerance=0.03, alpha=ALPHA) is Verdict.INCONCLUSIVE
+
+
+def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
+    """2.9 standard errors: more than 2.8070 (a level of 0.005), less than 3.2272 (a quarter of that)."""
+    separate = difference(0.058, 0.02)
+    together = dataclasses.replace(separate, in_rounds=True)
+
+    assert decide(separate, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.REGRESSED
+    assert decide(together, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("shift", "standard_error", "expected"),
+    [
+        (0.04, 0.03, True),  # 1.2816 standard errors are 0.0384
+        (0.04, 0.032, False),  # 0.0410
+        (0.029, 0.001, False),  # within the tolerance
+        (-0.04, 0.001, False),
+        (9.9, None, False),
+    ],
+)
+def test_a_suspicion_needs_both_keys_but_little_certainty(
+    shift: float, standard_error: float | None, *, expected: bool
+) -> None:
+    one = difference(shift, standard_error)
+
+    assert looks_worse(one, better="lower", tolerance=0.03) is expected
+    assert looks_better(one, better="higher", tolerance=0.03) is expected
+    if standard_error is not None:
+        assert looks_worse(difference(-shift, standard_error), better="higher", tolerance=0.03) is expected
+
+
+@pytest.mark.parametrize(
+    ("standard_error", "level", "expected"),
+    [
+        (0.03, SUSPICIOUS, True),  # 1.2816 standard errors are 0.0384
+        (0.032, SUSPICIOUS, False),  # 0.0410
+        (0.032, LAST_SUSPICIOUS, True),
+        (0.076, LAST_SUSPICIOUS, True),  # 0.5244 are 0.0399
+        (0.077, LAST_SUSPICIOUS, False),  # 0.0404
+    ],
+)
+def test_what_comes_last_is_suspected_more_easily(standard_error: float, level: float, *, expected: bool) -> None:
+    one = difference(0.04, standard_error)
+    assert looks_worse(one, better="lower", tolerance=0.03, level=level) is expected
+    assert not looks_worse(difference(0.029, 0.001), better="lower", tolerance=0.03, level=level)
+
+
+FIRST, LAST = 6, 24
+RUNS = 2000
+LEVEL = 0.05  # one-sided; a lower one would take more runs to see
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> None:
+    """As ``decide`` looks, each at its part of the level; at all of it that would not hold.
+
+    The last look at most of it, those before at theirs of the rest.
+    """
+    rng = np.random.default_rng(20260112)
+    looks = LOOKS_IN_ROUNDS if together else SEPARATE_LOOKS
+    alarms = np.zeros(2)
+    for _ in range(RUNS):
+        new = list(map(float, rng.normal(size=LAST)))
+        base = list(map(float, rng.normal(size=LAST if together else 2 * LAST)))
+        found = [
+            paired(new[:n], base[:n], scale="difference", outliers="both")
+            if together
+            else change(new[:n], base, scale="difference", outliers="high")
+            for n in range(FIRST, LAST + 1)
+        ]
+        early = (1 - LAST_SHARE) * LEVEL / looks
+        reach = [one.shift / one.standard_error for one in found if one is not None and one.standard_error]
+        freedom = [one.df for one in found if one is not None]
+        alarms += [
+            any(t > t_quantile(1 - level, df) for t, level, df in zip(reach, levels, freedom, strict=True))
+            for levels in ([*[early] * (len(reach) - 1), LAST_SHARE * LEVEL], [LEVEL] * len(reach))
+        ]
+    most = LEVEL * RUNS + 3 * math.sqrt(LEVEL * (1 - LEVEL) * RUNS)
+
+    assert 0 < alarms[0] <= most
+    assert alarms[1] > most

@@ -1,0 +1,545 @@
+"""The judge between measuring and comparing, on made-up launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.judge.judge import Judge
+from pytest_ddpperf.judge.notes import UNCONFIRMED
+from pytest_ddpperf.judge.sequential import Look, Next
+from pytest_ddpperf.metrics.relating import alone, gated_beside, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.paired import partners
+from pytest_ddpperf.run.terms import budget_of
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+
+PLAN = Plan(warmup=1, steps=4)
+REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
+STEADY = [0.1000, 0.1001, 0.0999, 0.1000]
+
+
+def measured(times: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
+    """A measurement whose launches each take one of ``times`` a step, on every rank."""
+    environment = Environment("cpu", "chip", 0, "chip", cores, 1, 1, "gloo", world_size, "2.13", None)
+    launches = tuple(
+        Launch(i, tuple(RankLaunch(r, (time,) * 4, {}, 1.0, 8.0, None) for r in range(world_size)), 1.0)
+        for i, time in enumerate(times)
+    )
+    one = Measurement("ddp", "ddp", None, PLAN, environment, launches)
+    return dataclasses.replace(one, series=series_of(one))
+
+
+def baseline(times: Sequence[float]) -> Found:
+    base = measured(times)
+    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
+    return Found(record, "the key")
+
+
+def in_turns(times: Sequence[float]) -> Measurement:
+    """The same beside another one, with which its steps took turns."""
+    return replace(measured(times), turns=True)
+
+
+def after(seconds: float) -> Look:
+    """A round takes a second, a screening half a minute."""
+    return Look(seconds, 1.0, last=seconds > 29)
+
+
+def side_by_side(seconds: float) -> Look:
+    """The same where there is a minute for the launches: half of it to find something suspicious."""
+    return Look(seconds, 1.0, last=seconds > 59, screened=seconds > 29)
+
+
+def judge(found: Found, tolerance: float = 0.03) -> Judge:
+    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], alone)
+
+
+def test_without_a_baseline_one_look_is_enough() -> None:
+    one = judge(Found(None, "no baseline"))
+    assert one((measured(STEADY),), after(4.0)) == Next("stop")
+    assert one.results[0].verdict is Verdict.NEW
+
+
+def test_what_is_to_be_stored_is_measured_for_longer() -> None:
+    one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], alone)
+    assert one((measured(STEADY),), after(4.0)) == Next("more", 1, explain=True)
+    assert one.results[0].verdict is Verdict.NEW
+    slower = (measured([1.2 * time for time in STEADY]),)
+    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
+    assert one(slower, after(4.0)) == Next("more", 1, explain=True)  # accepted, so there is nothing to confirm
+
+
+def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
+    """Whoever stores it has to see that it is slower; and a run that diagnoses changes nothing in it."""
+    slower = (measured([1.2 * time for time in STEADY]),)
+    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
+    end = Look(60.0, 1.0, last=True, screened=True)
+    assert one(slower, end) == Next("stop", explain=True)
+    assert one(slower, replace(end, diagnosed=True)) == Next("stop")
+    assert one.results[0].verdict is Verdict.REGRESSED
+
+
+def growing(growth: float, name: str = "ddp") -> Measurement:
+    """Steady launches, and one that diagnosed: in each of its steps memory grows by so many KiB."""
+    held = tuple(int(step * growth * 2**10) for step in range(8))
+    one = replace(measured(STEADY), name=name)
+    ranks = tuple(replace(rank, held=held) for rank in one.launches[0].ranks)
+    one = replace(one, diagnoses=(Launch(0, ranks, 1.0),))
+    return replace(one, series=series_of(one))
+
+
+def not_growing() -> Found:
+    """A baseline whose memory does not."""
+    base = growing(0.0)
+    return Found(
+        BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ()), "the key"
+    )
+
+
+DIAGNOSED = Look(6.0, 1.0, last=False, diagnosed=True)
+
+
+def test_growth_of_memory_is_red_when_fresh_launches_show_it_as_well() -> None:
+    one = judge(not_growing())
+    assert one((measured(STEADY),), after(4.0)) == Next("stop")
+    assert one((growing(1024.0),), DIAGNOSED) == Next("confirm", 1, ("memory_growth",))
+    assert one((growing(900.0),), DIAGNOSED) == Next("stop")
+    assert one.results[0].verdict is Verdict.REGRESSED
+    assert [c.series.metric for c in one.results[0].comparisons if c.verdict is Verdict.REGRESSED] == ["memory_growth"]
+
+
+def test_growth_that_fresh_launches_do_not_show_was_none() -> None:
+    one = judge(not_growing())
+    assert one((growing(1024.0),), DIAGNOSED).action == "confirm"
+    assert one((growing(0.0),), DIAGNOSED) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("growth", "expected"),
+    [(60.0, Verdict.UNCHANGED), (80.0, Verdict.INCONCLUSIVE), (95.0, Verdict.REGRESSED)],
+)
+def test_growth_is_known_to_some_kilobytes_by_a_single_launch(growth: float, expected: Verdict) -> None:
+    """64 KiB a step are tolerated. Launches see 17 KiB more or less: two of them differ by 24 KiB, with certainty.
+
+    Before the last look of two metrics, at 0.3 * 0.01 / 2 / 2, significance takes 3.48 of these, 84 KiB; and that
+    it lies below 107 KiB, 5/3 of the tolerance, takes 1.65 of them.
+    """
+    one = judge(not_growing())
+    one((growing(growth),), DIAGNOSED)
+    assert one.results[0]["memory_growth"].verdict is expected
+
+
+def test_growth_may_be_red_whatever_else_was_suspected() -> None:
+    """The launches that diagnose are no part of what looked worse before, nor of what confirmed it."""
+    one = judge(not_growing())
+    assert one((measured([1.2 * time for time in STEADY]),), after(4.0)).action == "confirm"
+    assert one((measured(STEADY),), after(8.0)) == Next("stop")
+    assert one((growing(1024.0),), DIAGNOSED) == Next("confirm", 1, ("memory_growth",))
+    assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
+    assert one.results[0].verdict is Verdict.REGRESSED
+
+
+def test_of_several_the_one_that_grows_is_named() -> None:
+    one = Judge("test_it", Settings(launches=4), [not_growing(), not_growing()], alone)
+    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of b",))
+
+
+def test_of_several_each_has_to_grow_again_itself() -> None:
+    """One grows, and in the fresh launch another one: either may be chance."""
+    one = Judge("test_it", Settings(launches=4), [not_growing(), not_growing()], alone)
+    assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of a",))
+    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("stop")
+    assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
+    assert one.results[1]["memory_growth"].note == UNCONFIRMED
+
+
+def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
+    one = Judge("test_it", Settings(launches=4, save="default"), [not_growing()], alone)
+    assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
+
+
+def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
+    """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
+
+    def seen(new: Measurement, base: Found) -> float | None:
+        one = judge(base)
+        one((new,), DIAGNOSED)
+        return one.results[0]["step_time"].mde
+
+    def times(one: Measurement) -> Measurement:
+        series = tuple(kept for kept in one.series if kept.unit != "B" and kept.metric != "final_loss")
+        return replace(one, series=series)
+
+    assert {"memory_growth", "final_loss"} <= {series.metric for series in growing(0.0).series}
+    assert seen(times(measured(STEADY)), baseline(STEADY)) == seen(growing(0.0), not_growing()) is not None
+
+
+def test_another_set_is_compared_with_as_ever() -> None:
+    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], alone)
+    assert one((measured([1.2 * time for time in STEADY]),), after(4.0)) == Next("confirm", 4, ("step_time",))
+
+
+def test_the_same_speed_is_settled_at_the_first_look() -> None:
+    one = judge(baseline(STEADY), tolerance=0.03)
+    assert one((measured(STEADY),), after(4.0)) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "apart", "expected"),
+    [
+        pytest.param(None, 0.025, Verdict.UNCHANGED, id="bound of 2.44 %"),
+        pytest.param(None, 0.026, Verdict.INCONCLUSIVE, id="bound of 2.56 %"),
+        pytest.param(0.01, 0.018, Verdict.INCONCLUSIVE, id="a smaller tolerance asks for a better proof"),
+        pytest.param(0.04, 0.028, Verdict.UNCHANGED, id="a wider one for less"),
+    ],
+)
+def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
+    tolerance: float | None, apart: float, expected: Verdict
+) -> None:
+    """Of four differences +a, -a, +a, -a the variance is 4 / 3 a ** 2, with 3 degrees; 0.015 ** 2 is expected with 4.
+
+    For 0.025 that is 3.7 times as much, so that of these 2 / 3.7 count, 2.16: (2.16 * 0.000225 + 4 * a ** 2) / 5.16 / 4
+    is the square of 1.2 %, and of its 5.16 degrees the bound at 5 % is 2.005 of these.
+    """
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    settings = Settings(launches=4, tolerance=tolerance)
+    one = Judge("test_it", settings, partners(REVISION, [variant], {}, alone), alone)
+    here = in_turns([0.1 * math.exp(apart * sign) for sign in (1, -1, 1, -1)])
+    one((here, in_turns([0.1] * 4)), after(4.0))
+    assert one.results[0]["step_time"].verdict is expected
+
+
+def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
+    """The bound is 2.44 %."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    here = in_turns([0.1 * math.exp(0.025 * sign) for sign in (1, -1, 1, -1)])
+    for tolerance, expected in ((0.02, Verdict.INCONCLUSIVE), (0.025, Verdict.UNCHANGED)):
+        settings = Settings(launches=4, tolerance=tolerance)
+        one = Judge("test_it", settings, partners(REVISION, [variant], {}, alone), alone, margin=1.0)
+        one((here, in_turns([0.1] * 4)), after(4.0))
+        assert one.results[0]["step_time"].verdict is expected
+
+
+@pytest.mark.parametrize(("tolerance", "expected"), [(None, (0.03, 0.05)), (0.06, (0.06, 0.1))], ids=str)
+def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tuple[float, float]) -> None:
+    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), [baseline(STEADY)], alone)
+    one((measured(STEADY),), after(4.0))
+    step = one.results[0]["step_time"]
+    assert (step.tolerance, step.margin) == pytest.approx(expected)
+
+
+def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
+    one = judge(baseline(STEADY))
+    slower = (measured([1.2 * time for time in STEADY]),)
+    assert one(slower, after(4.0)) == Next("confirm", 4, ("step_time",))
+    assert one(slower, after(8.0)) == Next("stop", explain=True)
+    assert one.results[0].verdict is Verdict.REGRESSED
+    assert one.results[0]["step_time"].change == pytest.approx(0.2)
+
+
+def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_first_look() -> None:
+    for made, asked in ((2, 4), (4, 4), (7, 7)):
+        one = judge(baseline(STEADY))
+        slower = (measured([1.2 * time for time in (STEADY * 2)[:made]]),)
+        assert one(slower, after(4.0)) == Next("confirm", asked, ("step_time",))
+
+
+def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() -> None:
+    """The last look of the screening may still raise a suspicion; of any after it nothing could confirm one."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
+    slower = in_turns([1.2 * time for time in STEADY]), in_turns(STEADY)
+
+    def begun() -> Judge:
+        return Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+
+    one = begun()
+    assert one(unsure, side_by_side(10.0)) == Next("more", 1)
+    assert one(slower, side_by_side(30.0)) == Next("confirm", 4, ("step_time",))
+    assert one(slower, side_by_side(34.0)) == Next("stop", explain=True)
+    one = begun()
+    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
+    assert one(slower, side_by_side(31.0)) == Next("more", 1)
+    assert one(slower, side_by_side(60.0)) == Next("stop")
+    (result,) = one.results
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result["step_time"].note == UNCONFIRMED
+    assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
+    assert one.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_beside_a_baseline_the_last_look_of_the_screening_suspects_more_easily() -> None:
+    """Longer by 3.2 % without most of the slowest, with an error of 2.8 % and 4.4 degrees: 1.16 of these.
+
+    A level of 10 % asks for 1.51, one of 30 % for 0.56. Side by side 3.1 % are 0.68 of 4.6 %, of 1.61 and 0.58.
+    """
+    noisy = [0.1, 0.11, 0.1, 0.11]
+    for look, expected in (
+        (side_by_side(10.0), Next("more", 1)),
+        (side_by_side(30.0), Next("confirm", 4, ("step_time",))),
+    ):
+        assert judge(baseline(STEADY))((measured(noisy),), look) == expected
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    unsure = in_turns([0.095, 0.112, 0.095, 0.112]), in_turns(STEADY)
+    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
+
+
+def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> None:
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
+    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
+    assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(31.0)) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+def test_launches_of_other_benchmarks_tell_what_to_expect_of_few() -> None:
+    """Two that happen to agree say nothing of how far they lie apart; those of other benchmarks lie 20 % apart."""
+    for scatter, expected in ((None, Verdict.REGRESSED), (Spread(0.2, 60.0), Verdict.INCONCLUSIVE)):
+        settings = Settings(launches=2, tolerance=0.03)
+        one = Judge("test_it", settings, [baseline(STEADY[:2])], alone, scatter=scatter)
+        one((measured([0.15, 0.1501]),), Look(60.0, 1.0, last=True))
+        assert one.results[0]["step_time"].verdict is expected
+
+
+def test_a_suspect_that_was_chance_is_cleared() -> None:
+    one = judge(baseline(STEADY), tolerance=0.03)
+    assert one((measured([1.2 * time for time in STEADY]),), after(4.0)).action == "confirm"
+    assert one((measured(STEADY),), after(8.0)) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+
+
+def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_confirm_something_else() -> None:
+    """Of two variants a looks slower, and the fresh launches say that b is: either may be chance, so nothing is red."""
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+
+    def sides(a: float, b: float) -> tuple[Measurement, ...]:
+        times = {"a": [a * time for time in STEADY], "b": [b * time for time in STEADY]}
+        here = [replace(in_turns(times[name]), name=name) for name in "ab"]
+        return *here, *(replace(in_turns(STEADY), name=name) for name in "ab")
+
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, alone), alone)
+    assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",))
+    assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1)
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
+    assert one.results[1]["step_time"].note == (
+        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
+    )
+    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
+    assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
+
+
+def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
+    """The CPU time tells first; what the fresh launches say of the step time counts as well."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    related = gated_beside(alone)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
+    assert one(first, after(4.0)) == Next("confirm", 6, ("cpu_time",))
+    six = [1.0, 1.001, 0.999] * 2
+    assert one(
+        (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
+    ) == Next("stop", explain=True)
+    assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
+
+
+def test_a_first_look_may_take_half_the_time_and_what_is_stored_or_held_against_nothing_all_of_it() -> None:
+    assert budget_of(Settings(max_time=40.0)).screening == 20.0
+    assert budget_of(Settings(max_time=40.0), compared=False).screening == 40.0
+    assert budget_of(Settings(max_time=40.0, save="default")).screening == 40.0
+
+
+def test_what_cannot_be_told_gets_more_launches_while_there_is_time() -> None:
+    noisy = (measured([0.1, 0.12, 0.09, 0.11]),)
+    assert judge(baseline(STEADY))(noisy, after(4.0)) == Next("more", 1)
+    late = judge(baseline(STEADY))
+    assert late(noisy, after(29.5)) == Next("stop")
+    assert late.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_points_of_a_curve_are_held_against_the_first() -> None:
+    """Weak: T1/Tn = 0.1/0.125; the four ranks on two cores are flagged and do not gate."""
+    base, point = with_efficiency([measured(STEADY, 1, 2), measured([0.125] * 4, 4, 2)], "weak")
+    assert base.series == measured(STEADY, 1, 2).series
+    assert point["scaling_efficiency"].value == pytest.approx(0.8, rel=1e-3)
+    assert point["speedup"].value == pytest.approx(3.2, rel=1e-3)
+    assert not point["scaling_efficiency"].gated
+    assert not point["step_time"].gated
+    assert not point["step_time_tail"].gated
+    assert point["final_loss"].gated
+    assert not point.findings
+
+
+def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
+    _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
+    assert not two.findings
+    assert four.findings == ("negative scaling: 4 ranks do less work per second than 2 (x0.73)",)
+
+
+def test_negative_scaling_is_named() -> None:
+    _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
+    assert any("negative scaling" in finding for finding in point.findings)
+
+
+def test_speedup_is_over_the_partner_of_the_same_round() -> None:
+    """Rounds of 0.1 and 0.2 s against 0.05 and 0.1 s: twice as fast in each, though the rounds differ."""
+    base = replace(measured([0.1, 0.2]), name="naive")
+    fast = measured([0.05, 0.1])
+    same, faster = with_speedup([base, fast], "naive")
+    assert same == base
+    assert faster["speedup"].samples == pytest.approx((2.0, 2.0))
+    assert not faster["speedup"].gated
+    assert faster.over == "naive"
+
+
+def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
+    """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    sides = tuple(
+        replace(measured([factor * time for time in STEADY]), name=name)
+        for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
+    )
+    relate = partial(with_speedup, over="a")
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, relate), relate)
+    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a", "step_time of b"))
+    assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
+    assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
+    assert one.results[1]["speedup"].change == pytest.approx(0.0)
+    assert one.results[0].seconds == 4.0
+
+
+WORK = [0.0900, 0.0901, 0.0899, 0.0900, 0.0902, 0.0899]
+MORE_WORK = [0.1001, 0.0999, 0.1000, 0.1000, 0.0999, 0.1002]
+NOISY = [0.10, 0.20, 0.15, 0.12, 0.11, 0.19]
+NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
+
+
+def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> None:
+    """Until then the step time may be decided, which is what counts."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    related = gated_beside(alone)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
+    assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
+    assert one(sides, after(8.0)) == Next("more", 1)
+    assert (one.results[0].verdict, one.results[0]["cpu_time"].verdict) == (Verdict.INCONCLUSIVE,) * 2
+    assert one(sides, after(60.0)) == Next("stop", explain=True)
+    (result,) = one.results
+    assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
+    assert result.verdict is Verdict.REGRESSED
+
+
+def test_beside_a_baseline_more_work_is_shown_only() -> None:
+    base = working(NOISY, WORK)
+    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
+    one = judge(Found(record, "the key"))
+    one((working(NOISY_AND_LONGER, MORE_WORK),), after(60.0))
+    assert one.results[0]["cpu_time"].verdict is Verdict.REGRESSED
+    assert not one.results[0]["cpu_time"].gated
+    assert one.results[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_shares_cores_is_not_gated_for_its_work_either() -> None:
+    """In a curve, whose points with more ranks than cores tell nothing about scaling."""
+    curve = working(STEADY, WORK[:4], 1), working(STEADY, WORK[:4], 2, cores=1)
+    gates = [one["cpu_time"].gated for one in gated_beside(partial(with_efficiency, mode="weak"))(curve)]
+    assert gates == [True, False]
+
+
+def working(times: Sequence[float], cpus: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
+    """As ``measured``; in the launches each rank has a core for so many seconds of a step."""
+    one = measured(times, world_size, cores)
+    launches = tuple(
+        replace(launch, ranks=tuple(replace(rank, cpu_time=cpu) for rank in launch.ranks))
+        for launch, cpu in zip(one.launches, cpus, strict=True)
+    )
+    one = replace(one, launches=launches)
+    return replace(one, series=series_of(one))
+
+
+FASTER = [0.090, 0.098, 0.092, 0.096]
+"""Of 0.1: shorter by 6.1 +- 1.8 %, which is no longer for certain, but with so few launches not shorter for certain."""
+
+
+def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_to_be() -> None:
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    sides = measured(FASTER), measured([0.1] * 4)
+    assert one(sides, after(4.0)) == Next("more", 1)
+    assert one(sides, after(60.0)) == Next("stop")
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
+    assert one.results[0]["step_time"].note == "looks better, though not for certain"
+    longer = measured(FASTER * 3), measured([0.1] * 12)
+    assert one(longer, after(12.0)) == Next("stop")
+    assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
+
+
+FADED = [*FASTER, 0.110, 0.108, 0.092, 0.106]
+
+
+def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    beside = partners(REVISION, [variant], {}, alone)
+    fresh = Judge("test_it", Settings(launches=4), beside, alone)
+    later = measured(FADED), measured([0.1] * 8)
+    assert fresh(later, after(8.0)) == Next("more", 1)
+    assert [result.verdict for result in fresh.results] == [Verdict.INCONCLUSIVE]
+    one = Judge("test_it", Settings(launches=4), beside, alone)
+    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
+    assert one(later, after(8.0)) == Next("stop")
+    (result,) = one.results
+    assert result.verdict is Verdict.UNCHANGED
+    note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
+    assert result["step_time"].note == note
+
+
+def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
+    """A suspect is judged by fresh launches alone, and so is all else."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
+    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).action == "confirm"
+    assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Next("more", 1)
+    assert [result.verdict for result in one.results] == [Verdict.INCONCLUSIVE]
+
+
+def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
+    """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
+    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4, tolerance=0.02), partners(REVISION, [variant], {}, alone), alone)
+    sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
+    one(sides, after(60.0))
+    assert one.results[0]["step_time"].promising
+    assert one.results[0]["step_time"].note == ""
+
+
+def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
+    one = judge(baseline([0.1] * 4))
+    assert one((measured(FASTER),), after(4.0)) == Next("stop")
+    assert one.results[0].verdict is Verdict.UNCHANGED
+    assert one.results[0]["step_time"].note == ""
+
+
+def test_what_the_other_side_cannot_run_is_new() -> None:
+    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    sides = tuple(replace(in_turns(STEADY), name=name) for name in ("a", "b", "b"))
+    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {("a", 2): "it raised"}, alone), alone)
+    assert one(sides, after(4.0)) == Next("stop")
+    assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
+    assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
+    assert one.results[0].counterpart == Counterpart(REVISION.label, REVISION.commit, lacking="it raised")

@@ -1,0 +1,220 @@
+"""One metric beside its baseline, or beside the other revision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread
+from pytest_ddpperf.records.results import Counterpart, Noise
+from pytest_ddpperf.records.verdict import Verdict
+from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
+
+
+def test_the_smallest_detectable_effect_is_more_than_the_tolerance() -> None:
+    one = judged(measured(series("step_time", STEADY)), found(series("step_time", STEADY)))["step_time"]
+
+    assert one.mde is not None
+    assert one.mde > one.tolerance == 0.05
+
+
+@pytest.mark.parametrize(
+    ("growth", "expected"), [(20_000, Verdict.UNCHANGED), (200_000, Verdict.REGRESSED), (0, Verdict.UNCHANGED)]
+)
+def test_growth_of_memory_is_gated_beyond_a_fixed_number_of_bytes(growth: float, expected: Verdict) -> None:
+    """The baseline grows by 1000 bytes a step, which would make any fraction of it a tolerance of nothing."""
+    base = found(series("memory_growth", [900, 1100, 1000, 1000]))
+    one = judged(measured(series("memory_growth", [growth, growth + 100, growth, growth])), base)["memory_growth"]
+
+    assert (one.verdict, one.tolerance) == (expected, 64 * 1024)
+
+
+def test_a_metric_that_a_foreign_baseline_lacks_is_incompatible_too() -> None:
+    result = judged(measured(series("step_time", STEADY)), found(differs=("cores 4 -> 8",)))
+
+    assert result.verdict is Verdict.INCOMPATIBLE
+
+
+def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
+    milliseconds = replace(series("step_time", STEADY, factor=1000.0), unit="ms")
+    one = judged(measured(series("step_time", STEADY)), found(milliseconds))["step_time"]
+
+    assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
+    assert one.note == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> None:
+    """The first of each turn lasts longer, by more where more ranks are to be woken. Bytes do not depend on it."""
+    metrics = [series(metric, STEADY) for metric in ("step_time", "throughput", "peak_resident")]
+    metrics += [replace(metrics[1], metric=metric) for metric in ("speedup", "scaling_efficiency")]
+    base = replace(found(), record=replace(stored(*metrics), turns=not turns))
+    result = judged(replace(measured(*metrics), turns=turns), base)
+    verdicts = [result[metric.metric].verdict for metric in metrics]
+    assert verdicts == [*[Verdict.INCOMPATIBLE] * 2, Verdict.UNCHANGED, *[Verdict.INCOMPATIBLE] * 2]
+    ways = ["in turns with those of other launches", "with nothing beside them"]
+    then, now = ways[::-1] if turns else ways
+    assert (
+        result["step_time"].note
+        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-turns"
+    )
+    assert judged(replace(measured(*metrics), turns=not turns), base).verdict is Verdict.UNCHANGED
+
+
+def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
+    new = measured(series("final_loss", [0.9] * 4), series("step_time", STEADY))
+    result = judged(new, found(series("final_loss", [0.5] * 4), series("step_time", STEADY), plan=Plan(3, 100)))
+
+    assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
+    assert result["final_loss"].note == "the baseline's loss is that after 103 steps, this one after 63"
+    assert result["step_time"].verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(0.02, Verdict.UNCHANGED), (0.5, Verdict.REGRESSED), (-1.0, Verdict.IMPROVED)],
+)
+def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verdict) -> None:
+    result = judged(measured(series("final_loss", [loss] * 4)), found(series("final_loss", [0.001] * 4)))
+
+    assert result.verdict is expected
+
+
+def test_a_baseline_of_zero_has_no_percentage() -> None:
+    result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
+
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result["peak_allocated"].note == "no change can be told from a baseline of 0"
+
+
+def test_nothing_that_stays_nothing_is_unchanged() -> None:
+    result = judged(measured(series("peak_allocated", [0.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
+
+    assert result.verdict is Verdict.UNCHANGED
+
+
+def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> None:
+    """Steps of 200 ms: 1 % is 2 ms, of both runs 2.8 ms, so that 3 ms more may be chance; of 3 ms it would not be."""
+    step = series("step_time", STEADY, factor=0.2)
+    before, now = (series("exposed_communication", STEADY, factor=value) for value in (0.0001, 0.0031))
+
+    comparison = judged(measured(step, now), found(step, before))["exposed_communication"]
+
+    assert comparison.change_interval is not None
+    assert comparison.change_interval.low < 0 < comparison.change_interval.high
+
+
+def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
+    base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
+    quiet, wild = (replace(base, noise=Noise(Spread(sd, 4), 0.01, "calibrated on 2026-01-12")) for sd in (0.001, 0.03))
+    before, same, wider = (judged(new, one, tolerance=0.03)["step_time"] for one in (base, quiet, wild))
+    assert before.mde is not None
+    assert wider.mde is not None
+    assert same.mde == before.mde < wider.mde
+
+
+def test_no_tolerance_is_below_the_noise_floor() -> None:
+    noise = Noise(Spread(0.002, 4), 0.042, "calibrated on 2026-01-12")
+    metrics = [series(metric, STEADY) for metric in ("step_time", "final_loss", "peak_allocated")]
+    base = replace(found(*metrics), noise=noise)
+    result = judged(measured(*metrics), base, tolerance=0.03)
+    assert [one.tolerance for one in result.comparisons] == [0.042, 0.03, 0.03]
+    assert result.findings == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
+    wider = judged(measured(*metrics), base, tolerance=0.05)
+    assert (wider["step_time"].tolerance, wider.findings) == (0.05, ())
+
+
+def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
+    """8 MiB are more than the 10 % of 50 MiB; of 100 MiB they are not."""
+    for baseline, more, expected in (
+        (20, 7.9, Verdict.UNCHANGED),
+        (20, 8.1, Verdict.REGRESSED),
+        (20, -7.9, Verdict.UNCHANGED),
+        (20, -8.1, Verdict.IMPROVED),
+        (50, 7.9, Verdict.UNCHANGED),
+        (50, 8.1, Verdict.REGRESSED),
+        (100, 8.1, Verdict.UNCHANGED),
+        (100, 10.1, Verdict.REGRESSED),
+        (0, 7, Verdict.UNCHANGED),
+        (7, -7.0, Verdict.UNCHANGED),
+        (0, 9, Verdict.INCONCLUSIVE),
+    ):
+        base = found(series("peak_resident", [baseline * 2.0**20] * 4))
+        result = judged(measured(series("peak_resident", [(baseline + more) * 2.0**20] * 4)), base)
+        assert result.verdict is expected
+
+
+def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
+    """The rounds differ by far more than 4 %, and both sides in the same way; there is no spread between runs."""
+    rounds = (1.0, 1.3, 0.8, 1.1)
+    new = measured(series("step_time", rounds, factor=1.04))
+    result = judged(new, beside(series("step_time", rounds)), tolerance=0.03)
+    assert result.verdict is Verdict.REGRESSED
+    interval = result["step_time"].change_interval
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((0.04, 0.04))
+    assert result["step_time"].mde == pytest.approx(0.03)
+    assert judged(new, found(series("step_time", rounds)), tolerance=0.03).verdict is Verdict.INCONCLUSIVE
+    assert (result.baseline, result.counterpart) == (None, Counterpart("3f2a1c0 (main)", None))
+
+
+BLOCKS = (0.08, -0.08) * 10  # of a launch: an error of 1.8 %, for 20 * 0.0064 / (20 * 19) = 0.000337
+
+
+def two_launches(factor: float, moved: tuple[float, ...] = BLOCKS) -> Series:
+    """Of step times that lie 2 % to either side of so many seconds, and know by their blocks what to expect."""
+    samples = [factor * math.exp(0.02), factor * math.exp(-0.02)]
+    return replace(series("step_time", samples), within=(moved,) * 2, own=0.03)
+
+
+def change_of(new: Series, base: Series, *, turns: bool) -> Interval:
+    side = beside(base)
+    assert side.record is not None
+    result = judged(replace(measured(new), turns=turns), replace(side, record=replace(side.record, turns=turns)))
+    interval = result["step_time"].change_interval
+    assert interval is not None
+    return interval
+
+
+@pytest.mark.parametrize(
+    ("turns", "variance"),
+    [
+        pytest.param(True, 0.000337 + 0.015**2, id="in turns 1.5 %"),
+        pytest.param(False, 0.000337 + 2 * 0.03**2, id="else 3 % each"),
+    ],
+)
+def test_of_two_rounds_their_pairs_of_blocks_tell_the_scatter_and_launches_add_to_it(
+    variance: float, *, turns: bool
+) -> None:
+    """The base's launches are all alike, so the differences lie 0.04 apart: 0.0008, with 1 degree beside 4.
+
+    Student's t of 97.5 % is 2.5706 with 5.
+    """
+    base = replace(series("step_time", [1.0, 1.0]), within=((0.0,) * 20,) * 2, own=0.03)
+    found = change_of(two_launches(2.0), base, turns=turns)
+    half = 2.5706 * math.sqrt((4 * variance + 0.0008) / 5 / 2)
+    assert (math.log1p(found.low), math.log1p(found.high)) == pytest.approx(
+        (math.log(2) - half, math.log(2) + half), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0])
+def test_two_rounds_are_enough_to_find_what_is_far_slower(factor: float) -> None:
+    base = replace(series("step_time", [1.0, 1.0]), within=((0.0,) * 20,) * 2, own=0.03)
+    side = beside(base)
+    assert side.record is not None
+    side = replace(side, record=replace(side.record, turns=True))
+    assert judged(replace(measured(two_launches(factor)), turns=True), side).verdict is Verdict.REGRESSED
+    blind = replace(two_launches(factor), within=())
+    assert judged(replace(measured(blind), turns=True), side).verdict is Verdict.INCONCLUSIVE
+
+
+def test_two_launches_beside_a_baseline_of_two_find_what_takes_twice_as_long() -> None:
+    base = found(series("step_time", [1.0, 1.05]))
+    for factor, expected in ((2.0, Verdict.REGRESSED), (1.0, Verdict.INCONCLUSIVE)):
+        samples = [factor, 1.05 * factor]
+        new = replace(series("step_time", samples), within=((0.1, -0.1) * 5,) * 2, own=0.03)
+        assert judged(measured(new), base).verdict is expected
+    assert judged(measured(series("step_time", [2.0, 2.1])), base).verdict is Verdict.INCONCLUSIVE  # blocks not known

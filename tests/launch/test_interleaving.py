@@ -1,0 +1,247 @@
+"""Turns, asked for by threads that stand for rank 0 of each launch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.interleaving import _WISH, Turns, Waiting, in_turns
+from pytest_ddpperf.launch.launcher import Launcher
+
+Launch = Callable[[Turns], str]
+
+
+def no_abort() -> None:
+    pytest.fail("nothing is to be aborted")
+
+
+def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable[[], None] = lambda: None) -> Launch:
+    """A launch that writes down its name at the begin and the end of each of its turns."""
+
+    def launch(turns: Turns) -> str:
+        waiting = Waiting(turns, asking=True)
+        try:
+            for turn in range(turns_wanted):
+                waiting.wait(turn / turns_wanted)
+                written.append(name)
+                meanwhile()
+                written.append(name)
+        finally:
+            waiting.close()
+        return name
+
+    return launch
+
+
+def test_launches_alternate_and_the_first_begins() -> None:
+    written: list[str] = []
+    assert in_turns([player("a", 3, written), player("b", 3, written)], no_abort) == ["a", "b"]
+    assert "".join(written) == "aabbaabbaabb"
+
+
+def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
+    """Those of a begin with none, a third and two thirds of them behind it; of b a sixth more each time."""
+    written: list[str] = []
+    in_turns([player("a", 3, written), player("b", 6, written)], no_abort)
+    assert "".join(written[::2]) == "abbabbabb"
+
+
+def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
+    """What it does then, and its end, disturb none."""
+    written: list[str] = []
+
+    def ready(turns: Turns) -> str:
+        waiting = Waiting(turns, asking=True)
+        for progress in (0.0, 1.0):
+            waiting.wait(progress)
+            written.append("a")
+        waiting.close()
+        return ""
+
+    in_turns([ready, player("b", 3, written)], no_abort)
+    assert "".join(written) == "abbbbbba"
+
+
+def test_the_first_turn_waits_for_all_to_be_ready() -> None:
+    """While the second launch is being built, the first one has asked in vain."""
+    written: list[str] = []
+    asked = threading.Event()
+
+    def first(turns: Turns) -> str:
+        asked.set()
+        return player("a", 1, written)(turns)
+
+    def late(turns: Turns) -> str:
+        assert asked.wait(30)
+        written.append("built")
+        return player("b", 1, written)(turns)
+
+    in_turns([first, late], no_abort)
+    assert written == ["built", "a", "a", "b", "b"]
+
+
+def test_a_launch_that_fails_is_not_waited_for() -> None:
+    written: list[str] = []
+
+    def fails(turns: Turns) -> str:
+        player("b", 1, written)(turns)
+        raise OSError("the other side")
+
+    with pytest.raises(OSError, match="the other side"):
+        in_turns([player("a", 3, written), fails], no_abort)
+    assert "".join(written) == "aabbaaaa"
+
+
+def test_the_first_launchs_error_comes_first_and_the_others_have_ended() -> None:
+    written: list[str] = []
+
+    def fails(turns: Turns) -> str:
+        raise LookupError(str(turns.side))
+
+    with pytest.raises(LookupError, match=r"^0$"):
+        in_turns([fails, player("b", 2, written)], no_abort)
+    assert "".join(written) == "bbbb"
+
+
+@pytest.mark.parametrize("first", ["waits", "hangs"])
+def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
+    """The second launch never ends its turn, for which the first one waits; either may be the first to give up."""
+    playing, given_up = threading.Event(), threading.Event()
+
+    def give_up(name: str, connection: socket.socket) -> NoReturn:
+        if name != first:
+            assert given_up.wait(30)
+        connection.close()
+        given_up.set()
+        raise TimeoutError(name)
+
+    def waits(turns: Turns) -> str:
+        connection = connected(turns)
+        assert connection.recv(1)  # a first turn
+        connection.sendall(_WISH.pack(turns.side, 0.5))  # which ends with the wish for the next one
+        assert playing.wait(30)
+        if first == "hangs":
+            assert connection.recv(1)  # too late to do anything with it
+        give_up("waits", connection)
+
+    def hangs(turns: Turns) -> str:
+        connection = connected(turns)
+        assert connection.recv(1)
+        playing.set()
+        give_up("hangs", connection)
+
+    with pytest.raises(TimeoutError, match="hangs"):
+        in_turns([waits, hangs], no_abort)
+
+
+def connected(turns: Turns) -> socket.socket:
+    """Rank 0's place in the queue, where it has asked for its first turn."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(turns.address)
+    connection.sendall(_WISH.pack(turns.side, 0.0))
+    return connection
+
+
+def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
+    """The second launch ends; the first one, which had waited for it, asks again and fails in a turn of its own."""
+
+    def fails(turns: Turns) -> str:
+        player("a", 2, [])(turns)
+        raise LookupError("a")
+
+    def fails_too(_turns: Turns) -> str:
+        raise TimeoutError("b")
+
+    with pytest.raises(LookupError, match="a"):
+        in_turns([fails, fails_too], no_abort)
+
+
+def test_an_interrupt_aborts_the_others() -> None:
+    """The second launch ends only when it is aborted: were it not, this would hang."""
+    aborted = threading.Event()
+
+    def interrupted(_turns: Turns) -> str:
+        raise KeyboardInterrupt
+
+    def goes_on(_turns: Turns) -> str:
+        assert aborted.wait(30)
+        raise OSError("killed")
+
+    with pytest.raises(KeyboardInterrupt):
+        in_turns([interrupted, goes_on], aborted.set)
+
+
+def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
+    """It has nothing yet that the first abort could end."""
+    aborts = threading.Semaphore(0)
+
+    def interrupted(_turns: Turns) -> str:
+        raise KeyboardInterrupt
+
+    def begins_late(_turns: Turns) -> str:
+        assert aborts.acquire(timeout=30)
+        assert aborts.acquire(timeout=30)
+        raise OSError("killed")
+
+    with pytest.raises(KeyboardInterrupt):
+        in_turns([interrupted, begins_late], aborts.release)
+
+
+def test_a_rank_that_does_not_ask_does_not_wait() -> None:
+    waiting = Waiting(Turns("\0nobody listens here", 0, 1), asking=False)
+    waiting.wait()
+    waiting.close()
+
+
+def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
+    """Each rank 0 has three turns and looks at what the other one has had by then."""
+
+    def body(ctx: RankContext, turns: Turns, mine: Path, theirs: Path) -> list[bool]:
+        waiting, seen = Waiting(turns, asking=ctx.rank == 0), []
+        for turn in range(3):
+            waiting.wait()
+            seen.append((theirs / str(turn)).exists())
+            (mine / str(turn)).touch()
+        waiting.close()
+        return seen
+
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.mkdir()
+    b.mkdir()
+    with Launcher() as other:
+        calls: list[Callable[[Turns], list[bool]]] = [
+            lambda turns: launcher.run(body, turns, a, b, world_size=1).rank(0),
+            lambda turns: other.run(body, turns, b, a, world_size=1).rank(0),
+        ]
+        assert in_turns(calls, other.abort) == [[False] * 3, [True] * 3]
+
+
+def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
+    """By another thread, as soon as its rank runs."""
+    running = tmp_path / "running"
+    os.mkfifo(running)
+
+    def hang(_ctx: RankContext) -> None:
+        running.write_text("now")
+        threading.Event().wait()
+
+    with Launcher() as launcher:
+
+        def abort() -> None:
+            running.read_text()
+            launcher.abort()
+
+        aborting = threading.Thread(target=abort)
+        aborting.start()
+        with pytest.raises(LaunchError, match="was killed by SIGKILL"):
+            launcher.run(hang, world_size=1)
+        aborting.join()
+        assert launcher.run(lambda ctx: ctx.rank, world_size=1).values == (0,)

@@ -1,0 +1,205 @@
+"""Every way in which a rank can fail, and that each is found at once and leaves nothing behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddpperf.errors import RankFailed, RankSkipped, RanksTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.launcher import Launcher
+
+DEADLINE = 20.0  # seconds: far above what finding a failure takes, so that a test can tell the two apart
+AT_ONCE = 5.0
+
+
+def all_reduce() -> float:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def run(launcher: Launcher, function: Any, *args: object, world_size: int = 2, timeout: float = DEADLINE) -> Any:
+    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=timeout)
+
+
+def fails(launcher: Launcher, function: Any, *args: object, world_size: int = 2) -> RankFailed:
+    start = time.monotonic()
+    with pytest.raises(RankFailed) as caught:
+        run(launcher, function, *args, world_size=world_size)
+    assert time.monotonic() - start < AT_ONCE
+    return caught.value
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_rank_that_raises_is_told_while_the_others_still_wait_for_it(launcher: Launcher, world_size: int) -> None:
+    def raises(ctx: RankContext) -> None:
+        if ctx.rank == ctx.world_size - 1:
+            raise ValueError("boom")
+        all_reduce()
+
+    error = fails(launcher, raises, world_size=world_size)
+    guilty = world_size - 1
+    assert error.rank == guilty
+    assert str(error).startswith(f"rank {guilty} of {world_size} raised ValueError: boom\n")
+    assert "in raises" in str(error)
+    assert "pytest_ddpperf/launch" not in str(error)
+
+
+def test_an_assert_keeps_its_explanation(launcher: Launcher) -> None:
+    def asserts(ctx: RankContext) -> None:
+        assert ctx.rank == ctx.world_size
+
+    assert " = RankContext(rank=0" in str(fails(launcher, asserts, world_size=1))
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda: os._exit(3), "exited with status 3"),
+        (lambda: os._exit(0), "exited with status 0"),
+        (lambda: sys.exit(3), "called sys.exit(3)"),
+        (lambda: sys.exit(), "called sys.exit()"),  # noqa: PLW0108  sys.exit would travel by name, which is fine too
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+        (lambda: pytest.fail("no good"), "failed: no good"),
+    ],
+)
+def test_a_rank_that_ends_by_itself_is_told(launcher: Launcher, end: Callable[[], None], told: str) -> None:
+    def ends(ctx: RankContext) -> None:
+        if ctx.rank == 1:
+            end()
+        all_reduce()
+
+    error = fails(launcher, ends)
+    assert error.rank == 1
+    assert str(error).startswith(f"rank 1 of 2 {told}")
+
+
+def test_a_crash_is_told_with_the_line_that_crashed(launcher: Launcher) -> None:
+    def crashes(ctx: RankContext) -> None:
+        if ctx.rank == 0:
+            ctypes.string_at(0)
+        all_reduce()
+
+    error = fails(launcher, crashes)
+    assert str(error).startswith("rank 0 of 2 was killed by SIGSEGV\n\nFatal Python error: Segmentation fault\n")
+    assert "in crashes" in str(error)
+
+
+def test_ctrl_c_and_want_of_memory_in_a_rank_are_failures(launcher: Launcher) -> None:
+    def interrupts(_ctx: RankContext) -> None:
+        raise KeyboardInterrupt
+
+    def fills_memory(_ctx: RankContext) -> int:
+        resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+        return len(bytearray(32 << 30))
+
+    assert str(fails(launcher, interrupts, world_size=1)).startswith("rank 0 of 1 raised KeyboardInterrupt")
+    assert str(fails(launcher, fills_memory, world_size=1)).startswith("rank 0 of 1 ran out of memory: MemoryError")
+
+
+def test_a_skip_in_a_rank_is_a_skip(launcher: Launcher) -> None:
+    def skips(ctx: RankContext) -> None:
+        if ctx.rank == 1:
+            pytest.skip("no data here")
+        all_reduce()
+
+    with pytest.raises(RankSkipped, match=r"^no data here$"):
+        run(launcher, skips)
+
+
+def test_who_returns_early_is_named_at_the_deadline(launcher: Launcher) -> None:
+    def returns_early(ctx: RankContext) -> None:
+        if ctx.rank != 1:
+            all_reduce()
+
+    with pytest.raises(RanksTimedOut) as caught:
+        run(launcher, returns_early, world_size=4, timeout=2)
+    assert caught.value.rank == 1
+    first = str(caught.value).partition("\n")[0]
+    assert first.startswith("ranks 0, 2, 3 of 4 blocked after 2 s in all_reduce (")
+    assert first.endswith(" in all_reduce); rank 1 had finished")
+    assert "in returns_early" in str(caught.value)
+
+
+def test_who_stands_elsewhere_is_named_at_the_deadline(launcher: Launcher) -> None:
+    def build(ctx: RankContext) -> None:
+        print("rank", ctx.rank, "is here")
+        if ctx.rank == 0:
+            os.read(os.pipe()[0], 1)  # signal.pause would end with the signal that asks for stacks
+        all_reduce()
+
+    with pytest.raises(RanksTimedOut) as caught:
+        run(launcher, build, timeout=2)
+    assert caught.value.rank == 0
+    assert str(caught.value).partition("\n")[0].endswith(" in build")
+    assert ("rank 1 stdout", "rank 1 is here\n") in caught.value.sections
+
+
+def test_a_rank_that_cannot_answer_does_not_hold_up_the_report(launcher: Launcher) -> None:
+    def stops(_ctx: RankContext) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    with pytest.raises(RanksTimedOut, match="it gave no stack") as caught:
+        run(launcher, stops, world_size=1, timeout=1)
+    assert caught.value.rank == 0
+
+
+def test_what_ranks_print_is_kept_up_to_a_limit(launcher: Launcher) -> None:
+    def prints(ctx: RankContext) -> None:
+        print("x" * 1023, *range(1024), sep="\n" + "y" * 1023 + "\n")
+        print("to stderr", file=sys.stderr)
+        os.system("echo from a child")  # noqa: S605
+        assert ctx.rank == 0
+
+    error = fails(launcher, prints)
+    sections = dict(error.sections)
+    assert sections["rank 1 stderr"] == "to stderr\n"
+    assert sections["rank 1 stdout"].startswith("[the first ")
+    assert sections["rank 1 stdout"].endswith("1023\nfrom a child\n")
+    assert len(sections["rank 1 stdout"]) < 70_000
+
+
+@pytest.mark.parametrize("fate", ["returns", "raises", "is killed"])
+def test_no_grandchild_is_left(
+    launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], fate: str
+) -> None:
+    def leaves_children(ctx: RankContext) -> None:
+        children = [subprocess.Popen(["sleep", "600"], start_new_session=own) for own in (False, True)]
+        forked = os.fork()
+        if forked == 0:
+            os.setsid()
+            signal.pause()
+        pids = [*(child.pid for child in children), forked]
+        (tmp_path / f"{ctx.rank}").write_text(" ".join(map(str, pids)))
+        all_reduce()
+        if fate == "raises":
+            raise ValueError
+        if fate == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        run(launcher, leaves_children)
+    except RankFailed:
+        assert fate != "returns"
+    else:
+        assert fate == "returns"
+    pids = [int(pid) for rank in (0, 1) for pid in (tmp_path / f"{rank}").read_text().split()]
+    assert len(pids) == 6
+    assert all_gone(pids)

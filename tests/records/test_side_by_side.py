@@ -1,0 +1,58 @@
+"""What a test asks of several measurements: one of them by its name, and how they stand to each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+
+ENVIRONMENT = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 4, 1, 1, "gloo", 1, "2.13", None)
+
+
+def measured(name: str, world_size: int, **values: float) -> Measurement:
+    series = tuple(
+        Series(metric, "1", "higher", "relative", "ratio", True, 0.0, (value,), value, None)  # noqa: FBT003
+        for metric, value in values.items()
+    )
+    environment = replace(ENVIRONMENT, world_size=world_size)
+    return Measurement(name, name, None, Plan(5, 100), environment, (), series=series)
+
+
+CURVE = ScalingCurve(
+    "weak", (measured("single", 1), measured("ddp", 2, speedup=1.8, scaling_efficiency=0.9), measured("ddp", 4))
+)
+COMPARED = SideBySide("naive", ("naive", "flat"), (measured("naive", 2), measured("flat", 2, speedup=1.25)), str.lower)
+
+
+def test_a_curve_tells_speedup_and_efficiency_of_a_world_size() -> None:
+    assert (CURVE.speedup(2), CURVE.efficiency(2)) == (1.8, 0.9)
+
+
+def test_the_first_point_is_what_the_others_are_held_against() -> None:
+    assert (CURVE.speedup(1), CURVE.efficiency(1)) == (1.0, 1.0)
+
+
+def test_a_point_that_was_not_measured_names_those_that_were() -> None:
+    with pytest.raises(KeyError, match=r"no point with 3 ranks; there are \[1, 2, 4\]"):
+        CURVE.point(3)
+
+
+def test_a_curve_is_short_for_it() -> None:
+    assert len(repr(CURVE)) < 300
+
+
+def test_a_way_is_found_however_its_name_is_written() -> None:
+    assert COMPARED["FLAT"].name == "flat"
+    assert COMPARED.speedup("Flat") == 1.25
+
+
+def test_what_speedup_is_over_has_one_of_1() -> None:
+    assert COMPARED.speedup("naive") == 1.0
+
+
+def test_a_way_that_was_not_measured_names_those_that_were() -> None:
+    with pytest.raises(KeyError, match=r"'ddp' was not measured; there are \['naive', 'flat'\]"):
+        COMPARED["ddp"]

@@ -1,0 +1,412 @@
+"""Benchmarks of workloads as a user meets them: verified, compared, named after what makes them another benchmark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.run.passes import Passes
+from pytest_ddpperf.run.terms import Budget
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+
+SUITE = """
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf.strategies.parallel import Parallel
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=60
+)
+
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)),
+    batch=lambda: (torch.randn(6, 8), torch.randint(4, (6,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    samples_per_step=6,
+)
+
+
+def broadcast(module):
+    for tensor in module.state_dict().values():
+        dist.broadcast(tensor, src=0)
+
+
+"""
+
+
+def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+    """A run of the suite, and its results out of the JSON file."""
+    inner.makepyfile(test_suite=SUITE + tests)
+    run = inner.runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
+    return run, results
+
+
+def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the second is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
+    screenings: list[float] = []
+    budget = Passes.budget
+
+    def noted(passes: Passes, settings: Settings, *, compared: bool) -> Budget:
+        screenings.append(budget(passes, settings, compared=compared).screening)
+        return budget(passes, settings, compared=compared)
+
+    monkeypatch.setattr(Passes, "budget", noted)
+    test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
+    found = [
+        run_suite(inner, test, "--ddpperf-counted=false", *save)[1][0]["verdict"]
+        for save in ([], ["--ddpperf-save"], [])
+    ]
+    assert found[:2] == ["new", "new"]
+    assert screenings == [1.0, 1.0, 0.5]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions of all launches, in their order."""
+    names: list[str] = []
+    launch = Passes.launch
+
+    def noted(passes: Passes, settings: Settings, variant: Variant, function: Any, *args: Any, **seat: Any) -> Any:
+        names.append(function.__name__)
+        return launch(passes, settings, variant, function, *args, **seat)
+
+    monkeypatch.setattr(Passes, "launch", noted)
+    return names
+
+
+def test_one_launch_prepares_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
+    """Whatever it is called, and however it is judged; another setting makes another training."""
+    run, results = run_suite(
+        inner,
+        """
+def test_first(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_again(ddpperf):
+    ddpperf.check(workload, name="again", tolerance="500%")
+
+
+def test_other(ddpperf):
+    ddpperf.check(workload, accumulation_steps=2)
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)
+""",
+    )
+    run.assert_outcomes(passed=4)
+    tests = " ".join(launched).removeprefix("prepare_launch ").split(" prepare_launch ")
+    assert len(tests) == 3  # the first two take one
+    assert all(set(test.split()) == {"run_launch"} for test in tests)
+    first, again, *_ = (result["metrics"] for result in results)
+    assert first["flops"]["value"] == again["flops"]["value"]
+
+
+def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def averaged(module, ctx):
+    broadcast(module)
+
+    def synchronise():
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= ctx.world_size
+
+    return Parallel(module, synchronise)
+
+
+def forgetful(module, ctx):
+    broadcast(module)
+    return Parallel(module)
+
+
+def test_right(ddpperf):
+    ddpperf.check(workload, strategy=averaged)
+
+
+def test_wrong(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+
+
+def test_wrong_among_others(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", forgetful])
+
+
+def test_wrong_and_not_looked_at(ddpperf):
+    ddpperf.check(workload, strategy=forgetful, verify=False)
+
+
+@pytest.mark.ddpperf(fail_on="regressed")
+def test_wrong_and_not_to_fail(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+""",
+    )
+    run.assert_outcomes(passed=2, failed=2, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "broken: gradients differ from a single process: * on rank * at step 1, relative error *",
+            "  benchmark forgetful(), 2 ranks, gloo",
+            "  at test_suite.py:* in test_wrong",
+        ]
+    )
+    verdicts = {(result["test"].partition("::")[2], result["strategy"]): result["verdict"] for result in results}
+    assert verdicts == {
+        ("test_right", "averaged()"): "new",
+        ("test_wrong", "forgetful()"): "broken",
+        ("test_wrong_among_others", "forgetful()"): "broken",
+        ("test_wrong_and_not_looked_at", "forgetful()"): "new",
+        ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
+    }
+
+
+@pytest.mark.parametrize("good_steps", [1, 10])
+def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
+    """Each has a rank 1. Preparing takes 10 steps; in later launches both run at the same time."""
+    run, results = run_suite(
+        inner,
+        f"""
+def test_it(ddpperf):
+    def fine(ctx):
+        return lambda: 1.0
+
+    def bad(ctx):
+        steps = iter(range(100))
+        return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
+
+    ddpperf.compare({{"fine": fine, "bad": bad}})
+""",
+    )
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["bad: rank 1 of 2 raised ZeroDivisionError*"])
+    assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
+        ("fine", "broken", ["not measured, for bad failed"]),
+        ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
+    ]
+
+
+def test_variants_that_do_not_fit_into_memory_take_no_turns(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: 0)
+    run, results = run_suite(
+        inner,
+        """
+def test_it(ddpperf):
+    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0})
+""",
+    )
+    run.assert_outcomes(passed=1)
+    assert [one["turns"] for one in results] == [False, False]
+    short = "launched one after the other, without turns: all together would take more than three quarters of"
+    assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
+
+
+def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_both(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp", max_time=60)
+    assert measured.profile.busy > 0
+
+
+def test_neither(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp", communication=False, profile=False, verify=False)
+    assert measured.profile is None
+
+
+def test_something_goes_on(ddpperf):
+    ddpperf.check(workload, strategy="zero1", profile=False, verify=False, max_time=60)
+""",
+        *("--ddpperf-profile", "--ddpperf-counted=false"),
+    )
+    run.assert_outcomes(passed=3)
+    both, neither, zero1 = results
+    assert {"exposed_communication", "communication_overhead"} <= both["metrics"].keys()
+    assert (both["profile"]["communication_busy_share"] > 0, both["still_sent"]) == (True, "")
+    assert not {"exposed_communication", "communication_overhead"} & neither["metrics"].keys()
+    assert (neither["profile"], zero1["profile"]) == (None, None)
+    run.stdout.fnmatch_lines(
+        [
+            "*ddpperf communication*",
+            "test_both * ddp *",
+            "test_both ddp:",
+            "  collectives of a step: * transfer, * wait for the last rank; rank ? came last in * of them",
+            "  all_reduce * GB/s, * GB/s on the bus",
+            "  DDP's own window, from the first all-reduce to the last: *, * after backward",
+            "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
+        ]
+    )
+
+
+def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_accumulation(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
+    assert measured.effective_batch_size == 48
+    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2)
+
+
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
+    assert compared.speedup("naive") == 1
+    assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
+    with pytest.raises(KeyError, match="'flat' was not measured"):
+        compared["flat"]
+
+
+def test_skipped(ddpperf):
+    ddpperf.check(workload, precision="tf32")
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, precision="bf16")
+
+
+def test_one_batch_and_a_loader(ddpperf):
+    ddpperf.check(workload, loader="auto")
+
+
+def test_wrong_option(ddpperf):
+    ddpperf.check(workload, strategy="ddp[bucket_cap=5]")
+
+
+def test_one_alone(ddpperf):
+    ddpperf.compare(workload, strategies=["ddp"])
+
+
+def test_batch_size(ddpperf):
+    from dataclasses import replace
+
+    def of(size):
+        return replace(workload, batch=lambda: (torch.randn(size, 8), torch.randint(4, (size,))))
+
+    assert ddpperf.find_batch_size(of, limit=3, memory_limit="1GiB").size == 3
+    ddpperf.find_batch_size(of, limit=3)
+""",
+        "-rs",
+    )
+    run.assert_outcomes(passed=2, failed=5, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "precision='bf16': is for a Workload; this step has to see to it itself",
+            "loader='auto': this Workload has one batch, made once; *",
+            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean 'bucket_cap_mb'? it takes *",
+            "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
+            "find_batch_size on CPU needs a limit*",
+        ]
+    )
+    run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    search = "test_batch_size ddp, 2 ranks: batch size 3 fits, and is the limit; a rank's peak is * of *; tried 1, 2, 3"
+    run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", search])
+    (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
+    assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
+    assert [trial["size"] for trial in found["tried"]] == [1, 2, 3]
+    named = {result["name"]: result for result in results}
+    first = named["bucketed precision=bf16 accumulation_steps=4"]
+    assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
+    assert first["effective_batch_size"] == 48
+    assert "effective batch size 48: 4 micro-batches on each of 2 ranks" in first["findings"]
+    assert named["ddp[bucket_cap_mb=5]"]["over"] == "naive"
+    assert "speedup" in named["ddp[bucket_cap_mb=5]"]["metrics"]
+    assert "speedup" not in named["naive"]["metrics"]
+
+
+def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytester) -> None:
+    """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
+    test = """
+def test_it(ddpperf):
+    ddpperf.check(workload, strategy="{}", name="mine")
+"""
+    run_suite(inner, test.format("naive"), "--ddpperf-save")
+    run, (result,) = run_suite(inner, test.format("flat"), "--ddpperf-require-baseline")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
+    assert result["verdict"] == "incompatible"
+    run, (result,) = run_suite(inner, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
+
+
+def test_counts_are_gated_exactly_and_without_a_clock(inner: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, strategy="{}", accumulation_steps=2)
+    assert measured.counts.totals["optimizer_steps"] == 1
+    ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
+"""
+    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    both = """
+def test_both(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", "flat"])
+    ddpperf.expect(collectives={"all_reduce": 1})
+"""
+    run, _ = run_suite(inner, both, *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 4", "  benchmark naive, 2 ranks"])
+
+    run, _ = run_suite(inner, "def test_asks(ddpperf):\n    ddpperf.expect()\n", *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["ddpperf.expect: nothing is expected; *"])
+
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
+    run.assert_outcomes(passed=1)
+    run, (result,) = run_suite(inner, test.format("flat", 1), *counted)
+    run.assert_outcomes(passed=1)
+    assert (result["verdict"], result["launches"]) == ("unchanged", 0)
+    assert result["metrics"]["collective_calls"]["family"] == "counted"
+
+    run, (result,) = run_suite(inner, test.format("flat", 2), *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 2 all_reduce calls per step, counted 1"])
+
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
+    run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
+    run.assert_outcomes(failed=1)
+    assert result["verdict"] == "regressed"
+    run.stdout.fnmatch_lines(
+        [
+            "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step (+1)",
+            "collective_bytes regressed, counted: all_reduce 16 B -> 28 B per step (+12 B, +75 %)",
+        ]
+    )
+    assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
+
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
+    assert result["verdict"] == "new"
+    hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
+    run.stdout.fnmatch_lines([f"*{hint}"])
+
+
+SAVED_AND_CHANGED = """
+def test_own(ddpperf):
+    def build(ctx):
+        weight = torch.ones(4, requires_grad=True)
+
+        def step():
+            weight.grad = None
+            weight.sum().backward()
+            dist.all_reduce(weight.grad)
+            {}
+
+        return step
+
+    measured = ddpperf.check(build)
+    assert measured["step_time"].value > 0
+"""

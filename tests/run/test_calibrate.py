@@ -1,0 +1,139 @@
+"""Runs held against each other by the code that judges, on made-up launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.metrics.relating import alone
+from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.results import Provenance
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.calibrate import COMPARISONS, Runs, against_themselves, calibrated, dealer, repeated
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+SETTINGS = Settings(launches=4, warmup=1)
+STEADY = (1.0, 1.001, 0.999, 1.0)
+
+
+def run(times: Sequence[float] = STEADY, *, factor: float = 1.0, name: str = "ddp") -> Measurement:
+    """Launches of ten steps, of which each takes one of ``times`` tenths of a second."""
+    launches = tuple(
+        Launch(i, tuple(RankLaunch(r, (0.1 * factor * time,) * 10, {}, 1.0, 8.0, None) for r in (0, 1)), 1.5)
+        for i, time in enumerate(times)
+    )
+    one = Measurement(name, "ddp", None, Plan(1, 10), ENVIRONMENT, launches, findings=("seen",))
+    return replace(one, series=series_of(one))
+
+
+def test_every_run_follows_the_steps_of_the_first() -> None:
+    asked: list[tuple[int, int | None]] = []
+    ticks = iter((100.0, 107.0, 115.0))
+
+    def measured(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
+        asked.append((turn, variants[0].steps))
+        return (replace(run(), plan=Plan(1, 10 * turn)),)
+
+    found = repeated([Variant("ddp", None, None, None, ENVIRONMENT)], 3, measured, lambda: next(ticks))
+    assert asked == [(1, None), (2, 10), (3, 10)]
+    assert (len(found.each), found.seconds) == (3, 15.0)
+
+
+def test_all_launches_together_are_one_measurement() -> None:
+    (joined,) = Runs(((run(),), (run(factor=2.0),)), 6.0).together
+    assert [launch.round for launch in joined.launches] == list(range(8))
+    assert joined["step_time"].samples == pytest.approx([0.1 * f * time for f in (1, 2) for time in STEADY])
+    assert joined.findings == ("seen",)
+
+
+def test_launches_are_dealt_in_the_order_of_the_runs_and_begin_anew() -> None:
+    """The first one twice: it also stands for the pilot, which was not kept."""
+    runs = [(run([1, 2]),), (run([3, 4]),)]
+    (deck,) = dealer(runs).decks.values()
+    assert [next(deck).step_times[0] for _ in range(6)] == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.4, 0.1])
+
+
+def verdicts(*factors: float) -> list[Verdict]:
+    runs = [(run(factor=factor),) for factor in factors]
+    return [result.verdict for (result,) in against_themselves("t.py::test", SETTINGS, runs, alone)]
+
+
+def test_runs_that_agree_are_unchanged() -> None:
+    assert verdicts(1.0, 1.0, 1.0) == [Verdict.UNCHANGED] * 6
+
+
+def test_a_run_that_deviates_is_an_alarm_beside_the_others() -> None:
+    """The first run is faster by a sixth: both others are slower than it, each confirmed by the other's launches."""
+    assert verdicts(1.0, 1.2, 1.2) == [Verdict.REGRESSED] * 2 + [Verdict.UNCHANGED] * 4
+
+
+def test_the_time_that_is_recommended_is_that_of_launches_which_only_time_steps() -> None:
+    """Four launches and the pilot of 1.5 s fit into half of 60 s; one that tells where time goes takes 200 s."""
+
+    def recommended(seconds: float) -> float | None:
+        one = run()
+        launches = tuple(replace(launch, seconds=seconds) for launch in one.launches)
+        told = tuple(replace(launch, seconds=200.0) for launch in one.launches[:1])
+        runs = Runs(((replace(one, launches=launches, diagnoses=told),),) * 2, 100.0)
+        (found,) = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+        return found.recommended.max_time
+
+    assert recommended(1.5) is None
+    assert recommended(20.0) == 200.0
+
+
+def test_launches_that_diagnose_are_dealt_as_such() -> None:
+    """Of two runs one after the other, and then again those of the first; they are none that a verdict rests on."""
+    told = [replace(run(), diagnoses=(Launch(0, run().launches[0].ranks, float(i)),)) for i in (1, 2)]
+    dealt = dealer([(one,) for one in told])
+    (deck,) = dealt.diagnoses.values()
+    assert [next(deck).seconds for _ in range(3)] == [1.0, 2.0, 1.0]
+    assert dealer([(run(),), (run(),)]).diagnoses == {}
+    (result,), *_ = against_themselves("t.py::test", SETTINGS, [(one,) for one in told], alone)
+    assert (len(result.measurement.launches), len(result.measurement.diagnoses)) == (4, 1)
+
+
+def test_one_run_alone_does_not_confirm_its_slowness() -> None:
+    """Only the second is slow; what looks so beside the first or third is judged by the launches of another run."""
+    assert verdicts(1.0, 1.2, 1.0) == [Verdict.UNCHANGED] * 6
+
+
+def test_of_many_runs_some_pairs_are_taken() -> None:
+    assert len(verdicts(*[1.0] * 16)) == COMPARISONS < 16 * 15
+
+
+def test_a_benchmark_with_its_rates() -> None:
+    factors = (1.0, 1.001, 1.0)
+    both = [(run(factor=factor), run(factor=2 * factor, name="naive")) for factor in factors]
+    runs = Runs(tuple(tuple(replace(one, turns=True) for one in each) for each in both), 12.0)
+    found, naive = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+    assert (found.calibration.name, naive.calibration.name) == ("ddp", "naive")
+    assert (found.alarms.found, found.alarms.of, found.alarms.effective) == (0, 6, 1)
+    assert found.inconclusive.found == 0
+    assert found.runs[0] == pytest.approx([0.1 * time for time in STEADY])
+    assert found.mde is not None
+    assert found.mde > 0.03
+    assert (found.recommended.launches, found.recommended.tolerance) == (4, 0.03)
+    assert found.findings[0] == "seen"
+
+
+def test_a_round_of_launches_that_took_turns_is_measured_once() -> None:
+    """Each lasts as long as the round: 1.5 s of it are its own, as if it were alone, and 1 s are the other's steps.
+
+    Four rounds are 10 s, and each pilot, of five steps, its half of a round less half of its steps: 0.75 s.
+    """
+
+    def turned(name: str) -> Measurement:
+        one = run(name=name)
+        return replace(one, launches=tuple(replace(launch, seconds=2.5) for launch in one.launches), turns=True)
+
+    both = turned("ddp"), turned("naive")
+    for result, _ in against_themselves("t.py::test", SETTINGS, [both, both], alone):
+        assert result.seconds == pytest.approx(11.5)
+    (result,), _ = against_themselves("t.py::test", SETTINGS, [(run(),), (run(),)], alone)
+    assert result.seconds == pytest.approx(4 * 1.5 + 1.0)

@@ -1,0 +1,83 @@
+"""Who is launched at the same time: everybody, or both sides of each, or nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.run.groups import SHORT_OF_MEMORY, grouped, together
+from pytest_ddpperf.run.terms import Budget
+from pytest_ddpperf.run.variant import Variant
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+BUDGET = Budget(5, 0, 2, 60, 30)
+ALONE = "launched one after the other, without turns: "
+PAIRS = "only both sides of a benchmark take turns: "
+BUSY = "ranks of b work on in the background"
+
+
+def variants(names: str, *, other: bool) -> list[Variant]:
+    """Of this side, then of the other one: numbers 0 to 2 and 3 to 5 for ``abc``."""
+    sides = (False, True) if other else (False,)
+    return [Variant(name, None, None, None, ENVIRONMENT, other=side) for side in sides for name in names]
+
+
+@pytest.mark.parametrize(
+    ("other", "nbytes", "budget", "groups", "remark"),
+    [
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), "", id="all fit"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), "", id="nobody knows"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=3), ((0, 1, 2),), "", id="a seat for each"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
+        pytest.param(
+            False, (5, 5, 5), replace(BUDGET, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
+        ),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, memory=30, seats=3), ((0, 1, 2, 3, 4, 5),), "", id="both sides fit"
+        ),
+        pytest.param(True, (5,) * 6, replace(BUDGET, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, seats=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
+        ),
+        pytest.param(
+            True, (5, 9, 5) * 2, replace(BUDGET, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
+        ),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, memory=9), tuple((i,) for i in range(6)), ALONE, id="no pair fits"
+        ),
+    ],
+)
+def test_those_are_launched_at_the_same_time_that_fit_into_memory(
+    other: bool,  # noqa: FBT001
+    nbytes: tuple[int, ...],
+    budget: Budget,
+    groups: tuple[tuple[int, ...], ...],
+    remark: str | None,
+) -> None:
+    found = grouped(variants("abc", other=other), [False] * len(nbytes), nbytes, budget)
+    assert found == (groups, (f"{remark}{SHORT_OF_MEMORY}",) if remark else ())
+
+
+def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
+    """What is held against each other has to be timed alike; with another revision, that is each against its own."""
+    background = [False, True, False]
+    assert grouped(variants("abc", other=False), background, [5] * 3, replace(BUDGET, memory=4)) == (
+        ((0,), (1,), (2,)),
+        (f"{ALONE}{BUSY}",),
+    )
+    assert grouped(variants("abc", other=True), [*background, False, False, False], [5] * 6, BUDGET) == (
+        ((0, 3), (2, 5), (1,), (4,)),
+        (f"{PAIRS}{BUSY}",),
+    )
+
+
+def test_who_is_alone_has_nobody_to_take_turns_with() -> None:
+    assert grouped(variants("a", other=False), [True], [5], replace(BUDGET, memory=0, seats=1)) == (((0,),), ())
+
+
+def test_what_is_launched_together_follows_the_order_of_the_round() -> None:
+    assert together(((0, 1, 2, 3),), [3, 0, 2, 1]) == [(3, 0, 2, 1)]
+    assert together(((0, 2), (1,), (3,)), [3, 2, 1, 0]) == [(3,), (2, 0), (1,)]

@@ -1,0 +1,345 @@
+"""What each launch of a benchmark is asked for; no rank is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped, RankFailed, RanksTimedOut
+from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.run.costs import ONLY_TIMES, Telling
+from pytest_ddpperf.run.passes import Passes
+from pytest_ddpperf.run.variant import Pilot, Variant
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+DIAGNOSED = Telling(diagnosed=True, growth=False)
+
+
+def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the pilot of one was slow and made again."""
+    jobs: list[tuple[bool, LaunchJob]] = []
+
+    def launch(
+        _passes: Passes, _settings: Settings, variant: Variant, _function: Any, job: LaunchJob
+    ) -> LaunchResult[RankLaunch]:
+        jobs.append((variant.other, job))
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    ours, theirs = (Variant("ddp", None, None, None, ENVIRONMENT, other=other) for other in (False, True))
+    for variant in (ours, ours, theirs):
+        run([(variant, Plan(1, 5))], ONLY_TIMES)
+    for variant in (ours, theirs, theirs, ours):
+        run([(variant, Plan(1, 5))], DIAGNOSED)
+    assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
+
+
+def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides have launchers of their own, so their numbers are those of the variants, in any order."""
+    asked: list[tuple[str, bool, int, float, bool]] = []
+
+    def launch(
+        _passes: Passes, settings: Settings, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0
+    ) -> LaunchResult[RankLaunch]:
+        asked.append((variant.name, variant.other, seat, settings.timeout, job.turns is not None))
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=30.0))
+    both = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
+    for variant in both:
+        run([(variant, Plan(1, 5))], ONLY_TIMES)
+    assert asked == [(one.name, one.other, 0, 30.0, False) for one in both]
+    for order in (both, both[::-1]):
+        asked.clear()
+        run([(variant, Plan(1, 90)) for variant in order], ONLY_TIMES)
+        assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 120.0, True) for one in both)
+
+
+MIB = 2**20
+
+
+class Side:
+    """Launchers of one side, so many of which run already."""
+
+    def __init__(self, running: int) -> None:
+        self.pids = (*range(17, 17 + running), None)
+        self.ranks_parents = self.pids
+        self.started: list[int] = []
+        self.kept: list[int] = []
+
+    def start(self, number: int) -> None:
+        self.started.append(number)
+
+    def keep(self, number: int) -> None:
+        self.kept.append(number)
+
+
+class Both:
+    """A session: all that is asked of it here."""
+
+    def __init__(self, here: int, there: int | None) -> None:
+        self.launchers = Side(here)
+        self.other = None if there is None else Side(there)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "free", "expected"),
+    [
+        pytest.param(1, None, 600 * MIB, (3, 0), id="two more launchers fit"),
+        pytest.param(1, None, 600 * MIB - 1, (1, 600 * MIB - 1), id="they do not"),
+        pytest.param(1, 1, 1300 * MIB, (3, 100 * MIB), id="both sides need two more"),
+        pytest.param(1, 1, 1200 * MIB - 1, (1, 1200 * MIB - 1), id="which do not fit"),
+        pytest.param(5, 1, 600 * MIB, (3, 0), id="more of this side than needed are no help to the other"),
+        pytest.param(5, 3, 0, (3, 0), id="all are there"),
+        pytest.param(0, 0, None, (3, None), id="nobody knows"),
+    ],
+)
+def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
+) -> None:
+    """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
+    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: free)
+    session: Any = Both(here, there)
+    passes = Passes(session, "test_x.py::test_a", [])
+    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
+    budget = passes.budget(Settings(), compared=True)
+    assert (budget.seats, budget.memory) == expected
+    assert session.launchers.started == [expected[0]]
+    assert session.other is None or session.other.started == [expected[0]]
+
+
+@pytest.mark.parametrize("there", [None, 3])
+def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
+    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: None)
+    session: Any = Both(3, there)
+    passes = Passes(session, "test_x.py::test_a", [])
+    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
+    passes.keep(3)
+    assert session.launchers.kept == []
+    passes.keep(1)
+    assert session.launchers.kept == [1]
+    assert there is None or session.other.kept == [1]
+    assert passes.budget(Settings(), compared=True).seats == 1  # for further runs of the same, as of a calibration
+
+
+def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: 0)
+    one, two = (Variant(name, None, None, None, ENVIRONMENT) for name in "ab")
+    for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
+        session: Any = Both(1, 1)
+        Passes(session, "test_x.py::test_a", []).start(settings, variants)
+        assert session.launchers.started == session.other.started == [1]
+
+
+def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    seats: list[int] = []
+
+    def launch(*_: Any, seat: int = 0) -> LaunchResult[RankLaunch]:
+        seats.append(seat)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    for name in "ab":
+        run(
+            [(Variant(name, None, None, None, ENVIRONMENT, other=other), Plan(1, 5)) for other in (False, True)],
+            ONLY_TIMES,
+        )
+    assert seats == [0, 0, 0, 0]
+
+
+def test_no_deadline_is_longer_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines: list[float] = []
+
+    def launch(_passes: Passes, settings: Settings, *_: Any, **__: Any) -> LaunchResult[RankLaunch]:
+        deadlines.append(settings.timeout)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=900_000.0))
+    run([(Variant(name, None, None, None, ENVIRONMENT), Plan(1, 5)) for name in "ab"], ONLY_TIMES)
+    assert deadlines == [1e6, 1e6]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        pytest.param(partial(RankFailed, "rank 1 was killed", out_of_memory=True), True, id="out of memory"),
+        pytest.param(partial(RanksTimedOut, "rank 1 waits"), True, id="late"),
+        pytest.param(partial(RankFailed, "rank 1 raised"), False, id="a fault of its own"),
+    ],
+)
+@pytest.mark.parametrize("other", [False, True])
+def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
+    monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
+) -> None:
+    """The other revision can run it, so it is not new; whoever reads it learns what to try."""
+    both = [Variant("ddp", None, None, None, ENVIRONMENT, other=side) for side in (False, True)]
+
+    def launch(
+        _passes: Passes, _settings: Settings, variant: Variant, *_: Any, **_seat: Any
+    ) -> LaunchResult[RankLaunch]:
+        if variant.other is not other:
+            return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        cause = failure()
+        if other:
+            raise OtherSideFailed(str(cause), benchmark=variant.key) from cause
+        raise cause
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    expected = type(failure()) if not other else OtherSideStopped if told else OtherSideFailed
+    with pytest.raises(expected) as raised:
+        run([(one, Plan(1, 5)) for one in both], ONLY_TIMES)
+    hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
+    assert str(raised.value).endswith(hint) is told
+    with pytest.raises(DdpperfError) as raised:
+        run([(one, Plan(1, 5)) for one in both if one.other is other], ONLY_TIMES)
+    assert hint not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "plan", "telling", "stopped"),
+    [
+        pytest.param(None, Plan(1, 5), ONLY_TIMES, False, id="its first launch"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), ONLY_TIMES, True, id="one as before"),
+        pytest.param((Plan(1, 5), DIAGNOSED), Plan(1, 5), ONLY_TIMES, True, id="one that was diagnosed before"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), DIAGNOSED, True, id="and diagnosed"),
+        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 90), ONLY_TIMES, False, id="more steps than the pilot"),
+    ],
+)
+def test_what_the_other_revision_has_run_it_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[Plan, Telling] | None,
+    plan: Plan,
+    telling: Telling,
+    *,
+    stopped: bool,
+) -> None:
+    """Else one lost connection would let a regression pass as new."""
+    theirs = Variant("ddp", None, None, None, ENVIRONMENT, other=True)
+    fine: list[bool] = []
+
+    def launch(*_: Any) -> LaunchResult[RankLaunch]:
+        if not fine:
+            raise OtherSideFailed("rank 0 of 2 raised", benchmark=theirs.key)
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    if before is not None:
+        fine.append(True)
+        run([(theirs, before[0])], before[1])
+        fine.clear()
+    with pytest.raises(OtherSideStopped if stopped else OtherSideFailed):
+        run([(theirs, plan)], telling)
+
+
+def own_step(_ctx: object) -> Callable[[], float]:
+    return lambda: 1.0
+
+
+class Preparing:
+    """A session whose launches prepare, each for what was noted of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[str] = []
+        self.timeouts: list[float] = []
+        self.prepared: dict[bytes, Any] = {}
+        self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
+        self.launchers = SimpleNamespace(wait=lambda seats: self.noted.append(f"{seats} there"))
+        self.other = None
+        monkeypatch.setattr(Passes, "launch", lambda _passes, *asked: self._launch(*asked))
+
+    def _launch(
+        self, settings: Settings, variant: Variant, function: Any, job: PrepareJob
+    ) -> LaunchResult[RankPrepared]:
+        self.noted.append(f"{function.__name__} {variant.name}")
+        self.timeouts.append(settings.timeout)
+        timed = RankLaunch(0, (0.1,) * 5, {}, None, None, None)
+        return LaunchResult((RankPrepared(timed if job.timed else None, COUNTS, None, 0.0),), (), 1.0)
+
+
+COUNTS = merged([Counts({"flops": 1.0}, {}, {})])
+
+
+def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    passes = Passes(session, "test_x.py::test_a", [])
+    step = Variant("mine", own_step, None, None, ENVIRONMENT)
+    for _ in range(2):
+        (found,) = passes.prepared(Settings(), [step])
+        assert (found.counts, found.pilot is not None) == (COUNTS, True)
+    line = "test_x.py::test_a mine: timing a few steps, counting"
+    assert session.noted == ["1 there", line, "prepare_launch mine", "end", "end"]
+
+
+def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    Passes(session, "test_x.py::test_a", []).prepared(
+        Settings(counted_only=True), [Variant("mine", own_step, None, None, ENVIRONMENT)]
+    )
+    assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
+
+
+def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Preparing(monkeypatch)
+    passes = Passes(session, "test_x.py::test_a", [])
+    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True), Settings(timeout=900_000.0)):
+        session.prepared.clear()
+        passes.prepared(settings, [Variant("mine", own_step, None, None, ENVIRONMENT)])
+    assert session.timeouts == [60.0, 30.0, LONGEST_TIMEOUT]
+
+
+@pytest.mark.parametrize(("counted_only", "launches"), [(True, 2), (False, 1)])
+def test_side_by_side_counts_alone_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, launches: int, *, counted_only: bool
+) -> None:
+    """Nothing else would tell what both sides import."""
+    session: Any = Preparing(monkeypatch)
+    imports: Any = object()
+    passes = Passes(session, "test_x.py::test_a", [])
+    passes.imports = imports
+    for _ in range(2):
+        passes.prepared(Settings(counted_only=counted_only), [Variant("mine", own_step, None, None, ENVIRONMENT)])
+    assert len(session.timeouts) == launches
+
+
+def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders: list[str] = []
+
+    def launch(
+        _passes: Passes, _settings: Settings, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
+    ) -> LaunchResult[RankLaunch]:
+        loaders.append(str(job.settings.loader))
+        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+
+    monkeypatch.setattr(Passes, "launch", launch)
+    session: Any = None  # nothing of it is asked for
+    picked = ("workers=2", "2 workers were fastest")
+    pilots = (Pilot(1.0, 1.0, True, 0, picked), Pilot(1.0, 1.0, True, 0))  # noqa: FBT003
+    variants = [
+        Variant(name, None, None, None, ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
+    ]
+    run = Passes(session, "test_x.py::test_a", []).timed(Settings(loader=loader_settings("auto")))
+    found = [run([(variant, Plan(1, 5))], ONLY_TIMES) for variant in variants]
+    assert loaders == ["workers=2", "workers=2"]
+    assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

@@ -1,0 +1,181 @@
+"""What pilots tell: of memory, all that the ranks of a launch took, at most; and how many steps fill a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot_plan, short_launch
+from pytest_ddpperf.run.terms import Budget, Ran
+from pytest_ddpperf.run.variant import Pilot, Variant
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+BOTH = [Variant(name, None, None, None, ENVIRONMENT) for name in "ab"]
+
+
+@dataclass
+class Machine:
+    """Whose launches last ``seconds``, and whose ranks take so many bytes each: one figure for each launch."""
+
+    seconds: float
+    taken: list[int | None]
+
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        assert not telling.diagnosed
+        taken = self.taken.pop(0)
+        ranks = tuple(RankLaunch(rank, (0.1,), {}, None, None, None, taken=taken) for rank in (0, 1))
+        return [(ranks, self.seconds) for _ in launches]
+
+
+@pytest.mark.parametrize(
+    ("memory", "together"),
+    [pytest.param(1200, True, id="just enough for two ranks of each"), pytest.param(1199, False, id="too little")],
+)
+def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
+    found = pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=memory), Machine(0.5, [200, 400]).run)
+    assert found.groups == (((0, 1),) if together else ((0,), (1,)))
+    assert bool(found.remarks) is not together
+
+
+def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
+    """Both start slowly, so each is launched twice."""
+    machine = Machine(9.0, [200, 100, 100, 400])
+    found = pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=1199), machine.run)
+    assert machine.taken == []
+    assert found.groups == ((0,), (1,))
+
+
+def test_what_the_system_does_not_tell_is_not_counted() -> None:
+    assert pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("step", "fixed", "expected"),
+    [
+        pytest.param(0.012, 0.2, 0.5, id="half a second"),
+        pytest.param(0.04, 0.2, 0.8, id="20 steps"),
+        pytest.param(0.08, 0.2, 1.0, id="a second, for long steps"),
+        pytest.param(0.012, 0.8, 1.6, id="twice what it takes besides"),
+        pytest.param(0.08, 0.6, 1.2, id="of long steps as well"),
+    ],
+)
+def test_launches_that_take_turns_with_their_other_side_are_short(step: float, fixed: float, expected: float) -> None:
+    assert short_launch(step, fixed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("fixed", "expected"), [(0.2, 1.0), (0.5, 1.0), (0.8, 1.6)])
+def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besides(
+    fixed: float, expected: float
+) -> None:
+    assert launch_seconds(fixed) == expected
+
+
+def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:
+    """Six sides have 20 / 3 / 6 = 1.11 s each for one of three launches, and steps take 10 ms.
+
+    Where all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left. Beside
+    0.6 s and 2 s even as much as those does not fit, but less would tell little.
+    """
+    sides = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "abc"]
+
+    def steps(fixed: float) -> set[int]:
+        def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+            ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+            return [(ranks, 0.05 + fixed) for _ in launches]
+
+        return {plan.steps for plan in pilot(sides, Budget(None, 0, 6, 40, 20), run).plans}
+
+    assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {72}, {60}, {200}]
+
+
+def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
+    """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+        return [(ranks, 1.05) for _ in launches]
+
+    plans = [pilot(BOTH[:1], Budget(None, 0, launches, 12, 6), run).plans for launches in (2, 3, 6)]
+    assert plans == [(Plan(0, 200),), (Plan(0, 100),), (Plan(0, 100),)]
+
+
+def test_what_launches_take_that_diagnose() -> None:
+    """Each takes 0.5 s besides. It times one step of 0.2 s, reads memory around ten and takes apart five.
+
+    Four pairs of blocks have a step a side, and one that leads in to each: 16 more, 32 in all.
+    """
+    found = pilot(known(0.5), Budget(20, 0, 2, 60, 30), Machine(0.5, []).run)
+    assert [plan.steps for plan in found.plans] == [20, 20]
+    assert found.expected == pytest.approx(2 * 4.5)
+    assert found.diagnosis_seconds == pytest.approx(2 * 6.9)
+
+
+@pytest.mark.parametrize(
+    ("variants", "turns", "steps"),
+    [
+        pytest.param([BOTH[0], replace(BOTH[0], other=True)], True, 50, id="both sides"),
+        pytest.param([BOTH[0], replace(BOTH[0], other=True)], False, 100, id="one after the other"),
+        pytest.param(BOTH, True, 100, id="others"),
+    ],
+)
+def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
+    """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+        return [(ranks, 0.25) for _ in launches]
+
+    found = pilot(variants, Budget(None, 0, 2, 60, 30, turns=turns), run)
+    assert [plan.steps for plan in found.plans] == [steps] * 2
+
+
+def known(fixed: float) -> list[Variant]:
+    """Both, of whose steps, of 0.2 s, a launch before has told."""
+    return [replace(one, pilot=Pilot(0.2, fixed, background=False, nbytes=600)) for one in BOTH]
+
+
+def test_a_pilot_that_is_known_is_not_launched_again() -> None:
+    machine = Machine(0.5, [])
+    found = pilot(known(0.5), Budget(None, 0, 2, 60, 30, memory=1200), machine.run)
+    assert found.groups == ((0, 1),)
+    assert found.expected == pytest.approx(sum(0.5 + 0.2 * plan.steps for plan in found.plans))
+    assert pilot(known(0.5), Budget(None, 0, 2, 60, 30, memory=1199), machine.run).groups == ((0,), (1,))
+
+
+def test_one_that_is_not_known_is() -> None:
+    """Its ranks take 2 x 300 bytes, those of the known one 600."""
+    machine = Machine(0.5, [300])
+    found = pilot([known(0.5)[0], BOTH[1]], Budget(5, 0, 2, 60, 30, memory=1200), machine.run)
+    assert (machine.taken, found.groups) == ([], ((0, 1),))
+
+
+@pytest.mark.parametrize(
+    ("fixed", "max_time", "launches"),
+    [
+        pytest.param(1.9, 4.0, 0, id="not so slow that another one is worth its time"),
+        pytest.param(2.1, 4.0, 2, id="slower than launches mostly are"),
+        pytest.param(9.0, 400.0, 0, id="which does not matter where there is time"),
+        pytest.param(200.0, 400.0, 2, id="but for what takes all of it"),
+    ],
+)
+def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, max_time: float, launches: int) -> None:
+    machine = Machine(0.5, [100] * launches)
+    pilot(known(fixed), Budget(5, 0, 6, max_time, max_time / 2), machine.run)
+    assert machine.taken == []
+
+
+def test_a_pilot_has_few_steps() -> None:
+    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [Plan(3, 5), Plan(3, 2), Plan(3, 5)]
+
+
+def test_steps_that_fit() -> None:
+    assert fitting_steps(0.15, 1.0) == 7  # ceil(1 / 0.15)
+    assert fitting_steps(0.1, 0.75) == 8  # ceil(0.75 / 0.1)
+    assert fitting_steps(0.15, 10.0) == 67
+    assert fitting_steps(10.0, 45.0) == 5
+    assert fitting_steps(1e-6, 60) == 1000
+    assert fitting_steps(0.0, -1.0) == 5

@@ -1,0 +1,345 @@
+"""What is asked of preparing launches, what comes of them, and what is not asked twice; no rank is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    OtherSideFailed,
+    PayloadError,
+    RankFailed,
+    RankSkipped,
+    RanksTimedOut,
+    WorkloadError,
+)
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import dump_call
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
+from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
+from pytest_ddpperf.training.workload import Workload
+
+ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+COUNTS = merged([Counts({"flops": 1.0}, {}, {})])
+WRONG = Verification(Discrepancy("gradients", "weight", 1, 1, 0.5, 1e-3))
+ALONE = "alone"  # a launch that has only to verify
+
+
+def workload(scale: float = 1.0) -> Workload:
+    made: Any = lambda *_: scale  # noqa: E731  a function that is made anew each time
+    return Workload(model=made, batch=made, loss=made, optimizer=made, samples_per_step=1)
+
+
+def training(name: str = "ddp", *, other: bool = False, subject: Any = None, **changes: Any) -> Variant:
+    made = workload() if subject is None else subject
+    strategy = resolve("ddp") if isinstance(made, Workload) else None
+    return replace(Variant(name, made, strategy, None, ENVIRONMENT, other=other), **changes)
+
+
+class Ranks:
+    """Two ranks of any launch, and what was asked of them.
+
+    Attributes:
+        asked: for each launch the variant's name and side, and what it was for.
+    """
+
+    def __init__(self, **outcomes: Verification | Callable[[], DdpperfError]) -> None:
+        self.asked: list[str] = []
+        self.jobs: list[PrepareJob] = []
+        self.picked: tuple[str, str] | None = None
+        self._outcomes = outcomes
+
+    def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+        what = [name for name, asked in (("timed", job.timed), ("counted", job.counted)) if asked]
+        tasks = " ".join([*what, *(["verified"] if job.verified else [])])
+        self.asked.append(f"{variant.name}{', other' * variant.other}: {tasks}")
+        self.jobs.append(job)
+        outcome = self._outcomes.get(ALONE if tasks == "verified" else variant.name, Verification())
+        if callable(outcome):
+            raise outcome()
+        values = tuple(self._found(rank, job, outcome) for rank in (0, 1))
+        return LaunchResult(values, (), 5.0)
+
+    def _found(self, rank: int, job: PrepareJob, verification: Verification) -> RankPrepared:
+        picked = self.picked if rank == 0 and (loader := job.training.settings.loader) and loader.auto else None
+        times = (0.1,) * job.training.plan.steps
+        timed = RankLaunch(rank, times, {}, 1.0, 1.0, None, background=rank == 1, taken=100 + rank, picked=picked)
+        return RankPrepared(
+            timed if job.timed else None,
+            COUNTS if job.counted else None,
+            verification if job.verified else None,
+            1.0 + rank,
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "variant", "tasks"),
+    [
+        (Settings(), training(), "timing a few steps, counting, comparing with a single process"),
+        (Settings(), training(other=True), "timing a few steps, counting"),
+        (Settings(), training(subject=lambda ctx: None), "timing a few steps, counting"),
+        (Settings(verify=False), training(), "timing a few steps, counting"),
+        (Settings(counted=False), training(), "timing a few steps, comparing with a single process"),
+        (Settings(counted_only=True), training(), "counting, comparing with a single process"),
+        (Settings(counted_only=True, verify=False), training(), "counting"),
+        (Settings(counted=False, verify=False), training(), "timing a few steps"),
+        (Settings(counted=False), training(other=True), "timing a few steps"),
+        (Settings(counted=False), training(subject=lambda ctx: None), "timing a few steps"),
+    ],
+)
+def test_a_launch_has_all_that_is_wanted_to_do(settings: Settings, variant: Variant, tasks: str) -> None:
+    assert task_text(prepare_job(settings, variant)) == tasks
+
+
+def test_ranks_are_given_the_settings_that_make_a_training() -> None:
+    settings = Settings(precision="bf16", warmup=3, steps=2, tolerance=0.5, max_time=7.0)
+    job = prepare_job(settings, training(samples_per_step=7.0))
+    assert job.verified is not None
+    given = job.training.settings
+    assert (given.precision, given.warmup, given.tolerance, given.max_time) == ("bf16", 3, None, 60.0)
+    assert job.verified.settings is given
+    assert (job.training.plan, job.training.samples_per_step) == (Plan(3, 2), 7.0)
+
+
+def test_one_launch_tells_all_of_a_variant() -> None:
+    """It lasts 5 s: half a second of that are timed steps, and 2 s what no timed launch does."""
+    ranks = Ranks(ddp=Verification(leniency="held to convergence only"))
+    (found,) = prepared(Settings(), [training(findings=("a remark",))], ranks, {})
+    assert ranks.asked == ["ddp: timed counted verified"]
+    assert found.counts == COUNTS
+    assert found.findings == ("a remark", "against a single process: held to convergence only")
+    assert found.pilot is not None
+    assert (found.pilot.step, found.pilot.fixed) == pytest.approx((0.1, 2.5))
+    assert (found.pilot.background, found.pilot.nbytes, found.pilot.picked) == (True, 201, None)
+
+
+def test_what_is_not_asked_is_not_known() -> None:
+    (found,) = prepared(Settings(counted_only=True), [training()], Ranks(), {})
+    assert (found.pilot, found.counts, found.findings) == (None, COUNTS, ())
+    (found,) = prepared(Settings(counted=False, verify=False), [training()], Ranks(), {})
+    assert found.pilot is not None
+    assert (found.counts, found.findings) == (None, ())
+
+
+SAME = training()
+
+
+@pytest.mark.parametrize(
+    ("settings", "again", "launches"),
+    [
+        pytest.param(Settings(), SAME, 1, id="the same"),
+        pytest.param(Settings(), training("named"), 1, id="made anew, and called otherwise"),
+        pytest.param(Settings(max_time=9, tolerance=0.1, launches=3, timeout=9.0), SAME, 1, id="judged otherwise"),
+        pytest.param(Settings(precision="bf16"), SAME, 2, id="another setting"),
+        pytest.param(Settings(warmup=6), SAME, 2, id="another warm-up"),
+        pytest.param(Settings(steps=3), SAME, 2, id="another number of steps"),
+        pytest.param(Settings(verify=False), SAME, 2, id="less is asked"),
+        pytest.param(Settings(), training(subject=workload(2.0)), 2, id="another training"),
+        pytest.param(Settings(), training(strategy=resolve("naive")), 2, id="another strategy"),
+        pytest.param(Settings(), training(environment=replace(ENVIRONMENT, world_size=4)), 2, id="more ranks"),
+        pytest.param(Settings(), training(mode="strong"), 2, id="another mode"),
+        pytest.param(Settings(), training(other=True), 2, id="the other side"),
+    ],
+)
+def test_what_was_found_out_is_not_asked_again(settings: Settings, again: Variant, launches: int) -> None:
+    ranks = Ranks()
+    known: dict[bytes, Prepared] = {}
+    (first,) = prepared(Settings(), [SAME], ranks, known)
+    (second,) = prepared(settings, [again], ranks, known)
+    assert len(ranks.asked) == launches
+    assert (second.name, second.counts) == (again.name, first.counts)
+
+
+@pytest.mark.parametrize(("name", "same"), [("SOME_SWITCH", False), ("PYTEST_CURRENT_TEST", True)])
+def test_the_environment_of_ranks_is_part_of_what_they_do(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, same: bool
+) -> None:
+    job = prepare_job(Settings(), SAME)
+    monkeypatch.setenv(name, "1")
+    before = identity(job, SAME)
+    monkeypatch.setenv(name, "2")
+    assert (identity(job, SAME) == before) is same
+
+
+def test_the_working_directory_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    job = prepare_job(Settings(), SAME)
+    before = identity(job, SAME)
+    monkeypatch.chdir(tmp_path)
+    assert identity(job, SAME) != before
+
+
+def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
+    handle = (number for number in range(3))
+    variant = training(subject=lambda ctx: lambda: next(handle))
+    job = prepare_job(Settings(), variant)
+    with pytest.raises(PayloadError) as launched:
+        dump_call(Call(prepare_launch, (job,)))
+    with pytest.raises(PayloadError) as asked:
+        prepared(Settings(), [variant], Ranks(), {})
+    assert str(asked.value) == str(launched.value)
+    assert "closure variable 'handle'" in str(asked.value)
+
+
+def test_all_that_is_wrong_is_named_and_not_kept() -> None:
+    """The other side is not asked any more; what is right is kept."""
+    ranks = Ranks(bad=WRONG, worse=WRONG, alone=WRONG)
+    known: dict[bytes, Prepared] = {}
+    subjects = {name: workload(number) for number, name in enumerate(("bad", "fine", "worse"))}
+    variants = [training(name, subject=subject) for name, subject in subjects.items()]
+    with pytest.raises(IncorrectTraining) as raised:
+        prepared(Settings(), [*variants, *(replace(one, other=True) for one in variants)], ranks, known)
+    assert ranks.asked == [
+        "bad: timed counted verified",
+        "bad: verified",
+        "fine: timed counted verified",
+        "worse: timed counted verified",
+        "worse: verified",
+    ]
+    assert list(raised.value.wrong) == [("bad", 2), ("worse", 2)]
+    assert str(raised.value) == "\n".join(raised.value.wrong.values())
+    assert raised.value.wrong["bad", 2].endswith("\n  benchmark bad, 2 ranks, gloo")
+    assert len(known) == 1
+
+
+def test_what_fails_after_something_wrong_is_not_what_is_told() -> None:
+    """A variant that trains something else is the worse fault, and is named though the next one does not run."""
+    failure = RankFailed("rank 0 cannot build it")
+
+    class Failing(Ranks):
+        def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            found = super().__call__(variant, job)
+            if variant.name == "broken":
+                raise failure
+            return found
+
+    ranks = Failing(bad=WRONG, alone=WRONG)
+    variants = [training(name, subject=workload(number)) for number, name in enumerate(("bad", "broken", "next"))]
+    with pytest.raises(IncorrectTraining) as raised:
+        prepared(Settings(), variants, ranks, {})
+    assert [asked.partition(":")[0] for asked in ranks.asked] == ["bad", "bad", "broken", "broken"]
+    assert list(raised.value.wrong) == [("bad", 2)]
+    assert raised.value.__cause__ is failure
+    with pytest.raises(RankFailed):
+        prepared(Settings(), variants[1:], ranks, {})
+
+
+@pytest.mark.parametrize("shared", [WRONG, Verification(unverified="it does not fit")])
+def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Verification) -> None:
+    ranks = Ranks(ddp=shared)
+    (found,) = prepared(Settings(), [training()], ranks, {})
+    assert ranks.asked == ["ddp: timed counted verified", "ddp: verified"]
+    assert (found.counts, found.findings) == (COUNTS, ())
+
+
+@pytest.mark.parametrize("verification", [WRONG, Verification(unverified="it communicates")])
+def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -> None:
+    ranks = Ranks(ddp=verification)
+    settings = Settings(counted_only=True)
+    job = prepare_job(settings, training())
+    assert job.parts == 2
+    ranks = Ranks(ddp=verification, alone=verification)
+    if verification.discrepancy is None:
+        (found,) = prepared(settings, [training()], ranks, {})
+        assert found.findings == ("not held against a single process: it communicates",)
+    else:
+        with pytest.raises(IncorrectTraining):
+            prepared(settings, [training()], ranks, {})
+    assert ranks.asked == ["ddp: counted verified", "ddp: verified"]
+
+
+FAILURES: Sequence[Callable[[], DdpperfError]] = [
+    partial(RankFailed, "rank 1 of 2 raised"),
+    partial(WorkloadError, "loss is nan"),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_is_wrong_is_not_asked_why_it_fails(failure: Callable[[], DdpperfError]) -> None:
+    with pytest.raises(IncorrectTraining):
+        prepared(Settings(), [training()], Ranks(ddp=failure, alone=WRONG), {})
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_is_right_fails_as_it_did(failure: Callable[[], DdpperfError]) -> None:
+    ranks, known = Ranks(ddp=failure), dict[bytes, Prepared]()
+    with pytest.raises(type(failure()), match=str(failure())):
+        prepared(Settings(), [training()], ranks, known)
+    assert ranks.asked[1:] == ["ddp: verified"]
+    assert known == {}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_fails_in_its_verification_says_that(failure: Callable[[], DdpperfError]) -> None:
+    ranks = Ranks(ddp=failure, alone=partial(RankFailed, "rank 0 cannot build it"))
+    with pytest.raises(RankFailed, match="rank 0 cannot build it"):
+        prepared(Settings(), [training()], ranks, {})
+
+
+@pytest.mark.parametrize(
+    ("failure", "variant"),
+    [
+        pytest.param(partial(RanksTimedOut, "late"), training(), id="late"),
+        pytest.param(partial(RankSkipped, "no bf16"), training(), id="skipped"),
+        pytest.param(partial(LaunchError, "no torch"), training(), id="no ranks"),
+        pytest.param(
+            partial(OtherSideFailed, "rank 0 raised", benchmark=("ddp", 2)), training(other=True), id="other side"
+        ),
+        pytest.param(partial(RankFailed, "rank 0 raised"), training(subject=lambda ctx: None), id="own step"),
+    ],
+)
+def test_some_failures_need_no_second_launch(failure: Callable[[], DdpperfError], variant: Variant) -> None:
+    ranks = Ranks(ddp=failure)
+    with pytest.raises(type(failure())):
+        prepared(Settings(), [variant], ranks, {})
+    assert len(ranks.asked) == 1
+
+
+def test_what_the_other_side_lacks_costs_this_one_no_second_launch() -> None:
+    """As of ``side_by_side``, which asks again without what the other side could not run."""
+    both = [training(), training(other=True)]
+    known: dict[bytes, Prepared] = {}
+
+    class Failing(Ranks):
+        def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            found = super().__call__(variant, job)
+            if variant.other:
+                raise OtherSideFailed("rank 0 raised", benchmark=variant.key)
+            return found
+
+    ranks = Failing()
+    with pytest.raises(OtherSideFailed):
+        prepared(Settings(), both, ranks, known)
+    (found,) = prepared(Settings(), both[:1], ranks, known)
+    assert ranks.asked == ["ddp: timed counted verified", "ddp, other: timed counted"]
+    assert found.counts == COUNTS
+
+
+def test_what_is_compared_loads_as_the_first_was_found_to_load_best() -> None:
+    """But for verification, which has a loading of its own; and the first one, when it is asked again."""
+    settings = replace(Settings(), loader=Settings.__dataclass_fields__["loader"].metadata["parse"]("auto"))
+    ranks = Ranks()
+    ranks.picked = ("workers=2", "2 workers were fastest")
+    known: dict[bytes, Prepared] = {}
+    variants = [training("first"), training("second", subject=workload(2.0))]
+    for _ in range(2):
+        first, second = prepared(settings, variants, ranks, known)
+        assert first.pilot is not None
+        assert second.pilot is not None
+        assert (first.pilot.picked, second.pilot.picked) == (ranks.picked, None)
+    jobs = [job for job in ranks.jobs if job.verified is not None]
+    assert [str(job.training.settings.loader) for job in jobs] == ["auto", "workers=2"]
+    assert [str(job.verified.settings.loader) for job in jobs if job.verified] == ["auto", "auto"]

@@ -1,0 +1,207 @@
+"""What a session knows of a benchmark before it is measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.baselines import noise
+from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.results import Calibration, Comparison, Found, Noise, Provenance, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.probe import Probe
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.settings import Settings
+
+TEST = "t.py::test"
+CPU = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
+(STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
+
+
+def result(seconds: float) -> Result:
+    series = STEP_TIME.series((seconds,))
+    comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, gated=True)
+    measured = Measurement("ddp", "ddp", None, Plan(1, 4), CPU, (), series=(series,))
+    return Result(TEST, measured, (comparison,), Verdict.NEW, None, "", ())
+
+
+@pytest.mark.parametrize(("probe", "theirs"), [(None, True), (Probe("1" * 40), False)])
+def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
+    tmp_path: Path, probe: Probe | None, *, theirs: bool
+) -> None:
+    revision = Revision("v1", "0" * 40, tmp_path)
+    session = Session(Settings(against_tests=True), tmp_path, LiveLine(None, None), revision=revision, probe=probe)
+    assert session.other is not None
+    assert session.other.tests is theirs
+
+
+def noise_known(session: Session) -> Noise | None:
+    return session.find(TEST, "ddp", CPU, "ddp", {}).noise
+
+
+def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path) -> None:
+    session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
+    assert noise_known(session) is None  # no history yet
+    for second, time in enumerate((0.1, 0.101, 0.099, 0.1, 0.102)):
+        run = Run(f"2026-01-12T00:00:0{second}+00:00", "3f2a1c0", None, "main", dirty=False)
+        record(tmp_path / "runs.sqlite", run, [result(time)])
+    learned = noise_known(session)
+    assert learned is not None
+    assert learned.origin == "learned from 5 recorded runs of 1 commit"
+    assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
+
+    spread = Spread(0.004, 4)
+    found = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 51.0, spread, spread, spread, 0.02, "ddp")
+    for other in (replace(found, strategy="fsdp2"), replace(found, recipe={"precision": "bf16"})):
+        noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
+        assert noise_known(session) == learned  # the same name trained otherwise then
+    noise.save(tmp_path / "baselines", TEST, [(CPU, found)])
+    assert noise_known(session) == found.noise
+    noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])
+    assert noise_known(session) == found.noise
+
+
+def counted(calls: float) -> Counts:
+    return Counts({"collective_calls": calls}, {"collective_calls": {"all_reduce": calls}}, {})
+
+
+def saved(root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0) -> Found:
+    """What is found after a run was saved that timed, counted or did both."""
+    session = Session(Settings(save="default"), root, LiveLine(None, None))
+    monkeypatch.setattr(session, "provenance", lambda: Provenance(day, "3f2a1c0"))
+    before = session.find(TEST, "ddp", CPU, "ddp", {})
+    counts = counted(calls) if calls else None
+    timed = (STEP_TIME.series((seconds,)),) if seconds else ()
+    rank = RankLaunch(0, (seconds,), {}, None, None, None)
+    measured = replace(
+        result(seconds).measurement,
+        launches=(Launch(0, (rank,), 1.0),) if seconds else (),
+        series=(*timed, *(counted_series(counts) if counts else ())),
+        counts=counts,
+    )
+    session.results.append(Result(TEST, measured, (), Verdict.UNCHANGED, before.record, "", ()))
+    session.end_test(TEST, passed=True)
+    return session.find(TEST, "ddp", CPU, "ddp", {})
+
+
+def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times or counts, each with the day that it is from."""
+
+    def kept(found: Found) -> tuple[list[float], Counts | None, str, str]:
+        assert found.record is not None
+        values = [series.value for series in found.record.series]
+        return values, found.record.counts, found.record.date, found.record.counts_from.date
+
+    both = saved(tmp_path, "2026-01-12", monkeypatch, seconds=0.25, calls=2.0)
+    assert kept(both) == ([0.25, 2.0], counted(2.0), "2026-01-12", "2026-01-12")
+    times = saved(tmp_path, "2026-01-13", monkeypatch, seconds=0.5)
+    assert kept(times) == ([0.5, 2.0], counted(2.0), "2026-01-13", "2026-01-12")
+    assert times.counted == times.record
+    again = saved(tmp_path, "2026-01-14", monkeypatch, seconds=0.75)
+    assert kept(again) == ([0.75, 2.0], counted(2.0), "2026-01-14", "2026-01-12")
+    counts = saved(tmp_path, "2026-01-15", monkeypatch, calls=3.0)
+    assert kept(counts) == ([0.75, 3.0], counted(3.0), "2026-01-14", "2026-01-15")
+    anew = saved(tmp_path, "2026-01-16", monkeypatch, seconds=0.5, calls=1.0)
+    assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
+
+
+@pytest.mark.parametrize("content", [b"", b"no database"])
+def test_a_history_that_cannot_be_read_spoils_no_benchmark(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "runs.sqlite").write_bytes(content)
+    session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
+    assert noise_known(session) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "read"),
+    [
+        (Settings(), False),
+        (Settings(json=Path("out.json")), True),
+        (Settings(history=Path("runs.sqlite")), True),
+        (Settings(save="default"), True),
+        (Settings(calibrate=5), True),
+    ],
+)
+def test_the_commit_that_results_name_is_that_of_the_first_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, *, read: bool
+) -> None:
+    """Another may be checked out before the session ends."""
+    commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
+    monkeypatch.setattr("pytest_ddpperf.run.session.checkout", lambda *_: next(commits))
+    session = Session(settings, tmp_path, LiveLine(None, None))
+    _ = session.launchers
+    if read:
+        assert (session.provenance().commit, session.provenance().dirty) == ("1" * 40, False)
+    assert next(commits).commit == ("2" if read else "1") * 40
+
+
+@pytest.mark.parametrize(
+    ("checked_out", "here"),
+    [
+        (Checkout("1" * 40, "main", dirty=False), "1111111, the same commit without changes"),
+        (Checkout("1" * 40, "main", dirty=True), "1111111+changes"),
+        (Checkout("2" * 40, "main", dirty=False), "2222222"),
+        (None, ""),
+    ],
+)
+def test_a_commit_held_against_itself_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
+) -> None:
+    """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
+    monkeypatch.setattr("pytest_ddpperf.run.session.checkout", lambda *_: checked_out)
+    session = Session(
+        Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
+    )
+    assert session.told().here == here
+
+
+def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
+    """A result of so many launches."""
+    launches = tuple(Launch(i, (RankLaunch(0, (one,), {}, None, None, None),), 1.0) for i, one in enumerate(times))
+    before = result(times[0])
+    measured = replace(
+        before.measurement, environment=env, launches=launches, series=(STEP_TIME.series(times),), turns=turns
+    )
+    return replace(before, measurement=measured)
+
+
+def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path) -> None:
+    """Of logarithms 0 and 0.2 the squares are 0.02 with 1 degree, of three equal times nothing with 2: 0.02 / 3.
+
+    With a calibration of 10 % and 3 degrees (0.02 + 0.03) / 6.
+    """
+    session = Session(Settings(), tmp_path, LiveLine(None, None))
+    assert session.scatter(CPU) is None
+    apart = (1.0, math.exp(0.2))
+    others = [
+        measured_before((1.0, 2.0), turns=True),
+        measured_before((1.0, 2.0), env=replace(CPU, cores=4)),
+        measured_before((1.0,)),
+        replace(result(1.0), measurement=replace(result(1.0).measurement, series=(), counts=counted(1.0))),
+    ]
+    session.results.extend(others)
+    assert session.scatter(CPU) is None
+    session.results.extend([measured_before(apart), measured_before((0.5, 0.5, 0.5))])
+    found = session.scatter(CPU)
+    assert found is not None
+    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
+    told = Calibration(
+        "ddp", "2026-01-12", None, 5, 8, 24, 51.0, Spread(1.0, 9), Spread(0.1, 3), Spread(1.0, 9), 0.02, "ddp"
+    )
+    noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
+    found = session.scatter(CPU)
+    assert found is not None
+    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.05 / 6), 6))
+    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).scatter(CPU)
+    assert calibrated is not None
+    assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))
