@@ -152,7 +152,9 @@ class Ddpperf:
             )
             for n in sizes
         ]
-        return ScalingCurve(mode, self._benchmarks.judged(settings, variants, partial(with_efficiency, mode=mode)))
+        return ScalingCurve(
+            mode=mode, points=self._benchmarks.judged(settings, variants, partial(with_efficiency, mode=mode))
+        )
 
     def compare(
         self,
@@ -202,7 +204,7 @@ class Ddpperf:
         names = tuple(ways.by_name)
         relate = partial(with_speedup, over=variants[names.index(ways.over)].name)
         measured = self._benchmarks.judged(settings, variants, relate)
-        return SideBySide(ways.over, names, measured, ways.canonical)
+        return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
         self,
@@ -297,7 +299,16 @@ class Ddpperf:
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
-        self._session.searches.append(Search(self._test, tried[0].name, environment, limit, most, found))
+        self._session.searches.append(
+            Search(
+                test=self._test,
+                training=tried[0].name,
+                environment=environment,
+                limit=limit,
+                memory_limit=most,
+                found=found,
+            )
+        )
         return found
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:

@@ -180,7 +180,7 @@ def _record(field: Field) -> BaselineRecord:
 def _provenance(field: Field) -> Provenance:
     fields = field.fields("date", "commit", "dirty")
     commit = None if fields["commit"].value is None else fields["commit"].text()
-    return Provenance(fields["date"].day(), commit, fields["dirty"].switch())
+    return Provenance(date=fields["date"].day(), commit=commit, dirty=fields["dirty"].switch())
 
 
 def _counts(field: Field) -> Counts:
@@ -243,7 +243,7 @@ def _series(field: Field) -> Series:
 
 def _interval(field: Field) -> Interval:
     fields = field.fields("low", "high", "confidence")
-    interval = Interval(*(fields[name].number() for name in ("low", "high", "confidence")))
+    interval = Interval(**{name: fields[name].number() for name in ("low", "high", "confidence")})
     if interval.low > interval.high:
         raise field.error(f"its low end {interval.low} lies above its high end {interval.high}")
     if not 0 < interval.confidence < 1:

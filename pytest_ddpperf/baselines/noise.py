@@ -123,7 +123,7 @@ def _calibration(name: str, field: Field) -> Calibration:
 
 def _spread(field: Field) -> Spread:
     fields = field.fields("sd", "df")
-    return Spread(_not_negative(fields["sd"]), fields["df"].whole())
+    return Spread(sd=_not_negative(fields["sd"]), df=fields["df"].whole())
 
 
 def _not_negative(field: Field) -> float:

@@ -57,7 +57,7 @@ class Store:
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         if mine is not None and mine.counts is not None:
-            return Found(mine, own, counted=mine)
+            return Found(record=mine, origin=own, counted=mine)
         others = [
             (differences(record.environment, environment), key, record)
             for key in self._keys()
@@ -69,7 +69,7 @@ class Store:
         if mine is not None:
             return replace(nearest, record=mine, origin=own)
         if not others:
-            return Found(None, f"no baseline for {name} of {test} in {self.folder}")
+            return Found(record=None, origin=f"no baseline for {name} of {test} in {self.folder}")
         differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
         return replace(nearest, record=record, origin=key, differs=differs)
 
@@ -211,15 +211,19 @@ def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment
     by_likeness = sorted(records, key=lambda one: len(differences(one.environment, environment)))
     ranked = [
         Found(
-            None,
-            environment_key(record.environment),
+            record=None,
+            origin=environment_key(record.environment),
             counted=record,
             counted_differs=counted_differences(record.environment, environment),
             kernels_differ=kernel_differences(record.environment, environment),
         )
         for record in sorted(by_likeness, key=lambda one: one.counts_from.date, reverse=True)
     ]
-    return min(ranked, key=lambda one: (len(one.counted_differs), len(one.kernels_differ)), default=Found(None, ""))
+    return min(
+        ranked,
+        key=lambda one: (len(one.counted_differs), len(one.kernels_differ)),
+        default=Found(record=None, origin=""),
+    )
 
 
 def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:

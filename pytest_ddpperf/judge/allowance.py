@@ -21,7 +21,7 @@ OVERSUBSCRIBED_SPREAD = 0.02
 WITHIN_LAUNCHES = 0.5
 """Of that spread, for a quotient of two times of the same launch: what makes a whole run slower cancels out in it."""
 
-NO_SPREAD = Spread(0.0, math.inf)
+NO_SPREAD = Spread(sd=0.0, df=math.inf)
 
 RESIDENT_FLOOR = 8 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is.

@@ -126,4 +126,14 @@ def _new_count(series: Series, now: Counts | None, note: str) -> Comparison:
     """A count without anything to compare with; one that is not the same in every step asks for nothing."""
     steady = now is None or series.metric not in now.unstable
     gated = series.gated and steady
-    return Comparison(series, None, None, None, 0.0, None, Verdict.NEW, gated, note)
+    return Comparison(
+        series=series,
+        baseline=None,
+        change=None,
+        change_interval=None,
+        tolerance=0.0,
+        mde=None,
+        verdict=Verdict.NEW,
+        gated=gated,
+        note=note,
+    )

@@ -176,7 +176,17 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, found: Fou
 def _unjudged(series: Series, rules: Rules, verdict: Verdict, note: str) -> Comparison:
     """A metric without anything to compare with."""
     tolerance = tolerance_of(series, series.value, rules.tolerance)
-    return Comparison(series, None, None, None, tolerance, None, verdict, series.gated, note)
+    return Comparison(
+        series=series,
+        baseline=None,
+        change=None,
+        change_interval=None,
+        tolerance=tolerance,
+        mde=None,
+        verdict=verdict,
+        gated=series.gated,
+        note=note,
+    )
 
 
 def without_judgement(found: Found) -> Verdict:

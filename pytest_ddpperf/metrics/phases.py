@@ -107,7 +107,12 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
     uses: list[MemoryUse] = []
     for phases in launches:
         kept = _usual(phases)
-        none = SectionTimes(path, 0.0, (0.0,) * len(phases[0].step_times), (0.0,) * len(phases[0].step_times))
+        none = SectionTimes(
+            path=path,
+            count=0.0,
+            seconds=(0.0,) * len(phases[0].step_times),
+            own_seconds=(0.0,) * len(phases[0].step_times),
+        )
         found = [next((one for one in rank.sections if one.path == path), none) for rank in phases]
         counts.append(fmean(one.count for one in found))
         whole.append(_mean([one.seconds for one in found], kept))
@@ -122,7 +127,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
-    return MemoryUse(uses[0].kind, max(use.change for use in uses), max(peaks, default=None))
+    return MemoryUse(kind=uses[0].kind, change=max(use.change for use in uses), peak=max(peaks, default=None))
 
 
 @once

@@ -116,5 +116,5 @@ def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, .
         seconds = sum(min(one.seconds for one in instance) for instance in own)
         whole = sum(known) * (ranks if kind in _GATHERING else 1)
         if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has none
-            found.append(Bandwidth(kind, whole / seconds, whole * bus_factor(kind, ranks) / seconds))
+            found.append(Bandwidth(kind=kind, algorithm=whole / seconds, bus=whole * bus_factor(kind, ranks) / seconds))
     return tuple(found)

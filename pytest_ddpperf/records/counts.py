@@ -107,7 +107,13 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             everywhere = len(reasons) == len(ranks) and len(set(reasons.values())) == 1
             unstable[metric] = reason if everywhere else f"rank {rank}: {reason}"
     parts = {metric: _unequal_parts(metric, ranks) for metric in _TOLD_BY_RANK}
-    return Counts(totals, details, unstable, by_rank, {metric: unequal for metric, unequal in parts.items() if unequal})
+    return Counts(
+        totals=totals,
+        details=details,
+        unstable=unstable,
+        by_rank=by_rank,
+        details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
+    )
 
 
 def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[float, ...]]:

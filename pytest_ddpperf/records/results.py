@@ -50,7 +50,7 @@ class BaselineRecord:
     @property
     def counts_from(self) -> Provenance:
         """When and of what the counts were made."""
-        return self.counted or Provenance(self.date, self.commit, self.dirty)
+        return self.counted or Provenance(date=self.date, commit=self.commit, dirty=self.dirty)
 
 
 def record_of(
@@ -144,7 +144,7 @@ class Calibration:
     @property
     def noise(self) -> Noise:
         """What comparisons take of it."""
-        return Noise(self.between_runs, self.floor, f"calibrated on {self.date}")
+        return Noise(between_runs=self.between_runs, floor=self.floor, origin=f"calibrated on {self.date}")
 
     def of_training(self, strategy: str, recipe: Mapping[str, str]) -> bool:
         """Whether it is of that training: the same name may have trained otherwise, and then its floor says nothing."""

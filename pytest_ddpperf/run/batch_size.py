@@ -106,7 +106,7 @@ def search(
     found = largest(fits, start, limit, resolution)
     if found.size is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
-    return BatchSize(found.size, trials[found.size].peak, tuple(trials.values()))
+    return BatchSize(size=found.size, peak=trials[found.size].peak, tried=tuple(trials.values()))
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:

@@ -229,13 +229,21 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
         name=variant.name,
         strategy=variant.strategy_text,
         mode=variant.mode,
-        plan=Plan(0, 0),
+        plan=Plan(warmup=0, steps=0),
         environment=variant.environment,
         launches=(),
         findings=(reason,),
         recipe=variant.recipe,
     )
-    return Result(test, measured, (), Verdict.BROKEN, None, "not compared", (reason,))
+    return Result(
+        test=test,
+        measurement=measured,
+        comparisons=(),
+        verdict=Verdict.BROKEN,
+        baseline=None,
+        origin="not compared",
+        findings=(reason,),
+    )
 
 
 def _focused(relate: Relate, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:

@@ -138,11 +138,11 @@ def against_themselves(
     pairs = list(permutations(range(len(runs)), 2))
     if len(pairs) > COMPARISONS:
         pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
-    records = [[record_of(one, Provenance("", None)) for one in relate(run)] for run in runs]
+    records = [[record_of(one, Provenance(date="", commit=None)) for one in relate(run)] for run in runs]
     launched = [_with_shares(run) for run in runs]
     results = []
     for base, new in pairs:
-        found = [Found(record, "", counted=record) for record in records[base]]
+        found = [Found(record=record, origin="", counted=record) for record in records[base]]
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
         variants = [_variant(one) for one in runs[new]]
         results.append(

@@ -62,16 +62,16 @@ def partners(
 
 
 def _base(revision: Revision, theirs: Measurement, own: Measurement) -> Found:
-    record = record_of(theirs, Provenance("", revision.commit))  # now; it is never stored
+    record = record_of(theirs, Provenance(date="", commit=revision.commit))  # now; it is never stored
     launches = f", {len(own.launches)}+{len(theirs.launches)} launches" if own.launches else ", counted only"
     origin = f"{_origin(revision)}, side by side{launches}"
-    counterpart = Counterpart(revision.label, revision.commit, len(theirs.launches))
-    return Found(record, origin, counted=record, counterpart=counterpart)
+    counterpart = Counterpart(revision=revision.label, commit=revision.commit, launches=len(theirs.launches))
+    return Found(record=record, origin=origin, counted=record, counterpart=counterpart)
 
 
 def _without(revision: Revision, reason: str) -> Found:
-    counterpart = Counterpart(revision.label, revision.commit, lacking=reason)
-    return Found(None, f"{_origin(revision)} cannot run it", counterpart=counterpart)
+    counterpart = Counterpart(revision=revision.label, commit=revision.commit, lacking=reason)
+    return Found(record=None, origin=f"{_origin(revision)} cannot run it", counterpart=counterpart)
 
 
 def _origin(revision: Revision) -> str:

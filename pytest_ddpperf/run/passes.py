@@ -152,7 +152,7 @@ class Passes:
     def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
         __tracebackhide__ = True
         self._session.line.show(f"{self._test} {variant.name}: under the profiler")
-        job = self.job(settings, variant, Plan(settings.warmup, 1))
+        job = self.job(settings, variant, Plan(warmup=settings.warmup, steps=1))
         return profile.merged(self.launch(settings, variant, profile_launch, job).values)
 
     def timed(self, settings: Settings) -> Run:

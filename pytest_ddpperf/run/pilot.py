@@ -73,7 +73,7 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
             wanted = short_launch(one.step, min(both))  # a first launch may have been slow to start
         # Less than it takes besides would save little, and tell little.
         fitting = fitting_steps(one.step, min(wanted, max(share - one.fixed, one.fixed)))
-        plans.append(Plan(budget.warmup, budget.steps or followed or fitting))
+        plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
     expected = sum(one.fixed + plan.steps * one.step for one, plan in zip(pilots, plans, strict=True))
     diagnosis = sum(
@@ -84,7 +84,7 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:
     """How many steps a pilot runs, beside launches of ``warmup`` and ``steps``; None for as many as fit."""
-    return Plan(warmup, PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
+    return Plan(warmup=warmup, steps=PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:

@@ -50,7 +50,12 @@ class Dealer:
         which = deck_of(variant)
         if which not in self.diagnoses:
             ranks = range(variant.environment.world_size)
-            return tuple(RankLaunch(rank, (1.0,), {}, None, None, None) for rank in ranks), 0.0
+            return tuple(
+                RankLaunch(
+                    rank=rank, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                )
+                for rank in ranks
+            ), 0.0
         one = next(self.diagnoses[which])
         self.now += one.seconds
         return one.ranks, one.seconds

@@ -266,7 +266,7 @@ class Session:
     def provenance(self) -> Provenance:
         """Today, and what is checked out."""
         commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
-        return Provenance(dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit, dirty)
+        return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
 
     def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
         now = self.provenance()

@@ -80,7 +80,7 @@ class Variant:
 
 def counted_only(variant: Variant) -> Measurement:
     """A variant that was counted, and not launched to be timed."""
-    return measurement_of(variant, Plan(0, 0))
+    return measurement_of(variant, Plan(warmup=0, steps=0))
 
 
 def measurement_of(

@@ -114,9 +114,9 @@ def center(
     if side.variance is None:
         return value, None
     if side.variance == 0:
-        return value, Interval(value, value, confidence)
+        return value, Interval(low=value, high=value, confidence=confidence)
     half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
-    return value, Interval(back(side.mean - half), back(side.mean + half), confidence)
+    return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=confidence)
 
 
 def change(
@@ -313,7 +313,7 @@ def _assemble(
     half = t_quantile(0.5 + confidence / 2, df) * standard_error
     return Change(
         estimate=back(shift),
-        interval=Interval(back(shift - half), back(shift + half), confidence),
+        interval=Interval(low=back(shift - half), high=back(shift + half), confidence=confidence),
         scale=scale,
         logarithmic=logarithmic,
         shift=shift,

@@ -53,7 +53,7 @@ def clopper_pearson(found: float, of: float, confidence: float = CONFIDENCE) -> 
     tail = (1 - confidence) / 2
     low = 0.0 if found <= 0 else float(betaincinv(found, of - found + 1, tail))
     high = 1.0 if found >= of else float(betaincinv(found + 1, of - found, 1 - tail))
-    return Interval(low, high, confidence)
+    return Interval(low=low, high=high, confidence=confidence)
 
 
 def suite_rate(rate: float, benchmarks: int) -> float:

@@ -43,7 +43,7 @@ def components(runs: Sequence[Sequence[float]]) -> Components:
     centers, errors = zip(*_centers(runs), strict=True)
     of_centers = _deviation(centers)
     of_runs = max(0.0, of_centers.sd**2 - math.fsum(error or 0.0 for error in errors) / len(errors))
-    return Components(pooled(runs), Spread(math.sqrt(of_runs), of_centers.df))
+    return Components(pooled(runs), Spread(sd=math.sqrt(of_runs), df=of_centers.df))
 
 
 def noise_floor(runs: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> float:
@@ -77,7 +77,7 @@ def joined(spreads: Sequence[Spread]) -> Spread:
     """One standard deviation for several, by their degrees of freedom; with none of these where there is none."""
     df = sum(spread.df for spread in spreads)
     squares = math.fsum(spread.df * spread.sd**2 for spread in spreads)
-    return Spread(math.sqrt(squares / df) if df else 0.0, df)
+    return Spread(sd=math.sqrt(squares / df) if df else 0.0, df=df)
 
 
 def wider(learned: Spread, default: float) -> Spread:
@@ -85,7 +85,7 @@ def wider(learned: Spread, default: float) -> Spread:
 
     Runs that follow each other tell nothing of what changes over hours or days, so they may widen, never narrow.
     """
-    return learned if learned.sd > default else Spread(default, math.inf)
+    return learned if learned.sd > default else Spread(sd=default, df=math.inf)
 
 
 def _centers(runs: Sequence[Sequence[float]]) -> list[tuple[float, float | None]]:
@@ -100,4 +100,4 @@ def _deviation(values: Sequence[float]) -> Spread:
     moved = [value - values[0] for value in values]
     mean = math.fsum(moved) / len(moved)
     df = len(values) - 1
-    return Spread(math.sqrt(math.fsum((value - mean) ** 2 for value in moved) / df), df)
+    return Spread(sd=math.sqrt(math.fsum((value - mean) ** 2 for value in moved) / df), df=df)

@@ -75,7 +75,12 @@ def alternating_blocks(local: Local, steps: int, period: int, device: torch.devi
             restore()
     if len(local.skipped_steps) > overflowed:
         return None
-    return BlockTimes(tuple(times[True]), tuple(times[False]), local.still_sent, blocks.pairs)
+    return BlockTimes(
+        synchronised=tuple(times[True]),
+        unsynchronised=tuple(times[False]),
+        still_sent=local.still_sent,
+        pairs=blocks.pairs,
+    )
 
 
 def _block(local: Local, steps: int, period: int, device: torch.device) -> tuple[float, ...]:

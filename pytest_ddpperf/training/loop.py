@@ -83,7 +83,7 @@ class LaunchJob:
     @property
     def diagnosed_plan(self) -> Plan:
         """The plan of the launches that a diagnosis stands for."""
-        return self.plan if self.stands_for is None else Plan(self.plan.warmup, self.stands_for)
+        return self.plan if self.stands_for is None else Plan(warmup=self.plan.warmup, steps=self.stands_for)
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:

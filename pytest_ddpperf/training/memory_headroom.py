@@ -49,7 +49,7 @@ def least_room(ranks: Sequence[tuple[int, ...]]) -> Room:
     rooms = []
     for machine in {rank[0] for rank in ranks}:
         needed, available = zip(*(rank[1:] for rank in ranks if rank[0] == machine), strict=True)
-        rooms.append(Room(sum(needed), int((1 - SPARED) * min(available))))
+        rooms.append(Room(needed=sum(needed), free=int((1 - SPARED) * min(available))))
     return min(rooms, key=lambda room: room.free - room.needed)
 
 

@@ -35,9 +35,20 @@ STEP_TIME = Series(
     slack=0.0,
     samples=(0.041, 0.0418, 0.0426),
     value=0.0418,
-    interval=Interval(0.0398, 0.0438, 0.95),
+    interval=Interval(low=0.0398, high=0.0438, confidence=0.95),
 )
-SKEW = Series("straggler_skew", "1", "lower", "relative", "difference", False, 0.03, (0.01,), 0.01, None)  # noqa: FBT003
+SKEW = Series(
+    metric="straggler_skew",
+    unit="1",
+    better="lower",
+    family="relative",
+    scale="difference",
+    gated=False,
+    slack=0.03,
+    samples=(0.01,),
+    value=0.01,
+    interval=None,
+)
 RECORD = BaselineRecord(
     name="ddp",
     strategy="ddp",

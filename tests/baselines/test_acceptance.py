@@ -15,10 +15,22 @@ from pytest_ddpperf.records.measurement import Environment, Launch, Measurement,
 from pytest_ddpperf.records.results import Provenance, Result
 from pytest_ddpperf.records.verdict import Verdict
 
-CPU = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
+CPU = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
-COUNTS = Counts({"collective_calls": 2.0}, {"collective_calls": {"all_reduce": 2.0}}, {})
-THEN, NOW = Provenance("2026-01-12", "3f2a1c0"), Provenance("2026-01-13", "9d8c7b6")
+COUNTS = Counts(totals={"collective_calls": 2.0}, details={"collective_calls": {"all_reduce": 2.0}}, unstable={})
+THEN, NOW = Provenance(date="2026-01-12", commit="3f2a1c0"), Provenance(date="2026-01-13", commit="9d8c7b6")
 
 
 def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: Counts | None = None) -> Result:
@@ -27,13 +39,26 @@ def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: C
         name="ddp",
         strategy="ddp",
         mode=None,
-        plan=Plan(1, 2),
+        plan=Plan(warmup=1, steps=2),
         environment=CPU,
-        launches=tuple(Launch(i, (RankLaunch(0, (s, s), {}, None, None, None),), 1.0) for i, s in enumerate(seconds)),
+        launches=tuple(
+            Launch(
+                round=i,
+                ranks=(
+                    RankLaunch(
+                        rank=0, step_times=(s, s), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                    ),
+                ),
+                seconds=1.0,
+            )
+            for i, s in enumerate(seconds)
+        ),
         series=(STEP_TIME.series(seconds), *(() if counts is None else counted_series(counts))),
         counts=counts,
     )
-    return Result("t.py::test", measured, (), verdict, None, "", ())
+    return Result(
+        test="t.py::test", measurement=measured, comparisons=(), verdict=verdict, baseline=None, origin="", findings=()
+    )
 
 
 @pytest.mark.parametrize("verdict", Verdict)
@@ -49,7 +74,7 @@ def test_a_baseline_of_few_launches_is_warned_of() -> None:
 
 def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
     one = result(launches=20)
-    launches = tuple(replace(launch, health=Health(CpuHealth(others=0.5))) for launch in one.measurement.launches)
+    launches = tuple(replace(launch, health=Health(cpu=CpuHealth(others=0.5))) for launch in one.measurement.launches)
     busy = replace(one, measurement=replace(one.measurement, launches=launches))
     (remark,) = warned(busy).findings
     assert remark.startswith("the stored baseline was made while others took 50 % of the cores: ")

@@ -12,25 +12,65 @@ from pytest_ddpperf.baselines.calibration import Recommended, calibration, recom
 from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
 from pytest_ddpperf.records.results import Calibration, Provenance
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
-FOUND = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 60.0, Spread(0.1, 99), Spread(0.02, 35), Spread(0.0, 4), 0.01)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
+FOUND = Calibration(
+    name="ddp",
+    date="2026-01-12",
+    commit=None,
+    runs=5,
+    launches=8,
+    steps=24,
+    seconds=60.0,
+    within=Spread(sd=0.1, df=99),
+    between_launches=Spread(sd=0.02, df=35),
+    between_runs=Spread(sd=0.0, df=4),
+    floor=0.01,
+)
 
 
 def run(*logs: float) -> Measurement:
     """Launches of four steps that take ``exp(log)`` s; the first rank is the slower one."""
     launches = tuple(
-        Launch(i, tuple(RankLaunch(r, (math.exp(log - r),) * 4, {}, None, None, None) for r in (0, 1)), 1.0)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r,
+                    step_times=(math.exp(log - r),) * 4,
+                    memory={},
+                    loss=None,
+                    samples_per_step=None,
+                    tokens_per_step=None,
+                )
+                for r in (0, 1)
+            ),
+            seconds=1.0,
+        )
         for i, log in enumerate(logs)
     )
-    return Measurement("ddp", "ddp", None, Plan(1, 4), ENVIRONMENT, launches)
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=1, steps=4), environment=ENVIRONMENT, launches=launches
+    )
 
 
 def test_the_parts_of_a_calibration() -> None:
     """As in the tests of components: 2 between launches, 16 / 3 between runs; steps of a launch are alike."""
-    found = calibration([run(0, 2), run(4, 6)], seconds=9.0, provenance=Provenance("2026-01-12", "3f2a1c0"))
+    found = calibration([run(0, 2), run(4, 6)], seconds=9.0, provenance=Provenance(date="2026-01-12", commit="3f2a1c0"))
     assert (found.name, found.date, found.commit) == ("ddp", "2026-01-12", "3f2a1c0")
     assert (found.runs, found.launches, found.steps, found.seconds) == (2, 2, 4, 9.0)
-    assert found.within == Spread(0.0, 4 * 3)
+    assert found.within == Spread(sd=0.0, df=4 * 3)
     assert found.between_launches.sd == pytest.approx(math.sqrt(2))
     assert found.between_launches.df == 2
     assert found.between_runs.sd == pytest.approx(math.sqrt(16 / 3))
@@ -49,11 +89,11 @@ def test_a_quiet_benchmark_keeps_its_settings() -> None:
 
 def test_launches_that_scatter_more_want_more_of_them_and_time() -> None:
     """(4.5 / 1)^2 is 20.25, so 21; a look at them and its pilot take 44 s, twice that 88 s."""
-    assert wanted(replace(FOUND, between_launches=Spread(0.045, 35))) == Recommended(21, 24, 0.03, 90.0)
+    assert wanted(replace(FOUND, between_launches=Spread(sd=0.045, df=35))) == Recommended(21, 24, 0.03, 90.0)
 
 
 def test_there_is_an_end_to_more_launches() -> None:
-    assert wanted(replace(FOUND, between_launches=Spread(0.5, 35))).launches == 32
+    assert wanted(replace(FOUND, between_launches=Spread(sd=0.5, df=35))).launches == 32
 
 
 def test_a_tolerance_lies_above_the_floor() -> None:
@@ -63,7 +103,7 @@ def test_a_tolerance_lies_above_the_floor() -> None:
 
 def test_the_order_of_runs_does_not_matter() -> None:
     def of(runs: Sequence[Measurement]) -> Calibration:
-        return calibration(runs, seconds=1.0, provenance=Provenance("2026-01-12", None))
+        return calibration(runs, seconds=1.0, provenance=Provenance(date="2026-01-12", commit=None))
 
     one, other = run(0, 0.1, 0.2), run(0.1, 0.3)
     assert of([one, other]).floor == pytest.approx(of([other, one]).floor)

@@ -43,7 +43,12 @@ def test_what_is_written_is_read(make_record: Make) -> None:
 
 
 def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
-    counts = Counts({"flops": 2281701377.0}, {"flops": {"head": 2281701377.0}}, {"operators": "add"}, {"flops": (1.0,)})
+    counts = Counts(
+        totals={"flops": 2281701377.0},
+        details={"flops": {"head": 2281701377.0}},
+        unstable={"operators": "add"},
+        by_rank={"flops": (1.0,)},
+    )
     apart = replace(counts, details_by_rank={"collective_calls": {"send": (0.0, 1.0)}})
     for kept in (counts, apart):
         content = BaselineFile("m.py::t", (make_record(recipe={"precision": "bf16"}, counts=kept),))
@@ -82,7 +87,9 @@ def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Mak
 def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: Make) -> None:
     assert '"counted"' not in text
     for commit in ("9c1e2aa", None):
-        content = BaselineFile("m.py::t", (make_record(counted=Provenance("2026-02-01", commit, dirty=True)),))
+        content = BaselineFile(
+            "m.py::t", (make_record(counted=Provenance(date="2026-02-01", commit=commit, dirty=True)),)
+        )
         assert decode(encode(content, FILE), FILE) == content
     with pytest.raises(BaselineError, match=r"field records\[0\].counted.date: expected a day such as 2026-01-31"):
         decode(changed(encode(content, FILE), "records/0/counted/date", "soon"), FILE)

@@ -25,9 +25,9 @@ CALIBRATION = Calibration(
     steps=24,
     seconds=51.5,
     floor=0.042,
-    within=Spread(0.1, 900),
-    between_launches=Spread(0.02, 35),
-    between_runs=Spread(0.004, 4),
+    within=Spread(sd=0.1, df=900),
+    between_launches=Spread(sd=0.02, df=35),
+    between_runs=Spread(sd=0.004, df=4),
     strategy="ddp",
     recipe={"precision": "bf16"},
 )
@@ -41,7 +41,9 @@ def test_what_is_saved_is_found(tmp_path: Path, make_environment: Make) -> None:
     assert find(tmp_path, TEST, "naive", environment) is None
     assert find(tmp_path, "another", "ddp", environment) is None
     assert find(tmp_path, TEST, "ddp", make_environment(cores=4)) is None
-    assert CALIBRATION.noise == Noise(Spread(0.004, 4), 0.042, "calibrated on 2026-01-12")
+    assert CALIBRATION.noise == Noise(
+        between_runs=Spread(sd=0.004, df=4), floor=0.042, origin="calibrated on 2026-01-12"
+    )
 
 
 def test_it_is_no_baseline(tmp_path: Path, make_environment: Make) -> None:

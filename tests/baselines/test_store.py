@@ -118,7 +118,7 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     """Though the one of another GPU differs in fewer facts."""
     here = make_record().environment
     gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
-    counts = Counts({"operators": 3.0}, {}, {})
+    counts = Counts(totals={"operators": 3.0}, details={}, unstable={})
     other_gpu, other_host = (
         make_record(environment=environment, series=counted_series(counts), counts=counts)
         for environment in (
@@ -141,7 +141,7 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
 def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:
     """A record that only counted is as new as its counts; of one day, that of the machine that is more alike."""
     here = make_record().environment
-    counts = Counts({"operators": 3.0}, {}, {})
+    counts = Counts(totals={"operators": 3.0}, details={}, unstable={})
     alike, other, third = (
         make_record(environment=environment, series=counted_series(counts), counts=counts)
         for environment in (
@@ -160,13 +160,13 @@ def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record
 
     assert judging(alike, other, third) == 4
     assert judging(replace(other, date="2026-02-01")) == 8
-    assert judging(replace(third, counted=Provenance("2026-02-02", None))) == 64
+    assert judging(replace(third, counted=Provenance(date="2026-02-02", commit=None))) == 64
     assert judging(replace(alike, environment=replace(alike.environment, torch="2.12"), date="2026-03-01")) == 64
 
 
 def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Make) -> None:
     def counted(**totals: float) -> BaselineRecord:
-        counts = Counts(totals, {}, {})
+        counts = Counts(totals=totals, details={}, unstable={})
         return make_record(series=counted_series(counts), counts=counts)
 
     store.save(TEST, [counted(collective_calls=3, flops=1e9)])
@@ -176,7 +176,7 @@ def test_of_counts_saving_tells_those_that_changed(store: Store, make_record: Ma
 
 def test_of_counts_saving_tells_those_that_are_made_of_something_else(store: Store, make_record: Make) -> None:
     def counted(**parts: float) -> BaselineRecord:
-        counts = Counts({"collective_calls": 2.0}, {"collective_calls": parts}, {})
+        counts = Counts(totals={"collective_calls": 2.0}, details={"collective_calls": parts}, unstable={})
         return make_record(series=counted_series(counts), counts=counts)
 
     store.save(TEST, [counted(all_reduce=2.0)])

@@ -12,7 +12,20 @@ from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+    recorded={"host": "runner-1"},
+)
 STEP_TIME = Series(
     metric="step_time",
     unit="s",
@@ -23,9 +36,19 @@ STEP_TIME = Series(
     slack=0.0,
     samples=(0.0412, 0.0424),
     value=0.0418,
-    interval=Interval(0.0412, 0.0424, 0.95),
+    interval=Interval(low=0.0412, high=0.0424, confidence=0.95),
 )
-RECORD = BaselineRecord("ddp", "ddp", None, Plan(5, 60), CPU, (STEP_TIME,), None, "2026-01-12", ({"min": 0.04},))
+RECORD = BaselineRecord(
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    plan=Plan(warmup=5, steps=60),
+    environment=CPU,
+    series=(STEP_TIME,),
+    commit=None,
+    date="2026-01-12",
+    steps=({"min": 0.04},),
+)
 
 
 @pytest.fixture

@@ -13,7 +13,19 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, S
 from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found, Result
 
 ROWS = {metric.name: metric for metric in METRICS}
-ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="some cpu",
+    device_count=0,
+    cpu_model="some cpu",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 STEADY = (1.000, 1.001, 0.999, 1.000, 1.001, 0.999, 1.000, 1.000)
 UNSTEADY = (1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 1.0, 0.7)
 
@@ -23,15 +35,34 @@ def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Ser
 
 
 def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
-    return Measurement("ddp", "ddp", None, Plan(3, 60), environment, (), findings, metrics)
+    return Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=3, steps=60),
+        environment=environment,
+        launches=(),
+        findings=findings,
+        series=metrics,
+    )
 
 
-def stored(*metrics: Series, plan: Plan = Plan(3, 60)) -> BaselineRecord:  # noqa: B008 - frozen
-    return BaselineRecord("ddp", "ddp", None, plan, ENVIRONMENT, metrics, "3f2a1c0", "2026-01-12", ())
+def stored(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60)) -> BaselineRecord:  # noqa: B008 - frozen
+    return BaselineRecord(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=plan,
+        environment=ENVIRONMENT,
+        series=metrics,
+        commit="3f2a1c0",
+        date="2026-01-12",
+        steps=(),
+    )
 
 
-def found(*metrics: Series, plan: Plan = Plan(3, 60), differs: tuple[str, ...] = ()) -> Found:  # noqa: B008 - frozen
-    return Found(stored(*metrics, plan=plan), "cpu-8c-gloo-w2", differs)
+def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tuple[str, ...] = ()) -> Found:  # noqa: B008 - frozen
+    return Found(record=stored(*metrics, plan=plan), origin="cpu-8c-gloo-w2", differs=differs)
 
 
 def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
@@ -41,4 +72,9 @@ def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
 def beside(*metrics: Series, then: Counts | None = None) -> Found:
     """The other side of this very run."""
     record = replace(stored(*metrics), counts=then)
-    return Found(record, "revision 3f2a1c0 (main)", counted=record, counterpart=Counterpart("3f2a1c0 (main)", None))
+    return Found(
+        record=record,
+        origin="revision 3f2a1c0 (main)",
+        counted=record,
+        counterpart=Counterpart(revision="3f2a1c0 (main)", commit=None),
+    )

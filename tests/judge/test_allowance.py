@@ -17,7 +17,19 @@ from pytest_ddpperf.records.measurement import Environment, Series, Spread
 from pytest_ddpperf.records.results import Noise
 
 ROWS = {metric.name: metric for metric in METRICS}
-ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="some cpu",
+    device_count=0,
+    cpu_model="some cpu",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def series(metric: str, samples: Sequence[float]) -> Series:
@@ -61,7 +73,7 @@ def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
     ],
 )
 def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
-    noise = Noise(Spread(0.04, 4), 0.06, "calibrated on 2026-01-12")
+    noise = Noise(between_runs=Spread(sd=0.04, df=4), floor=0.06, origin="calibrated on 2026-01-12")
     assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise).sd == pytest.approx(expected)
 
 

@@ -46,7 +46,7 @@ def test_the_result_carries_where_the_baseline_came_from() -> None:
 
 
 def test_without_a_baseline_everything_is_new() -> None:
-    result = judged(measured(series("step_time", STEADY)), Found(None, "no baseline"))
+    result = judged(measured(series("step_time", STEADY)), Found(record=None, origin="no baseline"))
 
     assert result.verdict is Verdict.NEW
     assert result["step_time"].verdict is Verdict.NEW
@@ -90,9 +90,17 @@ def test_the_worst_gated_metric_decides() -> None:
 
 def test_findings_of_the_measurement_come_with_the_result() -> None:
     crowded = replace(ENVIRONMENT, world_size=16)
-    launch = Launch(0, (RankLaunch(0, (0.04,) * 60, {}, None, None, None),), 1.0)
+    launch = Launch(
+        round=0,
+        ranks=(
+            RankLaunch(
+                rank=0, step_times=(0.04,) * 60, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+            ),
+        ),
+        seconds=1.0,
+    )
     new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
-    result = judged(new, Found(None, "no baseline"))
+    result = judged(new, Found(record=None, origin="no baseline"))
 
     assert result.findings[0] == "said before"
     assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
@@ -101,7 +109,7 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
 @pytest.mark.parametrize(
     ("base", "expected"),
     [
-        (Found(None, "no baseline"), Verdict.NEW),
+        (Found(record=None, origin="no baseline"), Verdict.NEW),
         (found(differs=("cores 4 -> 8",)), Verdict.INCOMPATIBLE),
         (found(), Verdict.UNCHANGED),
     ],
@@ -119,7 +127,7 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
 
 
 def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
-    nothing = Found(None, "no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
+    nothing = Found(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
     result = judged(measured(series("step_time", STEADY)), nothing)
     assert result.verdict is Verdict.NEW
     assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
@@ -182,7 +190,9 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
 
 def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
     faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
-    beside = replace(found(series("step_time", STEADY)), counterpart=Counterpart("main", None, 8))
+    beside = replace(
+        found(series("step_time", STEADY)), counterpart=Counterpart(revision="main", commit=None, launches=8)
+    )
     result = judged(measured(faster, ours), beside)
     assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
     assert result["throughput"].note == "not in the other revision"

@@ -16,7 +16,7 @@ BUCKETS = {"bucket 0": 1.0, "bucket 1": 25.0, "bucket 2": 4.0}
 
 def counts(metric: str, parts: Mapping[str, float]) -> Counts:
     total = float(len(parts)) if metric == "ddp_buckets" else sum(parts.values())
-    return Counts({metric: total}, {metric: parts}, {})
+    return Counts(totals={metric: total}, details={metric: parts}, unstable={})
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,33 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Found, Result
 from pytest_ddpperf.records.verdict import Verdict
 
-ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
-MEASURED = Measurement("ddp", "ddp", None, Plan(3, 60), ENVIRONMENT, ())
-BASELINE = BaselineRecord("ddp", "ddp", None, Plan(3, 60), ENVIRONMENT, (), "3f2a1c0", "2026-01-12", ())
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="some cpu",
+    device_count=0,
+    cpu_model="some cpu",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
+MEASURED = Measurement(
+    name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, launches=()
+)
+BASELINE = BaselineRecord(
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    plan=Plan(warmup=3, steps=60),
+    environment=ENVIRONMENT,
+    series=(),
+    commit="3f2a1c0",
+    date="2026-01-12",
+    steps=(),
+)
 
 
 def judged(new: Measurement, base: Found) -> Result:
@@ -24,14 +48,16 @@ def judged(new: Measurement, base: Found) -> Result:
 
 
 def counts(**totals: float) -> Counts:
-    return Counts(totals, {metric: {"part": value} for metric, value in totals.items()}, {})
+    return Counts(totals=totals, details={metric: {"part": value} for metric, value in totals.items()}, unstable={})
 
 
 def counted(now: Counts, then: Counts | None, *differs: str) -> Result:
     """The judgement on counts alone, held against a baseline of another machine."""
     base = None if then is None else replace(BASELINE, counts=then)
     measurement = replace(MEASURED, counts=now, series=counted_series(now), launches=())
-    return judged(measurement, Found(None, "no baseline", (), base, differs))
+    return judged(
+        measurement, Found(record=None, origin="no baseline", differs=(), counted=base, counted_differs=differs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +78,7 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
 
 
 def test_counts_that_a_run_lacks_are_missed() -> None:
-    base = Found(BASELINE, "cpu-8c-gloo-w2")
+    base = Found(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
     assert judged(MEASURED, base).findings == ()
     assert judged(MEASURED, then).findings == ("the baseline has counts, this run has none: no count is gated",)
@@ -75,7 +101,7 @@ def test_nobody_is_told_to_renew_a_baseline_where_something_else_became_more() -
 
 
 def made_of(metric: str, total: float, **parts: float) -> Counts:
-    return Counts({metric: total}, {metric: parts}, {})
+    return Counts(totals={metric: total}, details={metric: parts}, unstable={})
 
 
 def test_as_many_calls_of_another_collective_are_a_regression() -> None:
@@ -121,7 +147,7 @@ def test_counts_of_another_torch_are_not_comparable() -> None:
 
 def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
     then = replace(BASELINE, counts=counts(operators=3.0, kernel_launches=5.0, collective_calls=1.0))
-    base = Found(None, "no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",))
+    base = Found(record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",))
 
     def against(now: Counts) -> Result:
         return judged(replace(MEASURED, counts=now, series=counted_series(now), launches=()), base)
@@ -201,7 +227,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
 
 def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None:
     now = replace(counts(operators=11.0), unstable={"operators": "part 10 in one step, 11 in the next"})
-    base = Found(None, "no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
+    base = Found(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
     others = tuple(replace(one, gated=False) for one in counted_series(now))
     assert not judged(replace(MEASURED, counts=now, series=others), base)["operators"].gated
 
@@ -213,7 +239,9 @@ def test_derived_counts_are_not_judged_twice() -> None:
 
 def sent(calls_bytes: float, sent_bytes: float) -> Counts:
     parts = {"collective_bytes": {"all_reduce": calls_bytes}, "collective_send_bytes": {"all_reduce": sent_bytes}}
-    return Counts({"collective_bytes": calls_bytes, "collective_send_bytes": sent_bytes}, parts, {})
+    return Counts(
+        totals={"collective_bytes": calls_bytes, "collective_send_bytes": sent_bytes}, details=parts, unstable={}
+    )
 
 
 def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_bytes() -> None:

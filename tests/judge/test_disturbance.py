@@ -19,10 +19,14 @@ def disturbed(*metrics: Series, others: Sequence[float | None], steal: float | N
     """A measurement in whose launches others took so much of the cores; None where nobody looked."""
     launches = tuple(
         Launch(
-            i,
-            (RankLaunch(0, (1.0,), {}, None, None, None),),
-            1.0,
-            None if share is None else Health(CpuHealth(others=share, steal=steal)),
+            round=i,
+            ranks=(
+                RankLaunch(
+                    rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                ),
+            ),
+            seconds=1.0,
+            health=None if share is None else Health(cpu=CpuHealth(others=share, steal=steal)),
         )
         for i, share in enumerate(others)
     )
@@ -76,7 +80,7 @@ def test_nothing_tells_how_much_of_a_gpu_others_took() -> None:
 
 def test_a_machine_that_does_not_tell_excuses_nothing() -> None:
     one = disturbed(others=[None])
-    silent = replace(one, launches=(replace(one.launches[0], health=Health(CpuHealth())),))
+    silent = replace(one, launches=(replace(one.launches[0], health=Health(cpu=CpuHealth())),))
     assert excused_by(silent, 0.0, 0.1) is None
 
 

@@ -15,7 +15,7 @@ def counts(
 ) -> Counts:
     """Totals are the sums of their details, unless given."""
     sums = {metric: sum(parts.values()) for metric, parts in details.items()}
-    return Counts({**sums, **totals}, details, unstable or {})
+    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
 
 
 @pytest.mark.parametrize(

@@ -32,19 +32,50 @@ STEADY = [0.1000, 0.1001, 0.0999, 0.1000]
 
 def measured(times: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
     """A measurement whose launches each take one of ``times`` a step, on every rank."""
-    environment = Environment("cpu", "chip", 0, "chip", cores, 1, 1, "gloo", world_size, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="chip",
+        device_count=0,
+        cpu_model="chip",
+        cores=cores,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=world_size,
+        torch="2.13",
+        cuda=None,
+    )
     launches = tuple(
-        Launch(i, tuple(RankLaunch(r, (time,) * 4, {}, 1.0, 8.0, None) for r in range(world_size)), 1.0)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r, step_times=(time,) * 4, memory={}, loss=1.0, samples_per_step=8.0, tokens_per_step=None
+                )
+                for r in range(world_size)
+            ),
+            seconds=1.0,
+        )
         for i, time in enumerate(times)
     )
-    one = Measurement("ddp", "ddp", None, PLAN, environment, launches)
+    one = Measurement(name="ddp", strategy="ddp", mode=None, plan=PLAN, environment=environment, launches=launches)
     return dataclasses.replace(one, series=series_of(one))
 
 
 def baseline(times: Sequence[float]) -> Found:
     base = measured(times)
-    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
-    return Found(record, "the key")
+    record = BaselineRecord(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=PLAN,
+        environment=base.environment,
+        series=base.series,
+        commit="abc",
+        date="2026-01-12",
+        steps=(),
+    )
+    return Found(record=record, origin="the key")
 
 
 def in_turns(times: Sequence[float]) -> Measurement:
@@ -67,13 +98,13 @@ def judge(found: Found, tolerance: float = 0.03) -> Judge:
 
 
 def test_without_a_baseline_one_look_is_enough() -> None:
-    one = judge(Found(None, "no baseline"))
+    one = judge(Found(record=None, origin="no baseline"))
     assert one((measured(STEADY),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.NEW
 
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
-    one = Judge("test_it", Settings(launches=4, save="default"), [Found(None, "no baseline")], alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), [Found(record=None, origin="no baseline")], alone)
     assert one((measured(STEADY),), after(4.0)) == Next("more", 1, explain=True)
     assert one.results[0].verdict is Verdict.NEW
     slower = (measured([1.2 * time for time in STEADY]),)
@@ -96,7 +127,7 @@ def growing(growth: float, name: str = "ddp") -> Measurement:
     held = tuple(int(step * growth * 2**10) for step in range(8))
     one = replace(measured(STEADY), name=name)
     ranks = tuple(replace(rank, held=held) for rank in one.launches[0].ranks)
-    one = replace(one, diagnoses=(Launch(0, ranks, 1.0),))
+    one = replace(one, diagnoses=(Launch(round=0, ranks=ranks, seconds=1.0),))
     return replace(one, series=series_of(one))
 
 
@@ -104,7 +135,18 @@ def not_growing() -> Found:
     """A baseline whose memory does not."""
     base = growing(0.0)
     return Found(
-        BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ()), "the key"
+        record=BaselineRecord(
+            name="ddp",
+            strategy="ddp",
+            mode=None,
+            plan=PLAN,
+            environment=base.environment,
+            series=base.series,
+            commit="abc",
+            date="2026-01-12",
+            steps=(),
+        ),
+        origin="the key",
     )
 
 
@@ -310,7 +352,7 @@ def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> No
 
 def test_launches_of_other_benchmarks_tell_what_to_expect_of_few() -> None:
     """Two that happen to agree say nothing of how far they lie apart; those of other benchmarks lie 20 % apart."""
-    for scatter, expected in ((None, Verdict.REGRESSED), (Spread(0.2, 60.0), Verdict.INCONCLUSIVE)):
+    for scatter, expected in ((None, Verdict.REGRESSED), (Spread(sd=0.2, df=60.0), Verdict.INCONCLUSIVE)):
         settings = Settings(launches=2, tolerance=0.03)
         one = Judge("test_it", settings, [baseline(STEADY[:2])], alone, scatter=scatter)
         one((measured([0.15, 0.1501]),), Look(60.0, 1.0, last=True))
@@ -446,8 +488,18 @@ def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> Non
 
 def test_beside_a_baseline_more_work_is_shown_only() -> None:
     base = working(NOISY, WORK)
-    record = BaselineRecord("ddp", "ddp", None, PLAN, base.environment, base.series, "abc", "2026-01-12", ())
-    one = judge(Found(record, "the key"))
+    record = BaselineRecord(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=PLAN,
+        environment=base.environment,
+        series=base.series,
+        commit="abc",
+        date="2026-01-12",
+        steps=(),
+    )
+    one = judge(Found(record=record, origin="the key"))
     one((working(NOISY_AND_LONGER, MORE_WORK),), after(60.0))
     assert one.results[0]["cpu_time"].verdict is Verdict.REGRESSED
     assert not one.results[0]["cpu_time"].gated
@@ -542,4 +594,6 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     assert one(sides, after(4.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
     assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
-    assert one.results[0].counterpart == Counterpart(REVISION.label, REVISION.commit, lacking="it raised")
+    assert one.results[0].counterpart == Counterpart(
+        revision=REVISION.label, commit=REVISION.commit, lacking="it raised"
+    )

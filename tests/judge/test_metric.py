@@ -65,7 +65,9 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
 
 def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     new = measured(series("final_loss", [0.9] * 4), series("step_time", STEADY))
-    result = judged(new, found(series("final_loss", [0.5] * 4), series("step_time", STEADY), plan=Plan(3, 100)))
+    result = judged(
+        new, found(series("final_loss", [0.5] * 4), series("step_time", STEADY), plan=Plan(warmup=3, steps=100))
+    )
 
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
     assert result["final_loss"].note == "the baseline's loss is that after 103 steps, this one after 63"
@@ -108,7 +110,10 @@ def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> 
 
 def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
     base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
-    quiet, wild = (replace(base, noise=Noise(Spread(sd, 4), 0.01, "calibrated on 2026-01-12")) for sd in (0.001, 0.03))
+    quiet, wild = (
+        replace(base, noise=Noise(between_runs=Spread(sd=sd, df=4), floor=0.01, origin="calibrated on 2026-01-12"))
+        for sd in (0.001, 0.03)
+    )
     before, same, wider = (judged(new, one, tolerance=0.03)["step_time"] for one in (base, quiet, wild))
     assert before.mde is not None
     assert wider.mde is not None
@@ -116,7 +121,7 @@ def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
 
 
 def test_no_tolerance_is_below_the_noise_floor() -> None:
-    noise = Noise(Spread(0.002, 4), 0.042, "calibrated on 2026-01-12")
+    noise = Noise(between_runs=Spread(sd=0.002, df=4), floor=0.042, origin="calibrated on 2026-01-12")
     metrics = [series(metric, STEADY) for metric in ("step_time", "final_loss", "peak_allocated")]
     base = replace(found(*metrics), noise=noise)
     result = judged(measured(*metrics), base, tolerance=0.03)
@@ -157,7 +162,7 @@ def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
     assert (interval.low, interval.high) == pytest.approx((0.04, 0.04))
     assert result["step_time"].mde == pytest.approx(0.03)
     assert judged(new, found(series("step_time", rounds)), tolerance=0.03).verdict is Verdict.INCONCLUSIVE
-    assert (result.baseline, result.counterpart) == (None, Counterpart("3f2a1c0 (main)", None))
+    assert (result.baseline, result.counterpart) == (None, Counterpart(revision="3f2a1c0 (main)", commit=None))
 
 
 BLOCKS = (0.08, -0.08) * 10  # of a launch: an error of 1.8 %, for 20 * 0.0064 / (20 * 19) = 0.000337

@@ -52,7 +52,18 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
-    made = tuple(Launch(i, (RankLaunch(0, (1.0,), {}, None, None, None),), 1.0) for i in range(6))
+    made = tuple(
+        Launch(
+            round=i,
+            ranks=(
+                RankLaunch(
+                    rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                ),
+            ),
+            seconds=1.0,
+        )
+        for i in range(6)
+    )
     few = [0.92, 1.08, 1.0, 0.93]
     new = replace(measured(series("phase_forward", few), series("memory_growth", few, factor=3e6)), launches=made)
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))
@@ -75,7 +86,10 @@ def test_nor_can_they_decide_where_launches_scatter_so_much_that_runs_do_too() -
 
     1.645 times that is 6 %, more than 5/3 of 3 %.
     """
-    wild, told = [0.88, 1.12, 1.0, 0.89, 1.11, 1.0], Noise(Spread(0.001, 4), 0.01, "calibrated on 2026-01-12")
+    wild, told = (
+        [0.88, 1.12, 1.0, 0.89, 1.11, 1.0],
+        Noise(between_runs=Spread(sd=0.001, df=4), floor=0.01, origin="calibrated on 2026-01-12"),
+    )
     for noise in (None, told):
         one = inconclusive(wild, STEADY, tolerance=0.03, noise=noise)
         assert one.note.startswith("more launches would not decide it; ")
@@ -102,7 +116,9 @@ def test_single_launches_tell_nothing_about_scatter() -> None:
 
 def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     """In one metric, and in none worse: improved; beside a baseline it would take all of them."""
-    now, then = (Counts({"collective_calls": calls, "flops": 10.0}, {}, {}) for calls in (1.0, 2.0))
+    now, then = (
+        Counts(totals={"collective_calls": calls, "flops": 10.0}, details={}, unstable={}) for calls in (1.0, 2.0)
+    )
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
     assert result.verdict is Verdict.IMPROVED

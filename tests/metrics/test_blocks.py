@@ -25,14 +25,41 @@ def rank(
     number: int = 0,
 ) -> RankLaunch:
     return RankLaunch(
-        number, tuple(times), {}, None, 8.0, None, cpu_time=cpu, blocks=tuple(blocks), cpu_blocks=tuple(cpu_blocks)
+        rank=number,
+        step_times=tuple(times),
+        memory={},
+        loss=None,
+        samples_per_step=8.0,
+        tokens_per_step=None,
+        cpu_time=cpu,
+        blocks=tuple(blocks),
+        cpu_blocks=tuple(cpu_blocks),
     )
 
 
 def measurement(*ranks: RankLaunch) -> Measurement:
     """Of one launch."""
-    environment = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", len(ranks), "2.13", None)
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, (Launch(0, ranks, 1.0),))
+    environment = Environment(
+        device="cpu",
+        device_model="chip",
+        device_count=0,
+        cpu_model="chip",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=len(ranks),
+        torch="2.13",
+        cuda=None,
+    )
+    return Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=2, steps=5),
+        environment=environment,
+        launches=(Launch(round=0, ranks=ranks, seconds=1.0),),
+    )
 
 
 def known(within: Within | None) -> Moved:
@@ -75,7 +102,7 @@ def test_a_step_of_a_block_lasts_as_long_as_its_slowest_rank() -> None:
 
 @pytest.mark.parametrize("times", [(), (1.0,), (1.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)], ids=len)
 def test_a_single_block_or_a_clock_that_stands_still_tells_nothing(times: tuple[float, ...]) -> None:
-    assert moved_step(Launch(0, (rank(times),), 1.0)) == ()
+    assert moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
 
 
 def test_of_a_mean_it_is_the_textbooks_standard_error() -> None:

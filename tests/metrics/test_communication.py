@@ -21,18 +21,48 @@ from pytest_ddpperf.records.measurement import Environment, Launch, Measurement,
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=2,
+        torch="2.13",
+        cuda=None,
+    )
     reports = [
-        tuple(RankLaunch(i, (1.0,), {}, None, None, None, communication=one) for i, one in enumerate(ranks))
+        tuple(
+            RankLaunch(
+                rank=i,
+                step_times=(1.0,),
+                memory={},
+                loss=None,
+                samples_per_step=None,
+                tokens_per_step=None,
+                communication=one,
+            )
+            for i, one in enumerate(ranks)
+        )
         for ranks in launches
     ]
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
+    return Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=2, steps=5),
+        environment=environment,
+        launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),
+    )
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
     """Synchronised: 5, 5, 9, typically 5; alone: 4, 3 and 4, typically 3.5. Share: 1.5 / 5."""
-    first = BlockTimes((5.0, 4.0, 9.0), (4.0, 1.0, 3.0), "parameters")
-    second = BlockTimes((4.0, 5.0, 7.0), (2.0, 3.0, 4.0), "parameters")
+    first = BlockTimes(synchronised=(5.0, 4.0, 9.0), unsynchronised=(4.0, 1.0, 3.0), still_sent="parameters")
+    second = BlockTimes(synchronised=(4.0, 5.0, 7.0), unsynchronised=(2.0, 3.0, 4.0), still_sent="parameters")
     measured = measurement((first, second), (first, first))
     # Of the second launch: 4, 5, 9 and 1, 3, 4, typically 4.5 and 2.
     assert exposed_communication(measured) == (1.5, 2.5)
@@ -41,11 +71,11 @@ def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank()
 
 
 def test_it_may_be_below_zero() -> None:
-    assert exposed_communication(measurement((BlockTimes((1.0,), (1.25,)),))) == (-0.25,)
+    assert exposed_communication(measurement((BlockTimes(synchronised=(1.0,), unsynchronised=(1.25,)),))) == (-0.25,)
 
 
 def test_it_is_told_by_launches_that_diagnose() -> None:
-    known = BlockTimes((1.0,), (0.75,), "parameters")
+    known = BlockTimes(synchronised=(1.0,), unsynchronised=(0.75,), still_sent="parameters")
     timed, told = measurement((None, None)), measurement((known, known))
     both = replace(timed, diagnoses=told.launches)
     assert exposed_communication(both) == (0.25,)
@@ -57,7 +87,7 @@ def test_pairs_of_blocks_know_its_scatter() -> None:
 
     Their mean is 5 / 3: 2 * (5 / 3 - 2) and 2 * (5 / 3 - 1). Of the shares 2 / 5, 1 / 5 and 2 / 5 it is 1 / 3.
     """
-    known = BlockTimes((5.0, 5.0, 6.0), (4.0, 3.0, 4.0), pairs=3)
+    known = BlockTimes(synchronised=(5.0, 5.0, 6.0), unsynchronised=(4.0, 3.0, 4.0), pairs=3)
     measured = measurement((known, known))
     (moved,) = of_exposed(measured).moved
     assert moved == pytest.approx((-2 / 3, 4 / 3, -2 / 3))
@@ -69,13 +99,13 @@ def test_pairs_of_blocks_know_its_scatter() -> None:
 
 
 def test_a_single_pair_knows_nothing() -> None:
-    known = BlockTimes((5.0, 5.0), (4.0, 3.0))
+    known = BlockTimes(synchronised=(5.0, 5.0), unsynchronised=(4.0, 3.0))
     assert of_exposed(measurement((known, known))).moved == ()
     assert of_exposed(measurement((replace(known, pairs=2), None))).moved == ()
 
 
 def test_a_launch_without_it_is_left_out() -> None:
-    known = BlockTimes((1.0,), (1.0,))
+    known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (known, None))
     assert exposed_communication(measured) == (0.0,)
     assert exposed_communication(measurement((known, None))) is None
@@ -86,10 +116,10 @@ def test_a_launch_without_it_is_left_out() -> None:
 
 
 def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:
-    known = BlockTimes((1.0,), (1.0,))
+    known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
     assert no_room(measured) is None
-    ranks = tuple(replace(rank, no_room=Room(6 * 2**30, 4 * 2**30)) for rank in measured.launches[1].ranks)
+    ranks = tuple(replace(rank, no_room=Room(needed=6 * 2**30, free=4 * 2**30)) for rank in measured.launches[1].ranks)
     short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
     text = (
         "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "

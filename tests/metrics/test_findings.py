@@ -13,12 +13,35 @@ SLOW_START = [1.2] * 3 + [1.0] * 9
 
 
 def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, nodes: int = 1) -> Measurement:
-    environment = Environment("cpu", "some cpu", 0, "some cpu", cores, 1, nodes, "gloo", ranks, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=cores,
+        threads=1,
+        nodes=nodes,
+        backend="gloo",
+        world_size=ranks,
+        torch="2.13",
+        cuda=None,
+    )
     done = tuple(
-        Launch(i, tuple(RankLaunch(r, tuple(times), {}, None, None, None) for r in range(ranks)), 1.0)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r, step_times=tuple(times), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                )
+                for r in range(ranks)
+            ),
+            seconds=1.0,
+        )
         for i, times in enumerate(launches)
     )
-    return Measurement("ddp", "ddp", None, Plan(3, 12), environment, done)
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=12), environment=environment, launches=done
+    )
 
 
 def test_a_calm_measurement_has_no_findings() -> None:
@@ -76,11 +99,34 @@ def test_launches_that_belong_together_are_not_named(times: list[float]) -> None
 
 def test_what_an_accumulating_step_trains_on_is_named() -> None:
     """3 ranks of 32 samples in 4 micro-batches: 96."""
-    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 3, "2.13", None)
-    ranks = tuple(RankLaunch(r, tuple(SETTLED), {}, None, 32, None) for r in range(3))
-    launch = Launch(0, ranks, 1.0)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=3,
+        torch="2.13",
+        cuda=None,
+    )
+    ranks = tuple(
+        RankLaunch(rank=r, step_times=tuple(SETTLED), memory={}, loss=None, samples_per_step=32, tokens_per_step=None)
+        for r in range(3)
+    )
+    launch = Launch(round=0, ranks=ranks, seconds=1.0)
     recipe = {"accumulation_steps": "4"}
-    measured = Measurement("ddp", "ddp", None, Plan(3, 12), environment, (launch,), recipe=recipe)
+    measured = Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=3, steps=12),
+        environment=environment,
+        launches=(launch,),
+        recipe=recipe,
+    )
 
     assert findings_of(measured) == ("effective batch size 96: 4 micro-batches on each of 3 ranks",)
     assert findings_of(replace(measured, recipe={})) == ()

@@ -4,14 +4,31 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 1, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=1,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def measurement(*cpus: CpuHealth | None) -> Measurement:
     """A launch of two seconds for each."""
-    rank = RankLaunch(0, (1.0,), {}, None, None, None)
-    launches = tuple(Launch(i, (rank,), 2.0, None if cpu is None else Health(cpu)) for i, cpu in enumerate(cpus))
-    return Measurement("ddp", "ddp", None, Plan(5, 1), ENVIRONMENT, launches)
+    rank = RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
+    launches = tuple(
+        Launch(round=i, ranks=(rank,), seconds=2.0, health=None if cpu is None else Health(cpu=cpu))
+        for i, cpu in enumerate(cpus)
+    )
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches
+    )
 
 
 def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
@@ -52,20 +69,35 @@ def test_heat_and_swap_are_named() -> None:
 
 def on_gpus(*gpus: GpuHealth) -> Measurement:
     """A launch for each, on one rank that computed on the GPU ``a``."""
-    rank = RankLaunch(0, (1.0,), {}, None, None, None, device_memory=DeviceMemory("a", 0, 0))
-    launches = tuple(Launch(i, (rank,), 2.0, Health(CpuHealth(), (gpu,))) for i, gpu in enumerate(gpus))
-    return Measurement("ddp", "ddp", None, Plan(5, 1), ENVIRONMENT, launches)
+    rank = RankLaunch(
+        rank=0,
+        step_times=(1.0,),
+        memory={},
+        loss=None,
+        samples_per_step=None,
+        tokens_per_step=None,
+        device_memory=DeviceMemory(device="a", used=0, reserved=0),
+    )
+    launches = tuple(
+        Launch(round=i, ranks=(rank,), seconds=2.0, health=Health(cpu=CpuHealth(), gpus=(gpu,)))
+        for i, gpu in enumerate(gpus)
+    )
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=1), environment=ENVIRONMENT, launches=launches
+    )
 
 
 def test_what_held_a_gpu_back_is_named() -> None:
-    held = GpuHealth("a", 10, throttled={"power cap": 0.4, "temperature": 0.1})
-    assert findings_of(on_gpus(held, held, GpuHealth("a", 10))) == (
+    held = GpuHealth(device="a", readings=10, throttled={"power cap": 0.4, "temperature": 0.1})
+    assert findings_of(on_gpus(held, held, GpuHealth(device="a", readings=10))) == (
         "GPU clocks were held back (power cap) in 2 of 3 launches",
     )
 
 
 def test_other_processes_on_a_gpu_are_named() -> None:
-    assert findings_of(on_gpus(GpuHealth("a", 10, others={7: 3 * 2**30, 8: None}), GpuHealth("a", 10))) == (
+    assert findings_of(
+        on_gpus(GpuHealth(device="a", readings=10, others={7: 3 * 2**30, 8: None}), GpuHealth(device="a", readings=10))
+    ) == (
         "process 7 used a GPU of the ranks (3.00 GiB of its memory) in 1 of 2 launches",
         "process 8 used a GPU of the ranks in 1 of 2 launches",
     )
@@ -73,11 +105,18 @@ def test_other_processes_on_a_gpu_are_named() -> None:
 
 def test_a_clock_that_fell_is_named() -> None:
     """1.7 GHz is 14 % below 1.98; 1.9 is only 4 % below."""
-    assert findings_of(on_gpus(GpuHealth("a", 9, sm_clock=1.98e9), GpuHealth("a", 9, sm_clock=1.7e9))) == (
-        "the slowest GPU's clock was 1700 MHz in one launch and 1980 MHz in another",
+    assert findings_of(
+        on_gpus(GpuHealth(device="a", readings=9, sm_clock=1.98e9), GpuHealth(device="a", readings=9, sm_clock=1.7e9))
+    ) == ("the slowest GPU's clock was 1700 MHz in one launch and 1980 MHz in another",)
+    assert (
+        findings_of(
+            on_gpus(
+                GpuHealth(device="a", readings=9, sm_clock=1.98e9), GpuHealth(device="a", readings=9, sm_clock=1.9e9)
+            )
+        )
+        == ()
     )
-    assert findings_of(on_gpus(GpuHealth("a", 9, sm_clock=1.98e9), GpuHealth("a", 9, sm_clock=1.9e9))) == ()
 
 
 def test_gpus_of_nobody_here_are_not_spoken_of() -> None:
-    assert findings_of(on_gpus(GpuHealth("b", 10, throttled={"power cap": 1.0}, others={7: 1}))) == ()
+    assert findings_of(on_gpus(GpuHealth(device="b", readings=10, throttled={"power cap": 1.0}, others={7: 1}))) == ()

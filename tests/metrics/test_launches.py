@@ -7,7 +7,15 @@ from pytest_ddpperf.records.measurement import Launch, RankLaunch
 
 
 def launch(*step_times: float) -> Launch:
-    return Launch(0, (RankLaunch(0, step_times, {}, None, None, None),), 1.0)
+    return Launch(
+        round=0,
+        ranks=(
+            RankLaunch(
+                rank=0, step_times=step_times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+            ),
+        ),
+        seconds=1.0,
+    )
 
 
 def test_a_figure_is_computed_once_for_each_launch() -> None:

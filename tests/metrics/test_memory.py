@@ -20,12 +20,41 @@ def steady(growth: int) -> tuple[int, ...]:
 
 def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
     """Of launches, each given by what its ranks held."""
-    environment = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", len(launches[0]), "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="chip",
+        device_count=0,
+        cpu_model="chip",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=len(launches[0]),
+        torch="2.13",
+        cuda=None,
+    )
     done = tuple(
-        Launch(i, tuple(RankLaunch(r, (1.0,), {}, None, None, None, held=held) for r, held in enumerate(ranks)), 1.0)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r,
+                    step_times=(1.0,),
+                    memory={},
+                    loss=None,
+                    samples_per_step=None,
+                    tokens_per_step=None,
+                    held=held,
+                )
+                for r, held in enumerate(ranks)
+            ),
+            seconds=1.0,
+        )
         for i, ranks in enumerate(launches)
     )
-    return Measurement("ddp", "ddp", None, Plan(5, 10), environment, done)
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=10), environment=environment, launches=done
+    )
 
 
 def test_growth_is_that_of_the_rank_that_grows_most() -> None:
@@ -81,21 +110,42 @@ def test_growth_that_only_one_launch_shows_is_not_named() -> None:
 
 def peaks(*launches: Sequence[Mapping[str, float]]) -> Measurement:
     """Of launches, each given by the memory of its ranks."""
-    return _of([[RankLaunch(r, (1.0,), memory, None, None, None) for r, memory in enumerate(one)] for one in launches])
+    return _of(
+        [
+            [
+                RankLaunch(
+                    rank=r, step_times=(1.0,), memory=memory, loss=None, samples_per_step=None, tokens_per_step=None
+                )
+                for r, memory in enumerate(one)
+            ]
+            for one in launches
+        ]
+    )
 
 
 def devices(*launches: Sequence[DeviceMemory | None]) -> Measurement:
     """Of launches, each given by what its ranks saw of their GPUs."""
     return _of(
         [
-            [RankLaunch(r, (1.0,), {}, None, None, None, device_memory=seen) for r, seen in enumerate(one)]
+            [
+                RankLaunch(
+                    rank=r,
+                    step_times=(1.0,),
+                    memory={},
+                    loss=None,
+                    samples_per_step=None,
+                    tokens_per_step=None,
+                    device_memory=seen,
+                )
+                for r, seen in enumerate(one)
+            ]
             for one in launches
         ]
     )
 
 
 def _of(launches: Sequence[Sequence[RankLaunch]]) -> Measurement:
-    done = tuple(Launch(i, tuple(ranks), 1.0) for i, ranks in enumerate(launches))
+    done = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
     return replace(measurement([()] * len(launches[0])), launches=done)
 
 
@@ -105,7 +155,11 @@ def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
 
 def test_what_no_allocator_of_ours_holds_is_outside() -> None:
     """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most."""
-    alone, first, second = DeviceMemory("a", 700, 400), DeviceMemory("b", 900, 400), DeviceMemory("b", 950, 300)
+    alone, first, second = (
+        DeviceMemory(device="a", used=700, reserved=400),
+        DeviceMemory(device="b", used=900, reserved=400),
+        DeviceMemory(device="b", used=950, reserved=300),
+    )
     assert samples(devices([alone, first, second]), "outside_allocator") == (300,)
     assert samples(devices([first, second]), "outside_allocator") == (250,)
     assert samples(devices([alone, None]), "outside_allocator") is None

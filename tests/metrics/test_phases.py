@@ -17,16 +17,40 @@ from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, Section
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
     nothing = (0.0,) * len(next(iter(seconds.values())))
-    return PhaseTimes({phase: seconds.get(phase, nothing) for phase in PHASES}, sections)
+    return PhaseTimes(seconds={phase: seconds.get(phase, nothing) for phase in PHASES}, sections=sections)
 
 
 def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
-    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=2,
+        torch="2.13",
+        cuda=None,
+    )
     reports = [
-        tuple(RankLaunch(i, (1.0,), {}, None, None, None, phases=one) for i, one in enumerate(ranks))
+        tuple(
+            RankLaunch(
+                rank=i, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None, phases=one
+            )
+            for i, one in enumerate(ranks)
+        )
         for ranks in launches
     ]
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, tuple(Launch(0, ranks, 1.0) for ranks in reports))
+    return Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=2, steps=5),
+        environment=environment,
+        launches=tuple(Launch(round=0, ranks=ranks, seconds=1.0) for ranks in reports),
+    )
 
 
 def test_phases_are_averages_over_ranks_and_usual_steps() -> None:
@@ -89,11 +113,11 @@ def test_sections_are_averages_too() -> None:
 
     `save`: 4 s in 2 entries on rank 0 alone, 1 of them its own: 2 s, 0.5 s and 1 entry of the average rank; 20 %.
     """
-    use = MemoryUse("allocated", 100, 700)
-    save = SectionTimes("save", 2, (4, 90), (1, 90), use)
-    disk = SectionTimes("save/disk", 2, (3, 0), (3, 0), replace(use, change=-5))
-    shared = SectionTimes("shared", 1, (5, 5), (5, 5), use)
-    less = replace(shared, memory=MemoryUse("allocated", 50, 900))
+    use = MemoryUse(kind="allocated", change=100, peak=700)
+    save = SectionTimes(path="save", count=2, seconds=(4, 90), own_seconds=(1, 90), memory=use)
+    disk = SectionTimes(path="save/disk", count=2, seconds=(3, 0), own_seconds=(3, 0), memory=replace(use, change=-5))
+    shared = SectionTimes(path="shared", count=1, seconds=(5, 5), own_seconds=(5, 5), memory=use)
+    less = replace(shared, memory=MemoryUse(kind="allocated", change=50, peak=900))
     ranks = [phases(save, disk, shared, other=(10, 99)), phases(less, other=(10, 99))]
     found = sections_of(measurement(ranks, ranks))
     assert [one.path for one in found] == ["save", "save/disk", "shared"]
@@ -103,16 +127,23 @@ def test_sections_are_averages_too() -> None:
         (1, 5, 5, 5),
     ]
     assert [one.share for one in found] == pytest.approx([0.2, 0.15, 0.5])
-    assert [one.memory for one in found] == [use, replace(use, change=-5), MemoryUse("allocated", 100, 900)]
+    assert [one.memory for one in found] == [
+        use,
+        replace(use, change=-5),
+        MemoryUse(kind="allocated", change=100, peak=900),
+    ]
 
 
 def test_memory_of_a_phase_is_the_largest_that_a_rank_saw() -> None:
     """Changes of 5 and 8, peaks of 90 and 70; the optimizer's is known on one rank only."""
-    one = replace(phases(forward=(1,)), memory={"forward": MemoryUse("allocated", 5, 90)})
-    uses = {"forward": MemoryUse("allocated", 8, 70), "optimizer": MemoryUse("allocated", 0, 10)}
+    one = replace(phases(forward=(1,)), memory={"forward": MemoryUse(kind="allocated", change=5, peak=90)})
+    uses = {
+        "forward": MemoryUse(kind="allocated", change=8, peak=70),
+        "optimizer": MemoryUse(kind="allocated", change=0, peak=10),
+    }
     other = replace(one, memory=uses)
     assert memory_of_phases(measurement([one], [other])) == {
-        "forward": MemoryUse("allocated", 8, 90),
-        "optimizer": MemoryUse("allocated", 0, 10),
+        "forward": MemoryUse(kind="allocated", change=8, peak=90),
+        "optimizer": MemoryUse(kind="allocated", change=0, peak=10),
     }
     assert memory_of_phases(measurement([None])) == {}

@@ -10,12 +10,18 @@ from pytest_ddpperf.records.communication import Bandwidth, Collective, Profiled
 
 def step(*seconds: float, busy: float = 4.0, overlapped: float = 3.0, kind: str = "all_reduce") -> ProfiledStep:
     """Ten seconds, of which 5 are computed; collectives of a million bytes."""
-    return ProfiledStep(10.0, busy, 5.0, overlapped, tuple(Collective(kind, one, 1e6) for one in seconds))
+    return ProfiledStep(
+        seconds=10.0,
+        busy=busy,
+        computed=5.0,
+        overlapped=overlapped,
+        collectives=tuple(Collective(kind=kind, seconds=one, nbytes=1e6) for one in seconds),
+    )
 
 
 def test_busy_time_is_shared_out_into_overlap_and_exposed() -> None:
     """Busy 4 and 6, overlapped 3 and 3: 5, of which 3 are overlap."""
-    found = merged([RankProfile((step(),)), RankProfile((step(busy=6.0),))])
+    found = merged([RankProfile(steps=(step(),)), RankProfile(steps=(step(busy=6.0),))])
     assert (found.step, found.busy, found.overlapped) == (10, 5, 3)
     assert (found.exposed, found.overlap, found.busy_share) == (2, 0.6, 0.5)
 
@@ -24,14 +30,19 @@ def test_the_error_is_the_hosts_gaps_at_the_rate_at_which_they_are_elsewhere() -
     """Not busy: 10 - 4 = 6 seconds, of which 5 - 3 = 2 computed and 4 not. So 3 s of overlap come with 6 s of gaps,
     of which there can be no more than is exposed: 1 s.
     """
-    assert merged([RankProfile((step(),))]).gaps == 1
+    assert merged([RankProfile(steps=(step(),))]).gaps == 1
     # Not busy 6, computed 6 - 1 = 5, gaps 1: 3 s of overlap come with 3 x 1 / 5.
-    assert merged([RankProfile((ProfiledStep(10, 4, 6, 1, ()),))]).gaps == pytest.approx(0.2)
-    assert merged([RankProfile((ProfiledStep(10, 10, 5, 5, ()),))]).gaps == 0  # nothing to learn it from
+    assert merged(
+        [RankProfile(steps=(ProfiledStep(seconds=10, busy=4, computed=6, overlapped=1, collectives=()),))]
+    ).gaps == pytest.approx(0.2)
+    assert (
+        merged([RankProfile(steps=(ProfiledStep(seconds=10, busy=10, computed=5, overlapped=5, collectives=()),))]).gaps
+        == 0
+    )  # nothing to learn it from
 
 
 def test_where_nothing_is_sent_there_is_no_overlap() -> None:
-    found = merged([RankProfile((step(busy=0.0, overlapped=0.0),))])
+    found = merged([RankProfile(steps=(step(busy=0.0, overlapped=0.0),))])
     assert (found.overlap, found.exposed, found.transfer, found.wait, found.slowest) == (None, 0, 0, 0, None)
     assert found.bandwidths == ()
 
@@ -41,13 +52,13 @@ def test_a_collective_lasts_as_long_as_on_the_rank_that_came_last() -> None:
 
     Rank 1 was last twice of three times.
     """
-    found = merged([RankProfile((step(4, 4), step(2))), RankProfile((step(1, 2), step(6)))])
+    found = merged([RankProfile(steps=(step(4, 4), step(2))), RankProfile(steps=(step(1, 2), step(6)))])
     assert (found.transfer, found.wait) == (2.5, 2.25)
     assert found.slowest == (1, 2 / 3)
 
 
 def test_ranks_that_send_different_things_are_not_put_side_by_side() -> None:
-    found = merged([RankProfile((step(1),)), RankProfile((step(1, kind="broadcast"),))])
+    found = merged([RankProfile(steps=(step(1),)), RankProfile(steps=(step(1, kind="broadcast"),))])
     assert (found.transfer, found.wait, found.slowest, found.bandwidths) == (None, None, None, ())
 
 
@@ -55,8 +66,11 @@ def sized(
     *collectives: tuple[float, float], kind: str = "all_reduce", group: int | None = None, subgroups: bool = False
 ) -> RankProfile:
     """A rank with one step of collectives: seconds and bytes of each."""
-    sent = tuple(Collective(kind, *one, group) for one in collectives)
-    return RankProfile((ProfiledStep(10.0, 4.0, 5.0, 3.0, sent),), subgroups=subgroups)
+    sent = tuple(Collective(kind=kind, seconds=seconds, nbytes=nbytes, ranks=group) for seconds, nbytes in collectives)
+    return RankProfile(
+        steps=(ProfiledStep(seconds=10.0, busy=4.0, computed=5.0, overlapped=3.0, collectives=sent),),
+        subgroups=subgroups,
+    )
 
 
 def test_collectives_under_way_at_once_are_paired_by_their_size() -> None:
@@ -88,7 +102,7 @@ def test_what_is_known_to_have_been_among_all_ranks_is_put_side_by_side() -> Non
     """Smaller groups there are, but nothing was sent in them: 8 bytes in 2 s, and the bus factor 2 x 3 / 4."""
     found = merged([sized((2, 8), group=4, subgroups=True)] * 4)
     assert not found.unplaced
-    assert (found.transfer, found.bandwidths) == (2, (Bandwidth("all_reduce", 4, 6),))
+    assert (found.transfer, found.bandwidths) == (2, (Bandwidth(kind="all_reduce", algorithm=4, bus=6),))
 
 
 def test_where_nothing_is_sent_no_group_matters() -> None:
@@ -120,16 +134,16 @@ def test_bus_bandwidth_by_the_factors_of_nccl_tests(kind: str, ranks: int, facto
 def test_bandwidth_is_size_over_transfer() -> None:
     """Four ranks. Two all-reduces of 1 MB in 2 and 3 s: 0.4 MB/s, bus 0.6. All-gather: 4 x 1 MB in 4 s, bus 0.75."""
     ranks = [
-        RankProfile((step(2, 3), step(4, kind="all_gather"))),
-        *[RankProfile((step(2, 9), step(8, kind="all_gather")))] * 3,
+        RankProfile(steps=(step(2, 3), step(4, kind="all_gather"))),
+        *[RankProfile(steps=(step(2, 9), step(8, kind="all_gather")))] * 3,
     ]
     reduced, gathered = merged(ranks).bandwidths
     assert (reduced.kind, reduced.algorithm) == ("all_reduce", 4e5)
     assert reduced.bus == pytest.approx(6e5)
-    assert gathered == Bandwidth("all_gather", 1e6, 7.5e5)
+    assert gathered == Bandwidth(kind="all_gather", algorithm=1e6, bus=7.5e5)
 
 
 def test_the_window_of_ddp_is_rank_0s() -> None:
-    window = Window(0.095, 0.075)
+    window = Window(communication=0.095, overlapped=0.075)
     assert window.exposed == pytest.approx(0.02)
-    assert merged([RankProfile((step(),), window), RankProfile((step(),))]).window == window
+    assert merged([RankProfile(steps=(step(),), window=window), RankProfile(steps=(step(),))]).window == window

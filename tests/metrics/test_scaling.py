@@ -13,12 +13,40 @@ from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
 
 def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) -> Measurement:
     """Step times by round; all ranks and all steps alike."""
-    environment = Environment("cpu", "some cpu", 0, "some cpu", cores, 1, 1, "gloo", world_size, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=cores,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=world_size,
+        torch="2.13",
+        cuda=None,
+    )
     launches = tuple(
-        Launch(i, tuple(RankLaunch(r, (time,), {}, None, None, None) for r in range(world_size)), 1.0)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r, step_times=(time,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                )
+                for r in range(world_size)
+            ),
+            seconds=1.0,
+        )
         for i, time in times.items()
     )
-    return Measurement(f"w{world_size}", "ddp", "weak", Plan(1, 1), environment, launches)
+    return Measurement(
+        name=f"w{world_size}",
+        strategy="ddp",
+        mode="weak",
+        plan=Plan(warmup=1, steps=1),
+        environment=environment,
+        launches=launches,
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +116,12 @@ def test_what_may_be_chance_is_not_called_negative_scaling(times: dict[int, floa
 def in_blocks(times: tuple[float, ...], *, turns: bool) -> Measurement:
     """Of one launch whose steps last so long."""
     one = measurement(2, {0: 1.0})
-    launch = replace(one.launches[0], ranks=(RankLaunch(0, times, {}, None, None, None),))
+    launch = replace(
+        one.launches[0],
+        ranks=(
+            RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None),
+        ),
+    )
     return replace(one, launches=(launch,), turns=turns)
 
 

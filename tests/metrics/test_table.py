@@ -19,14 +19,36 @@ def rank(
     tokens: float | None = None,
     cpu: float | None = None,
 ) -> RankLaunch:
-    return RankLaunch(number, tuple(times), memory or {}, loss, samples, tokens, cpu_time=cpu)
+    return RankLaunch(
+        rank=number,
+        step_times=tuple(times),
+        memory=memory or {},
+        loss=loss,
+        samples_per_step=samples,
+        tokens_per_step=tokens,
+        cpu_time=cpu,
+    )
 
 
 def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
     world_size = len(launches[0]) if launches else 1
-    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", world_size, "2.13", None)
-    rounds = tuple(Launch(i, tuple(ranks), 1.0) for i, ranks in enumerate(launches))
-    return Measurement("ddp", "ddp", None, Plan(2, 5), environment, rounds)
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=world_size,
+        torch="2.13",
+        cuda=None,
+    )
+    rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
+    return Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds
+    )
 
 
 def named(series: Sequence[Series]) -> dict[str, Series]:

@@ -16,7 +16,7 @@ def counts(
 ) -> Counts:
     """Totals are the sums of their details, unless given."""
     sums = {metric: sum(parts.values()) for metric, parts in details.items()}
-    return Counts({**sums, **totals}, details, unstable or {})
+    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
 
 
 def test_equal_ranks_are_merged_into_the_same_counts() -> None:

@@ -7,10 +7,49 @@ from dataclasses import replace
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
-STEP_TIME = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.0418,) * 8, 0.0418, None)  # noqa: FBT003
-LAUNCH = Launch(0, (RankLaunch(0, (0.0418,) * 100, {}, None, None, None),), 1.0)
-MEASURED = Measurement("ddp", "ddp", None, Plan(5, 100), CPU, (LAUNCH,) * 8, series=(STEP_TIME,))
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
+STEP_TIME = Series(
+    metric="step_time",
+    unit="s",
+    better="lower",
+    family="absolute",
+    scale="ratio",
+    gated=True,
+    slack=0.0,
+    samples=(0.0418,) * 8,
+    value=0.0418,
+    interval=None,
+)
+LAUNCH = Launch(
+    round=0,
+    ranks=(
+        RankLaunch(
+            rank=0, step_times=(0.0418,) * 100, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+        ),
+    ),
+    seconds=1.0,
+)
+MEASURED = Measurement(
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    plan=Plan(warmup=5, steps=100),
+    environment=CPU,
+    launches=(LAUNCH,) * 8,
+    series=(STEP_TIME,),
+)
 
 
 def test_a_measurement_is_its_name_its_ranks_and_its_step_time() -> None:
@@ -23,7 +62,7 @@ def test_a_name_of_its_own_does_not_hide_how_it_was_trained() -> None:
 
 
 def test_what_was_only_counted_shows_counts_and_what_broke_nothing() -> None:
-    counts = Counts({"operators": 9.0}, {}, {})
+    counts = Counts(totals={"operators": 9.0}, details={}, unstable={})
     assert repr(replace(MEASURED, series=(), launches=(), counts=counts)) == (
         "<Measurement ddp: 2 ranks, <Counts operators 9>>"
     )

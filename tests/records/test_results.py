@@ -4,13 +4,71 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, S
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
-STEP_TIME = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.0473,), 0.0473, None)  # noqa: FBT003
-MEASURED = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, (), series=(STEP_TIME,))
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
+STEP_TIME = Series(
+    metric="step_time",
+    unit="s",
+    better="lower",
+    family="absolute",
+    scale="ratio",
+    gated=True,
+    slack=0.0,
+    samples=(0.0473,),
+    value=0.0473,
+    interval=None,
+)
+MEASURED = Measurement(
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    plan=Plan(warmup=5, steps=60),
+    environment=CPU,
+    launches=(),
+    series=(STEP_TIME,),
+)
 
 
 def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
-    slower = Comparison(STEP_TIME, 0.0418, 0.132, None, 0.03, 0.02, Verdict.REGRESSED, gated=True)
-    result = Result("t.py::test_x", MEASURED, (slower,), Verdict.REGRESSED, None, "somewhere", ())
+    slower = Comparison(
+        series=STEP_TIME,
+        baseline=0.0418,
+        change=0.132,
+        change_interval=None,
+        tolerance=0.03,
+        mde=0.02,
+        verdict=Verdict.REGRESSED,
+        gated=True,
+    )
+    result = Result(
+        test="t.py::test_x",
+        measurement=MEASURED,
+        comparisons=(slower,),
+        verdict=Verdict.REGRESSED,
+        baseline=None,
+        origin="somewhere",
+        findings=(),
+    )
     assert repr(result) == ("<Result regressed: t.py::test_x ddp, 2 ranks, step_time 47.3 ms in 0 launches (+13.2 %)>")
-    assert repr(Result("t.py::test_x", MEASURED, (), Verdict.NEW, None, "nothing", ())).endswith(" in 0 launches>")
+    assert repr(
+        Result(
+            test="t.py::test_x",
+            measurement=MEASURED,
+            comparisons=(),
+            verdict=Verdict.NEW,
+            baseline=None,
+            origin="nothing",
+            findings=(),
+        )
+    ).endswith(" in 0 launches>")

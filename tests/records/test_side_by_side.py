@@ -9,22 +9,59 @@ import pytest
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 
-ENVIRONMENT = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 4, 1, 1, "gloo", 1, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=4,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=1,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def measured(name: str, world_size: int, **values: float) -> Measurement:
     series = tuple(
-        Series(metric, "1", "higher", "relative", "ratio", True, 0.0, (value,), value, None)  # noqa: FBT003
+        Series(
+            metric=metric,
+            unit="1",
+            better="higher",
+            family="relative",
+            scale="ratio",
+            gated=True,
+            slack=0.0,
+            samples=(value,),
+            value=value,
+            interval=None,
+        )
         for metric, value in values.items()
     )
     environment = replace(ENVIRONMENT, world_size=world_size)
-    return Measurement(name, name, None, Plan(5, 100), environment, (), series=series)
+    return Measurement(
+        name=name,
+        strategy=name,
+        mode=None,
+        plan=Plan(warmup=5, steps=100),
+        environment=environment,
+        launches=(),
+        series=series,
+    )
 
 
 CURVE = ScalingCurve(
-    "weak", (measured("single", 1), measured("ddp", 2, speedup=1.8, scaling_efficiency=0.9), measured("ddp", 4))
+    mode="weak",
+    points=(measured("single", 1), measured("ddp", 2, speedup=1.8, scaling_efficiency=0.9), measured("ddp", 4)),
 )
-COMPARED = SideBySide("naive", ("naive", "flat"), (measured("naive", 2), measured("flat", 2, speedup=1.25)), str.lower)
+COMPARED = SideBySide(
+    over="naive",
+    names=("naive", "flat"),
+    measurements=(measured("naive", 2), measured("flat", 2, speedup=1.25)),
+    canonical=str.lower,
+)
 
 
 def test_a_curve_tells_speedup_and_efficiency_of_a_world_size() -> None:

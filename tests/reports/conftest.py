@@ -24,7 +24,20 @@ from pytest_ddpperf.records.results import BaselineRecord, Calibration, Comparis
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.rates import Rate
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+    recorded={"host": "runner-1"},
+)
 UNITS = {"step_time": "s", "throughput": "samples/s", "peak_resident": "B"}
 DIFFERENCES = {"straggler_skew", "scaling_efficiency"}
 
@@ -49,7 +62,17 @@ def comparison(metric: str, value: float, verdict: Verdict, **fields: Any) -> Co
 
 def launch(number: int) -> Launch:
     """Two ranks, of which the second is the slower."""
-    ranks = [RankLaunch(rank, (0.04 + 0.01 * rank,) * 3, {}, None, None, None) for rank in range(2)]
+    ranks = [
+        RankLaunch(
+            rank=rank,
+            step_times=(0.04 + 0.01 * rank,) * 3,
+            memory={},
+            loss=None,
+            samples_per_step=None,
+            tokens_per_step=None,
+        )
+        for rank in range(2)
+    ]
     return Launch(round=number, ranks=tuple(ranks), seconds=1.0)
 
 
@@ -57,21 +80,29 @@ MEASUREMENT = Measurement(
     name="bucketed",
     strategy="bucketed",
     mode=None,
-    plan=Plan(5, 60),
+    plan=Plan(warmup=5, steps=60),
     environment=CPU,
     launches=tuple(map(launch, range(8))),
 )
 BASELINE = BaselineRecord(
-    "bucketed", "bucketed", None, Plan(5, 60), CPU, (), "3f2a1c0" + "0" * 33, "2026-01-12", ({"min": 0.04},)
+    name="bucketed",
+    strategy="bucketed",
+    mode=None,
+    plan=Plan(warmup=5, steps=60),
+    environment=CPU,
+    series=(),
+    commit="3f2a1c0" + "0" * 33,
+    date="2026-01-12",
+    steps=({"min": 0.04},),
 )
 REGRESSED = comparison(
     "step_time",
     0.0473,
     Verdict.REGRESSED,
-    interval=Interval(0.0468, 0.0478, 0.95),
+    interval=Interval(low=0.0468, high=0.0478, confidence=0.95),
     baseline=0.0418,
     change=0.132,
-    change_interval=Interval(0.119, 0.146, 0.95),
+    change_interval=Interval(low=0.119, high=0.146, confidence=0.95),
     mde=0.021,
     base_samples=(0.0416, 0.042),
     margin=0.05,
@@ -106,8 +137,19 @@ def make_result() -> Callable[..., Result]:
 @pytest.fixture
 def make_calibrated() -> Callable[..., Calibrated]:
     """Makes a benchmark that was held against itself: any field."""
-    spreads = (Spread(0.15, 900), Spread(0.02, 35), Spread(0.004, 4))
-    calibration = Calibration("bucketed", "2026-01-12", "3f2a1c0", 5, 8, 24, 51.0, *spreads, 0.042)
+    calibration = Calibration(
+        name="bucketed",
+        date="2026-01-12",
+        commit="3f2a1c0",
+        runs=5,
+        launches=8,
+        steps=24,
+        seconds=51.0,
+        within=Spread(sd=0.15, df=900),
+        between_launches=Spread(sd=0.02, df=35),
+        between_runs=Spread(sd=0.004, df=4),
+        floor=0.042,
+    )
     default = Calibrated(
         test="perf_tests/test_strategies.py::test_step[bucketed]",
         measurement=replace(MEASUREMENT, series=series_of(MEASUREMENT)),

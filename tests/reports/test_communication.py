@@ -21,8 +21,8 @@ def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
         Verdict.UNCHANGED,
         baseline=0.0012,
         change=0.0051,
-        change_interval=Interval(low, high, 0.95),
-        interval=Interval(0.006, 0.0066, 0.95),
+        change_interval=Interval(low=low, high=high, confidence=0.95),
+        interval=Interval(low=0.006, high=0.0066, confidence=0.95),
     )
     return replace(made, series=replace(made.series, unit="s", scale="difference"), gated=False)
 
@@ -30,7 +30,21 @@ def exposed(make_comparison: Compare, low: float, high: float) -> Comparison:
 def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make_comparison: Compare) -> None:
     """6.3 of 50 ms are 12.6 %. Launches of 40 and 60 ms make the 50, and shares of their own, which are not shown."""
     launches = tuple(
-        Launch(i, (RankLaunch(0, (0.02,), {}, None, None, None, communication=BlockTimes((step,), (0.03,))),), 1.0)
+        Launch(
+            round=i,
+            ranks=(
+                RankLaunch(
+                    rank=0,
+                    step_times=(0.02,),
+                    memory={},
+                    loss=None,
+                    samples_per_step=None,
+                    tokens_per_step=None,
+                    communication=BlockTimes(synchronised=(step,), unsynchronised=(0.03,)),
+                ),
+            ),
+            seconds=1.0,
+        )
         for i, step in enumerate((0.04, 0.06))
     )
     overhead = make_comparison("communication_overhead", 0.375, Verdict.NEW)
@@ -48,10 +62,26 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
 def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compare) -> None:
     """What is left of two step times may come out below 0 where nothing is exposed."""
     launches = (
-        Launch(0, (RankLaunch(0, (0.05,), {}, None, None, None, communication=BlockTimes((0.05,), (0.051,))),), 1),
+        Launch(
+            round=0,
+            ranks=(
+                RankLaunch(
+                    rank=0,
+                    step_times=(0.05,),
+                    memory={},
+                    loss=None,
+                    samples_per_step=None,
+                    tokens_per_step=None,
+                    communication=BlockTimes(synchronised=(0.05,), unsynchronised=(0.051,)),
+                ),
+            ),
+            seconds=1,
+        ),
     )
     below = exposed(make_comparison, 0.004, 0.0062)
-    below = replace(below, series=replace(below.series, value=-0.001, interval=Interval(-0.003, 0.001, 0.95)))
+    below = replace(
+        below, series=replace(below.series, value=-0.001, interval=Interval(low=-0.003, high=0.001, confidence=0.95))
+    )
     table = communication_table([make_result(comparisons=(below,), measured={"launches": launches})])
     assert table is not None
     assert table.rows == (("test_step[bucketed]", "bucketed", "50.0", "-1.00 [-3.00, 1.00]", "-"),)
@@ -64,10 +94,21 @@ def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: 
 
 
 def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
-    blocks = BlockTimes((0.02,), (0.01,), "the parameters that are gathered")
-    ranks = (RankLaunch(0, (0.02,), {}, None, None, None, communication=blocks),)
+    blocks = BlockTimes(synchronised=(0.02,), unsynchronised=(0.01,), still_sent="the parameters that are gathered")
+    ranks = (
+        RankLaunch(
+            rank=0,
+            step_times=(0.02,),
+            memory={},
+            loss=None,
+            samples_per_step=None,
+            tokens_per_step=None,
+            communication=blocks,
+        ),
+    )
     result = make_result(
-        comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"launches": (Launch(0, ranks, 1.0),)}
+        comparisons=(exposed(make_comparison, 0.004, 0.0062),),
+        measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)},
     )
     table = communication_table([result])
     assert table is not None
@@ -85,8 +126,8 @@ PROFILE = CommunicationProfile(
     transfer=0.012,
     wait=0.008,
     slowest=(1, 0.75),
-    bandwidths=(Bandwidth("all_reduce", 2.5e9, 3.75e9),),
-    window=Window(0.03, 0.02),
+    bandwidths=(Bandwidth(kind="all_reduce", algorithm=2.5e9, bus=3.75e9),),
+    window=Window(communication=0.03, overlapped=0.02),
 )
 
 

@@ -71,7 +71,7 @@ def test_every_failing_metric_has_its_line_and_others_that_moved_are_hints(
         Verdict.REGRESSED,
         baseline=0.03,
         change=0.12,
-        change_interval=Interval(0.09, 0.15, 0.95),
+        change_interval=Interval(low=0.09, high=0.15, confidence=0.95),
         gated=False,
     )
     loss = make_comparison("final_loss", 1.2, Verdict.UNCHANGED, baseline=1.2, change=0.0)
@@ -95,7 +95,7 @@ def test_an_undecided_benchmark_tells_what_it_would_take_and_is_not_to_be_accept
         Verdict.INCONCLUSIVE,
         baseline=0.0418,
         change=0.026,
-        change_interval=Interval(-0.01, 0.063, 0.95),
+        change_interval=Interval(low=-0.01, high=0.063, confidence=0.95),
         mde=0.05,
         note="about 30 launches would decide",
     )
@@ -186,7 +186,9 @@ def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
 
 
 def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:
-    renewed = replace(stored(make_result()), counted=Provenance("2026-02-01", "9c1e2aa" + "0" * 33, dirty=True))
+    renewed = replace(
+        stored(make_result()), counted=Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True)
+    )
     assert f"{ORIGIN}, counts of 2026-02-01, 9c1e2aa+changes" in failure_text(
         make_result(baseline=renewed), accept=ACCEPT
     )
@@ -241,7 +243,7 @@ def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
         comparisons=(),
         baseline=None,
         findings=("rank 1 was killed by SIGKILL",),
-        measured={"launches": (), "plan": Plan(0, 0), "findings": ("rank 1 was killed by SIGKILL",)},
+        measured={"launches": (), "plan": Plan(warmup=0, steps=0), "findings": ("rank 1 was killed by SIGKILL",)},
     )
     assert failure_text(result, accept=ACCEPT).splitlines() == [
         "broken: rank 1 was killed by SIGKILL",
@@ -260,7 +262,7 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     beside = make_result(
         baseline=None,
         origin="revision 3f2a1c0 (main), side by side, 8+8 launches",
-        counterpart=Counterpart("3f2a1c0 (main)", "3f2a1c0", 8),
+        counterpart=Counterpart(revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8),
     )
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,

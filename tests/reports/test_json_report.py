@@ -28,16 +28,32 @@ Compare = Callable[..., Comparison]
 
 
 PROFILE = CommunicationProfile(
-    0.05, 0.02, 0.015, 0.001, 0.012, 0.008, (1, 0.75), (Bandwidth("all_reduce", 2.5e9, 3.75e9),), Window(0.03, 0.02)
+    step=0.05,
+    busy=0.02,
+    overlapped=0.015,
+    gaps=0.001,
+    transfer=0.012,
+    wait=0.008,
+    slowest=(1, 0.75),
+    bandwidths=(Bandwidth(kind="all_reduce", algorithm=2.5e9, bus=3.75e9),),
+    window=Window(communication=0.03, overlapped=0.02),
 )
 COUNTS = Counts(
-    {"collective_calls": 2.0},
-    {"collective_calls": {"all_reduce": 2.0}},
-    {"operators": "add"},
+    totals={"collective_calls": 2.0},
+    details={"collective_calls": {"all_reduce": 2.0}},
+    unstable={"operators": "add"},
     details_by_rank={"collective_calls": {"all_reduce": (2.0, 1.0), "send": (0.0, 1.0)}},
 )
 CALLS = Comparison(
-    counted_series(COUNTS)[0], 1.0, 1.0, None, 0.0, 0.0, Verdict.REGRESSED, gated=True, note="all_reduce 1 -> 2"
+    series=counted_series(COUNTS)[0],
+    baseline=1.0,
+    change=1.0,
+    change_interval=None,
+    tolerance=0.0,
+    mde=0.0,
+    verdict=Verdict.REGRESSED,
+    gated=True,
+    note="all_reduce 1 -> 2",
 )
 CODE = Checkout("3f2a1c0", "main", dirty=True)
 MODULES = {"demo": ("/here/demo.py", "/there/demo.py"), "demo.new": ("/here/new.py", None)}
@@ -48,7 +64,14 @@ def search(make_result: Make) -> Search:
     """5 samples fit, 6 do not, and 8 brought a rank to its end."""
     tried = (Trial(4, True, 2e6), Trial(8, False, None), Trial(6, False, 4e6), Trial(5, True, 3e6))  # noqa: FBT003
     environment = make_result().measurement.environment
-    return Search("t.py::test_size", "ddp precision=bf16", environment, 64, 2**20, BatchSize(5, 3e6, tried))
+    return Search(
+        test="t.py::test_size",
+        training="ddp precision=bf16",
+        environment=environment,
+        limit=64,
+        memory_limit=2**20,
+        found=BatchSize(size=5, peak=3e6, tried=tried),
+    )
 
 
 @pytest.fixture
@@ -67,13 +90,22 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
         make_result(findings=("crowded",), measured={"findings": ("crowded", "unsettled")}),
         make_result(verdict=Verdict.NEW, baseline=None, comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),)),
         make_result(
-            verdict=Verdict.BROKEN, comparisons=(), baseline=None, measured={"launches": (), "plan": Plan(0, 0)}
+            verdict=Verdict.BROKEN,
+            comparisons=(),
+            baseline=None,
+            measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
         ),
         make_result(comparisons=(efficiency,), measured={"name": "weak", "mode": "weak"}),
         make_result(comparisons=(CALLS,), measured={"counts": COUNTS}),
         make_result(measured={"profile": PROFILE}),
         make_result(measured={"profile": replace(PROFILE, transfer=None, wait=None, slowest=None, window=None)}),
-        make_result(counterpart=Counterpart("3f2a1c0 (main)", "3f2a1c0", 8, "", MODULES), baseline=None, seconds=12.5),
+        make_result(
+            counterpart=Counterpart(
+                revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8, lacking="", modules=MODULES
+            ),
+            baseline=None,
+            seconds=12.5,
+        ),
     ]
 
 
@@ -148,9 +180,15 @@ def test_a_calibrated_benchmark_keeps_to_the_schema(
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
     ranks = make_result().measurement.launches[0].ranks
     cpu = CpuHealth(others=1 / 3, steal=0.0, overheated=2, governor="schedutil")
-    gpus = (GpuHealth("a", 3, sm_clock=1.7e9, throttled={"power cap": 1 / 3}, others={7: None}), GpuHealth("b", 3))
-    ranks = (replace(ranks[0], device_memory=DeviceMemory("a", 9, 4)), ranks[1])
-    launches = (Launch(0, ranks, 1.0, Health(cpu, gpus)), Launch(1, ranks, 1.0))
+    gpus = (
+        GpuHealth(device="a", readings=3, sm_clock=1.7e9, throttled={"power cap": 1 / 3}, others={7: None}),
+        GpuHealth(device="b", readings=3),
+    )
+    ranks = (replace(ranks[0], device_memory=DeviceMemory(device="a", used=9, reserved=4)), ranks[1])
+    launches = (
+        Launch(round=0, ranks=ranks, seconds=1.0, health=Health(cpu=cpu, gpus=gpus)),
+        Launch(round=1, ranks=ranks, seconds=1.0),
+    )
     document = results_document([make_result(measured={"launches": launches})], None)
     validate(document)
 
@@ -171,12 +209,23 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
 
 
 def test_memory_is_told_by_rank_and_by_phase(make_result: Make, validate: Callable[[Any], None]) -> None:
-    uses = {"forward": MemoryUse("heap", 4096, None)}
-    phases = PhaseTimes(dict.fromkeys(PHASES, (0.1,)), memory=uses)
+    uses = {"forward": MemoryUse(kind="heap", change=4096, peak=None)}
+    phases = PhaseTimes(seconds=dict.fromkeys(PHASES, (0.1,)), memory=uses)
     ranks = tuple(
-        RankLaunch(rank, (0.1,), {"peak_resident": 10.0 + rank}, None, None, None, phases=phases) for rank in range(2)
+        RankLaunch(
+            rank=rank,
+            step_times=(0.1,),
+            memory={"peak_resident": 10.0 + rank},
+            loss=None,
+            samples_per_step=None,
+            tokens_per_step=None,
+            phases=phases,
+        )
+        for rank in range(2)
     )
-    document = results_document([make_result(measured={"launches": (Launch(0, ranks, 1.0),)})], None)
+    document = results_document(
+        [make_result(measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})], None
+    )
     validate(document)
 
     result = document["results"][0]
@@ -233,7 +282,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
 def test_what_is_not_finite_becomes_null(
     make_result: Make, make_comparison: Compare, validate: Callable[[Any], None]
 ) -> None:
-    wide = Interval(float("-inf"), float("inf"), 0.95)
+    wide = Interval(low=float("-inf"), high=float("inf"), confidence=0.95)
     comparison = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, interval=wide, mde=float("inf"))
     document = results_document([make_result(comparisons=(comparison,))], None)
     metric = document["results"][0]["metrics"]["step_time"]

@@ -20,12 +20,27 @@ Compare = Callable[..., Comparison]
 def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
     """Steps of 10 ms: 2.5 ms forward, 5 ms backward, 2.5 ms other; half of forward in a section of the user's."""
     seconds = dict.fromkeys(PHASES, (0.0,)) | {"forward": (0.0025,), "backward": (0.005,), "other": (0.0025,)}
-    encode = SectionTimes("encode", 2, (0.00125,), (0.00125,), MemoryUse("heap", 3 * 2**19, None))
+    encode = SectionTimes(
+        path="encode",
+        count=2,
+        seconds=(0.00125,),
+        own_seconds=(0.00125,),
+        memory=MemoryUse(kind="heap", change=3 * 2**19, peak=None),
+    )
     ranks = tuple(
-        RankLaunch(rank, (0.01,), {}, None, None, None, phases=PhaseTimes(seconds, (encode,))) for rank in range(2)
+        RankLaunch(
+            rank=rank,
+            step_times=(0.01,),
+            memory={},
+            loss=None,
+            samples_per_step=None,
+            tokens_per_step=None,
+            phases=PhaseTimes(seconds=seconds, sections=(encode,)),
+        )
+        for rank in range(2)
     )
     comparisons = tuple(make_comparison(f"phase_{phase}", seconds[phase][0], Verdict.NEW) for phase in PHASES)
-    return make_result(comparisons=comparisons, measured={"launches": (Launch(0, ranks, 1.0),)})
+    return make_result(comparisons=comparisons, measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})
 
 
 def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
@@ -56,7 +71,7 @@ def part(make_comparison: Compare) -> Compare:
     """Makes a part of a step: its metric, seconds before and now, and the ends of the interval of its change."""
 
     def make(metric: str, before: float, now: float, low: float, high: float) -> Comparison:
-        interval = Interval(low, high, 0.95)
+        interval = Interval(low=low, high=high, confidence=0.95)
         made = make_comparison(
             metric, now, Verdict.UNCHANGED, baseline=before, change=now - before, change_interval=interval
         )

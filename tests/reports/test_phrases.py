@@ -49,7 +49,19 @@ def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
     assert findings(result) == ("a", "b", "c")
 
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, nodes=2, backend="nccl", cuda="13.0")
 
 

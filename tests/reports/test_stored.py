@@ -9,16 +9,61 @@ from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Seri
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.stored import list_table, record_table
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {"host": "runner-1"})
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+    recorded={"host": "runner-1"},
+)
 
 
 @pytest.fixture
 def record() -> BaselineRecord:
-    interval = Interval(0.0412, 0.0424, 0.95)
-    step_time = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.0412, 0.0424), 0.0418, interval)  # noqa: FBT003
-    skew = Series("straggler_skew", "1", "lower", "relative", "difference", False, 0.03, (0.01,), 0.01, None)  # noqa: FBT003
+    interval = Interval(low=0.0412, high=0.0424, confidence=0.95)
+    step_time = Series(
+        metric="step_time",
+        unit="s",
+        better="lower",
+        family="absolute",
+        scale="ratio",
+        gated=True,
+        slack=0.0,
+        samples=(0.0412, 0.0424),
+        value=0.0418,
+        interval=interval,
+    )
+    skew = Series(
+        metric="straggler_skew",
+        unit="1",
+        better="lower",
+        family="relative",
+        scale="difference",
+        gated=False,
+        slack=0.03,
+        samples=(0.01,),
+        value=0.01,
+        interval=None,
+    )
     steps = ({"min": 0.04}, {"min": 0.041})
-    return BaselineRecord("weak", "ddp", "weak", Plan(5, 60), CPU, (step_time, skew), "3f2a1c0def", "2026-01-12", steps)
+    return BaselineRecord(
+        name="weak",
+        strategy="ddp",
+        mode="weak",
+        plan=Plan(warmup=5, steps=60),
+        environment=CPU,
+        series=(step_time, skew),
+        commit="3f2a1c0def",
+        date="2026-01-12",
+        steps=steps,
+    )
 
 
 def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:

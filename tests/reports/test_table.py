@@ -151,7 +151,7 @@ def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_co
     counted = make_result(
         comparisons=(flops,),
         verdict=Verdict.UNCHANGED,
-        counterpart=Counterpart("3f2a1c0 (main)", None),
+        counterpart=Counterpart(revision="3f2a1c0 (main)", commit=None),
         measured={"over": "naive", "launches": ()},
     )
     assert summary_table([counted]).notes == ("compared with revision 3f2a1c0 (main)",)
@@ -161,7 +161,11 @@ def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_co
 
 def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
     fast = make_comparison(
-        "step_time", 0.03, Verdict.IMPROVED, change=-0.25, change_interval=Interval(-0.26, -0.24, 0.95)
+        "step_time",
+        0.03,
+        Verdict.IMPROVED,
+        change=-0.25,
+        change_interval=Interval(low=-0.26, high=-0.24, confidence=0.95),
     )
     baseline = make_result().baseline
     assert isinstance(baseline, BaselineRecord)
@@ -204,7 +208,7 @@ def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
         comparisons=(),
         baseline=None,
         findings=("rank 1 was killed",),
-        measured={"launches": (), "plan": Plan(0, 0)},
+        measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
     )
     table = summary_table([make_result(), broken])
     assert table.rows[1] == ("test_step[bucketed]", "bucketed", "2", "-", "-", "-", "broken")
@@ -218,7 +222,7 @@ def test_no_results_make_an_empty_table() -> None:
 
 def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, make_comparison: Compare) -> None:
     fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, baseline=0.04, change=-0.25)
-    beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
+    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
     new = make_result(verdict=Verdict.NEW, findings=("revision 3f2a1c0 (main) cannot run it: it raised",), **beside)
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
     assert table.notes == (
@@ -239,7 +243,7 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     ours = make_comparison("throughput", 100.0, Verdict.NEW, note="not in the other revision")
     calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
     calls = replace(calls, series=replace(calls.series, scale="exact"))
-    beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
+    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
     assert table.notes[2:] == (
         "test_step[bucketed] bucketed:",
@@ -253,7 +257,7 @@ def test_what_looks_better_than_another_revision_is_told(make_result: Make, make
     note = "looks better, though not for certain"
     faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
     same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
-    beside = {"counterpart": Counterpart("3f2a1c0 (main)", None, 8), "baseline": None}
+    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
     table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)])
     assert table.notes[2:] == (
         "test_step[bucketed] bucketed: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",

@@ -60,7 +60,9 @@ def test_where_the_first_does_not_fit_there_is_none() -> None:
 
 
 def rank(number: int, **memory: float) -> RankLaunch:
-    return RankLaunch(number, (0.1, 0.1), memory, 0.5, None, None)
+    return RankLaunch(
+        rank=number, step_times=(0.1, 0.1), memory=memory, loss=0.5, samples_per_step=None, tokens_per_step=None
+    )
 
 
 def test_a_size_fits_where_no_rank_runs_out_of_memory() -> None:
@@ -72,7 +74,7 @@ def test_a_size_fits_where_no_rank_runs_out_of_memory() -> None:
         return [rank(0, peak_allocated=size * 60.0, peak_reserved=size * 100.0)]
 
     tried = ((1, True, 100.0), (2, True, 200.0), (4, True, 400.0), (8, False, None), (6, False, None), (5, True, 500.0))
-    assert search(probe) == BatchSize(5, 500.0, tuple(Trial(*trial) for trial in tried))
+    assert search(probe) == BatchSize(size=5, peak=500.0, tried=tuple(Trial(*trial) for trial in tried))
 
 
 def test_with_a_limit_every_ranks_peak_has_to_be_below_it() -> None:
@@ -88,7 +90,9 @@ def test_with_a_limit_every_ranks_peak_has_to_be_below_it() -> None:
 
 def test_where_the_peak_is_not_known_getting_through_is_fitting() -> None:
     assert search(lambda _: [rank(0)], limit=4, memory_limit=10) == BatchSize(
-        4, None, (Trial(1, fits=True, peak=None), Trial(2, fits=True, peak=None), Trial(4, fits=True, peak=None))
+        size=4,
+        peak=None,
+        tried=(Trial(1, fits=True, peak=None), Trial(2, fits=True, peak=None), Trial(4, fits=True, peak=None)),
     )
 
 

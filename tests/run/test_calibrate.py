@@ -16,7 +16,19 @@ from pytest_ddpperf.run.calibrate import COMPARISONS, Runs, against_themselves, 
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 SETTINGS = Settings(launches=4, warmup=1)
 STEADY = (1.0, 1.001, 0.999, 1.0)
 
@@ -24,10 +36,32 @@ STEADY = (1.0, 1.001, 0.999, 1.0)
 def run(times: Sequence[float] = STEADY, *, factor: float = 1.0, name: str = "ddp") -> Measurement:
     """Launches of ten steps, of which each takes one of ``times`` tenths of a second."""
     launches = tuple(
-        Launch(i, tuple(RankLaunch(r, (0.1 * factor * time,) * 10, {}, 1.0, 8.0, None) for r in (0, 1)), 1.5)
+        Launch(
+            round=i,
+            ranks=tuple(
+                RankLaunch(
+                    rank=r,
+                    step_times=(0.1 * factor * time,) * 10,
+                    memory={},
+                    loss=1.0,
+                    samples_per_step=8.0,
+                    tokens_per_step=None,
+                )
+                for r in (0, 1)
+            ),
+            seconds=1.5,
+        )
         for i, time in enumerate(times)
     )
-    one = Measurement(name, "ddp", None, Plan(1, 10), ENVIRONMENT, launches, findings=("seen",))
+    one = Measurement(
+        name=name,
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=1, steps=10),
+        environment=ENVIRONMENT,
+        launches=launches,
+        findings=("seen",),
+    )
     return replace(one, series=series_of(one))
 
 
@@ -37,7 +71,7 @@ def test_every_run_follows_the_steps_of_the_first() -> None:
 
     def measured(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
         asked.append((turn, variants[0].steps))
-        return (replace(run(), plan=Plan(1, 10 * turn)),)
+        return (replace(run(), plan=Plan(warmup=1, steps=10 * turn)),)
 
     found = repeated([Variant("ddp", None, None, None, ENVIRONMENT)], 3, measured, lambda: next(ticks))
     assert asked == [(1, None), (2, 10), (3, 10)]
@@ -80,7 +114,7 @@ def test_the_time_that_is_recommended_is_that_of_launches_which_only_time_steps(
         launches = tuple(replace(launch, seconds=seconds) for launch in one.launches)
         told = tuple(replace(launch, seconds=200.0) for launch in one.launches[:1])
         runs = Runs(((replace(one, launches=launches, diagnoses=told),),) * 2, 100.0)
-        (found,) = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+        (found,) = calibrated("t.py::test", SETTINGS, runs, alone, Provenance(date="2026-01-12", commit="3f2a1c0"))
         return found.recommended.max_time
 
     assert recommended(1.5) is None
@@ -89,7 +123,9 @@ def test_the_time_that_is_recommended_is_that_of_launches_which_only_time_steps(
 
 def test_launches_that_diagnose_are_dealt_as_such() -> None:
     """Of two runs one after the other, and then again those of the first; they are none that a verdict rests on."""
-    told = [replace(run(), diagnoses=(Launch(0, run().launches[0].ranks, float(i)),)) for i in (1, 2)]
+    told = [
+        replace(run(), diagnoses=(Launch(round=0, ranks=run().launches[0].ranks, seconds=float(i)),)) for i in (1, 2)
+    ]
     dealt = dealer([(one,) for one in told])
     (deck,) = dealt.diagnoses.values()
     assert [next(deck).seconds for _ in range(3)] == [1.0, 2.0, 1.0]
@@ -111,7 +147,7 @@ def test_a_benchmark_with_its_rates() -> None:
     factors = (1.0, 1.001, 1.0)
     both = [(run(factor=factor), run(factor=2 * factor, name="naive")) for factor in factors]
     runs = Runs(tuple(tuple(replace(one, turns=True) for one in each) for each in both), 12.0)
-    found, naive = calibrated("t.py::test", SETTINGS, runs, alone, Provenance("2026-01-12", "3f2a1c0"))
+    found, naive = calibrated("t.py::test", SETTINGS, runs, alone, Provenance(date="2026-01-12", commit="3f2a1c0"))
     assert (found.calibration.name, naive.calibration.name) == ("ddp", "naive")
     assert (found.alarms.found, found.alarms.of, found.alarms.effective) == (0, 6, 1)
     assert found.inconclusive.found == 0

@@ -11,7 +11,19 @@ from pytest_ddpperf.run.groups import SHORT_OF_MEMORY, grouped, together
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 BUDGET = Budget(5, 0, 2, 60, 30)
 ALONE = "launched one after the other, without turns: "
 PAIRS = "only both sides of a benchmark take turns: "

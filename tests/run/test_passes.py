@@ -21,7 +21,19 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 DIAGNOSED = Telling(diagnosed=True, growth=False)
 
 
@@ -33,16 +45,20 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
         _passes: Passes, _settings: Settings, variant: Variant, _function: Any, job: LaunchJob
     ) -> LaunchResult[RankLaunch]:
         jobs.append((variant.other, job))
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings())
     ours, theirs = (Variant("ddp", None, None, None, ENVIRONMENT, other=other) for other in (False, True))
     for variant in (ours, ours, theirs):
-        run([(variant, Plan(1, 5))], ONLY_TIMES)
+        run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
     for variant in (ours, theirs, theirs, ours):
-        run([(variant, Plan(1, 5))], DIAGNOSED)
+        run([(variant, Plan(warmup=1, steps=5))], DIAGNOSED)
     assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
 
 
@@ -54,18 +70,22 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
         _passes: Passes, settings: Settings, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0
     ) -> LaunchResult[RankLaunch]:
         asked.append((variant.name, variant.other, seat, settings.timeout, job.turns is not None))
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=30.0))
     both = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
     for variant in both:
-        run([(variant, Plan(1, 5))], ONLY_TIMES)
+        run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
     assert asked == [(one.name, one.other, 0, 30.0, False) for one in both]
     for order in (both, both[::-1]):
         asked.clear()
-        run([(variant, Plan(1, 90)) for variant in order], ONLY_TIMES)
+        run([(variant, Plan(warmup=1, steps=90)) for variant in order], ONLY_TIMES)
         assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 120.0, True) for one in both)
 
 
@@ -150,14 +170,21 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
 
     def launch(*_: Any, seat: int = 0) -> LaunchResult[RankLaunch]:
         seats.append(seat)
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings())
     for name in "ab":
         run(
-            [(Variant(name, None, None, None, ENVIRONMENT, other=other), Plan(1, 5)) for other in (False, True)],
+            [
+                (Variant(name, None, None, None, ENVIRONMENT, other=other), Plan(warmup=1, steps=5))
+                for other in (False, True)
+            ],
             ONLY_TIMES,
         )
     assert seats == [0, 0, 0, 0]
@@ -168,12 +195,16 @@ def test_no_deadline_is_longer_than_can_be_waited_for(monkeypatch: pytest.Monkey
 
     def launch(_passes: Passes, settings: Settings, *_: Any, **__: Any) -> LaunchResult[RankLaunch]:
         deadlines.append(settings.timeout)
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=900_000.0))
-    run([(Variant(name, None, None, None, ENVIRONMENT), Plan(1, 5)) for name in "ab"], ONLY_TIMES)
+    run([(Variant(name, None, None, None, ENVIRONMENT), Plan(warmup=1, steps=5)) for name in "ab"], ONLY_TIMES)
     assert deadlines == [1e6, 1e6]
 
 
@@ -196,7 +227,15 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
         _passes: Passes, _settings: Settings, variant: Variant, *_: Any, **_seat: Any
     ) -> LaunchResult[RankLaunch]:
         if variant.other is not other:
-            return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+            return LaunchResult(
+                (
+                    RankLaunch(
+                        rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                    ),
+                ),
+                (),
+                1.0,
+            )
         cause = failure()
         if other:
             raise OtherSideFailed(str(cause), benchmark=variant.key) from cause
@@ -207,22 +246,38 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     run = Passes(session, "test_x.py::test_a", []).timed(Settings())
     expected = type(failure()) if not other else OtherSideStopped if told else OtherSideFailed
     with pytest.raises(expected) as raised:
-        run([(one, Plan(1, 5)) for one in both], ONLY_TIMES)
+        run([(one, Plan(warmup=1, steps=5)) for one in both], ONLY_TIMES)
     hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
     assert str(raised.value).endswith(hint) is told
     with pytest.raises(DdpperfError) as raised:
-        run([(one, Plan(1, 5)) for one in both if one.other is other], ONLY_TIMES)
+        run([(one, Plan(warmup=1, steps=5)) for one in both if one.other is other], ONLY_TIMES)
     assert hint not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("before", "plan", "telling", "stopped"),
     [
-        pytest.param(None, Plan(1, 5), ONLY_TIMES, False, id="its first launch"),
-        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), ONLY_TIMES, True, id="one as before"),
-        pytest.param((Plan(1, 5), DIAGNOSED), Plan(1, 5), ONLY_TIMES, True, id="one that was diagnosed before"),
-        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 5), DIAGNOSED, True, id="and diagnosed"),
-        pytest.param((Plan(1, 5), ONLY_TIMES), Plan(1, 90), ONLY_TIMES, False, id="more steps than the pilot"),
+        pytest.param(None, Plan(warmup=1, steps=5), ONLY_TIMES, False, id="its first launch"),
+        pytest.param(
+            (Plan(warmup=1, steps=5), ONLY_TIMES), Plan(warmup=1, steps=5), ONLY_TIMES, True, id="one as before"
+        ),
+        pytest.param(
+            (Plan(warmup=1, steps=5), DIAGNOSED),
+            Plan(warmup=1, steps=5),
+            ONLY_TIMES,
+            True,
+            id="one that was diagnosed before",
+        ),
+        pytest.param(
+            (Plan(warmup=1, steps=5), ONLY_TIMES), Plan(warmup=1, steps=5), DIAGNOSED, True, id="and diagnosed"
+        ),
+        pytest.param(
+            (Plan(warmup=1, steps=5), ONLY_TIMES),
+            Plan(warmup=1, steps=90),
+            ONLY_TIMES,
+            False,
+            id="more steps than the pilot",
+        ),
     ],
 )
 def test_what_the_other_revision_has_run_it_can_run(
@@ -240,7 +295,11 @@ def test_what_the_other_revision_has_run_it_can_run(
     def launch(*_: Any) -> LaunchResult[RankLaunch]:
         if not fine:
             raise OtherSideFailed("rank 0 of 2 raised", benchmark=theirs.key)
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
@@ -274,11 +333,13 @@ class Preparing:
     ) -> LaunchResult[RankPrepared]:
         self.noted.append(f"{function.__name__} {variant.name}")
         self.timeouts.append(settings.timeout)
-        timed = RankLaunch(0, (0.1,) * 5, {}, None, None, None)
+        timed = RankLaunch(
+            rank=0, step_times=(0.1,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+        )
         return LaunchResult((RankPrepared(timed if job.timed else None, COUNTS, None, 0.0),), (), 1.0)
 
 
-COUNTS = merged([Counts({"flops": 1.0}, {}, {})])
+COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 
 
 def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +391,11 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
         _passes: Passes, _settings: Settings, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
     ) -> LaunchResult[RankLaunch]:
         loaders.append(str(job.settings.loader))
-        return LaunchResult((RankLaunch(0, (1.0,), {}, None, None, None),), (), 1.0)
+        return LaunchResult(
+            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
+            (),
+            1.0,
+        )
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
@@ -340,6 +405,6 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
         Variant(name, None, None, None, ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
     ]
     run = Passes(session, "test_x.py::test_a", []).timed(Settings(loader=loader_settings("auto")))
-    found = [run([(variant, Plan(1, 5))], ONLY_TIMES) for variant in variants]
+    found = [run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES) for variant in variants]
     assert loaders == ["workers=2", "workers=2"]
     assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

@@ -13,7 +13,19 @@ from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot
 from pytest_ddpperf.run.terms import Budget, Ran
 from pytest_ddpperf.run.variant import Pilot, Variant
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 BOTH = [Variant(name, None, None, None, ENVIRONMENT) for name in "ab"]
 
 
@@ -27,7 +39,18 @@ class Machine:
     def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
         assert not telling.diagnosed
         taken = self.taken.pop(0)
-        ranks = tuple(RankLaunch(rank, (0.1,), {}, None, None, None, taken=taken) for rank in (0, 1))
+        ranks = tuple(
+            RankLaunch(
+                rank=rank,
+                step_times=(0.1,),
+                memory={},
+                loss=None,
+                samples_per_step=None,
+                tokens_per_step=None,
+                taken=taken,
+            )
+            for rank in (0, 1)
+        )
         return [(ranks, self.seconds) for _ in launches]
 
 
@@ -84,7 +107,12 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
 
     def steps(fixed: float) -> set[int]:
         def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-            ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+            ranks = tuple(
+                RankLaunch(
+                    rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                )
+                for rank in (0, 1)
+            )
             return [(ranks, 0.05 + fixed) for _ in launches]
 
         return {plan.steps for plan in pilot(sides, Budget(None, 0, 6, 40, 20), run).plans}
@@ -96,11 +124,16 @@ def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
 
     def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-        ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+        ranks = tuple(
+            RankLaunch(
+                rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+            )
+            for rank in (0, 1)
+        )
         return [(ranks, 1.05) for _ in launches]
 
     plans = [pilot(BOTH[:1], Budget(None, 0, launches, 12, 6), run).plans for launches in (2, 3, 6)]
-    assert plans == [(Plan(0, 200),), (Plan(0, 100),), (Plan(0, 100),)]
+    assert plans == [(Plan(warmup=0, steps=200),), (Plan(warmup=0, steps=100),), (Plan(warmup=0, steps=100),)]
 
 
 def test_what_launches_take_that_diagnose() -> None:
@@ -126,7 +159,12 @@ def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: 
     """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
 
     def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
-        ranks = tuple(RankLaunch(rank, (0.01,) * 5, {}, None, None, None) for rank in (0, 1))
+        ranks = tuple(
+            RankLaunch(
+                rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+            )
+            for rank in (0, 1)
+        )
         return [(ranks, 0.25) for _ in launches]
 
     found = pilot(variants, Budget(None, 0, 2, 60, 30, turns=turns), run)
@@ -169,7 +207,11 @@ def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, m
 
 
 def test_a_pilot_has_few_steps() -> None:
-    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [Plan(3, 5), Plan(3, 2), Plan(3, 5)]
+    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [
+        Plan(warmup=3, steps=5),
+        Plan(warmup=3, steps=2),
+        Plan(warmup=3, steps=5),
+    ]
 
 
 def test_steps_that_fit() -> None:

@@ -33,8 +33,20 @@ from pytest_ddpperf.training.correctness.verification import Discrepancy, Verifi
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.training.workload import Workload
 
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
-COUNTS = merged([Counts({"flops": 1.0}, {}, {})])
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
+COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 WRONG = Verification(Discrepancy("gradients", "weight", 1, 1, 0.5, 1e-3))
 ALONE = "alone"  # a launch that has only to verify
 
@@ -77,7 +89,17 @@ class Ranks:
     def _found(self, rank: int, job: PrepareJob, verification: Verification) -> RankPrepared:
         picked = self.picked if rank == 0 and (loader := job.training.settings.loader) and loader.auto else None
         times = (0.1,) * job.training.plan.steps
-        timed = RankLaunch(rank, times, {}, 1.0, 1.0, None, background=rank == 1, taken=100 + rank, picked=picked)
+        timed = RankLaunch(
+            rank=rank,
+            step_times=times,
+            memory={},
+            loss=1.0,
+            samples_per_step=1.0,
+            tokens_per_step=None,
+            background=rank == 1,
+            taken=100 + rank,
+            picked=picked,
+        )
         return RankPrepared(
             timed if job.timed else None,
             COUNTS if job.counted else None,
@@ -112,7 +134,7 @@ def test_ranks_are_given_the_settings_that_make_a_training() -> None:
     given = job.training.settings
     assert (given.precision, given.warmup, given.tolerance, given.max_time) == ("bf16", 3, None, 60.0)
     assert job.verified.settings is given
-    assert (job.training.plan, job.training.samples_per_step) == (Plan(3, 2), 7.0)
+    assert (job.training.plan, job.training.samples_per_step) == (Plan(warmup=3, steps=2), 7.0)
 
 
 def test_one_launch_tells_all_of_a_variant() -> None:

@@ -11,22 +11,43 @@ from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES
 from pytest_ddpperf.run.replay import Dealer, deck_of
 from pytest_ddpperf.run.variant import Variant
 
-VARIANT = Variant("ddp", None, None, None, Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None))
+VARIANT = Variant(
+    "ddp",
+    None,
+    None,
+    None,
+    Environment(
+        device="cpu",
+        device_model="chip",
+        device_count=0,
+        cpu_model="chip",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=2,
+        torch="2.13",
+        cuda=None,
+    ),
+)
 
 
 def launch(step: float) -> Launch:
     """Four steps, and 0.2 s besides."""
-    ranks = tuple(RankLaunch(rank, (step,) * 4, {}, 1.0, None, None) for rank in (0, 1))
-    return Launch(0, ranks, 0.2 + 4 * step)
+    ranks = tuple(
+        RankLaunch(rank=rank, step_times=(step,) * 4, memory={}, loss=1.0, samples_per_step=None, tokens_per_step=None)
+        for rank in (0, 1)
+    )
+    return Launch(round=0, ranks=ranks, seconds=0.2 + 4 * step)
 
 
 def test_launches_are_dealt_in_order_and_move_the_clock_by_the_steps_that_were_asked_for() -> None:
     """Launches take 0.2 s besides their steps: 0.2 + 2 x 0.1, then 0.2 + 3 x 0.3."""
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1), launch(0.3)])})
-    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(5, 2))], ONLY_TIMES)
+    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], ONLY_TIMES)
     assert [rank.step_times for rank in ranks] == [(0.1, 0.1)] * 2
     assert seconds == dealer.clock() == pytest.approx(0.4)
-    dealer.run([(VARIANT, Plan(5, 3))], ONLY_TIMES)
+    dealer.run([(VARIANT, Plan(warmup=5, steps=3))], ONLY_TIMES)
     assert dealer.clock() == pytest.approx(1.5)
     assert dealer.dealt == {deck_of(VARIANT): 2}
 
@@ -45,7 +66,7 @@ def test_launches_that_diagnose_are_dealt_apart() -> None:
     told = replace(told, ranks=tuple(replace(rank, held=(1, 2, 3)) for rank in told.ranks))
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1)])}, {deck_of(VARIANT): iter([told, told])})
     for telling, now in ((DIAGNOSIS, 0.6), (ONLY_GROWTH, 1.2)):
-        ((ranks, seconds),) = dealer.run([(VARIANT, Plan(5, 2))], telling)
+        ((ranks, seconds),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], telling)
         assert ranks == told.ranks
         assert seconds == pytest.approx(0.6)
         assert dealer.clock() == pytest.approx(now)
@@ -54,7 +75,7 @@ def test_launches_that_diagnose_are_dealt_apart() -> None:
 
 def test_where_none_was_recorded_they_tell_nothing_and_take_no_time() -> None:
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1)])})
-    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(5, 2))], DIAGNOSIS)
+    ((ranks, seconds),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], DIAGNOSIS)
     assert (len(ranks), seconds, dealer.clock()) == (2, 0.0, 0.0)
     assert {(rank.phases, rank.communication, rank.held) for rank in ranks} == {(None, None, ())}
 
@@ -71,13 +92,22 @@ def test_where_none_was_recorded_they_tell_nothing_and_take_no_time() -> None:
 )
 def test_blocks_are_cut_with_their_steps(steps: int, blocks: tuple[int, ...], cpu_blocks: tuple[float, ...]) -> None:
     times = (0.1,) * 7
-    rank = RankLaunch(0, times, {}, 1.0, None, None, blocks=(2, 3, 2), cpu_blocks=(1.0, 2.0, 3.0))
-    dealer = Dealer({deck_of(VARIANT): iter([Launch(0, (rank,), 1.0)])})
-    (((cut,), _),) = dealer.run([(VARIANT, Plan(5, steps))], ONLY_TIMES)
+    rank = RankLaunch(
+        rank=0,
+        step_times=times,
+        memory={},
+        loss=1.0,
+        samples_per_step=None,
+        tokens_per_step=None,
+        blocks=(2, 3, 2),
+        cpu_blocks=(1.0, 2.0, 3.0),
+    )
+    dealer = Dealer({deck_of(VARIANT): iter([Launch(round=0, ranks=(rank,), seconds=1.0)])})
+    (((cut,), _),) = dealer.run([(VARIANT, Plan(warmup=5, steps=steps))], ONLY_TIMES)
     assert (cut.step_times, cut.blocks, cut.cpu_blocks) == (times[:steps], blocks, cpu_blocks)
 
 
 def test_what_took_no_turns_has_no_blocks_to_cut() -> None:
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1)])})
-    ((ranks, _),) = dealer.run([(VARIANT, Plan(5, 2))], ONLY_TIMES)
+    ((ranks, _),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], ONLY_TIMES)
     assert [(rank.blocks, rank.cpu_blocks) for rank in ranks] == [((), ())] * 2

@@ -72,7 +72,19 @@ def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over:
         several(subject, strategies, over)
 
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None)
+CPU = Environment(
+    device="cpu",
+    device_model="AMD EPYC",
+    device_count=0,
+    cpu_model="AMD EPYC",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def of_the_module_alone(module: object) -> None:

@@ -57,7 +57,17 @@ class Machine:
             seconds = FIXED + STEP + self.growing * telling.growth + self.diagnosis * telling.diagnosed
         self.told.append(telling)
         self.now += seconds
-        ranks = [RankLaunch(rank, (STEP / (2 - rank),) * plan.steps, {}, 1.0, 4.0, None) for rank in (0, 1)]
+        ranks = [
+            RankLaunch(
+                rank=rank,
+                step_times=(STEP / (2 - rank),) * plan.steps,
+                memory={},
+                loss=1.0,
+                samples_per_step=4.0,
+                tokens_per_step=None,
+            )
+            for rank in (0, 1)
+        ]
         return tuple(ranks), seconds
 
     def clock(self) -> float:
@@ -86,7 +96,19 @@ class Script:
 
 
 def variant(name: str = "ddp", steps: int | None = None, *, other: bool = False) -> Variant:
-    environment = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
+    environment = Environment(
+        device="cpu",
+        device_model="chip",
+        device_count=0,
+        cpu_model="chip",
+        cores=2,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=2,
+        torch="2.13",
+        cuda=None,
+    )
     return Variant(name, None, Strategy("ddp"), None, environment, steps=steps, other=other)
 
 
@@ -101,8 +123,8 @@ def run_script(
 def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     """A second of 50 ms steps is 20 of them; the pilot's launch is not among those measured."""
     (measured,), machine, _, _ = run_script([variant()], Budget(None, 5, 3, 60, 60), [Next("stop")])
-    assert machine.asked == [("ddp", Plan(5, PILOT_STEPS))] + [("ddp", Plan(5, 20))] * 3
-    assert measured.plan == Plan(5, 20)
+    assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=20))] * 3
+    assert measured.plan == Plan(warmup=5, steps=20)
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
@@ -219,8 +241,8 @@ def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
 @pytest.mark.parametrize(
     ("budget", "plan"),
     [
-        (Budget(None, 5, 2, 60, 60), Plan(5, 7)),  # both sides time the same steps
-        (Budget(11, 5, 2, 60, 60), Plan(5, 11)),  # what the user asks for is stronger
+        (Budget(None, 5, 2, 60, 60), Plan(warmup=5, steps=7)),  # both sides time the same steps
+        (Budget(11, 5, 2, 60, 60), Plan(warmup=5, steps=11)),  # what the user asks for is stronger
     ],
 )
 def test_the_baselines_steps_are_followed_unless_steps_are_given(budget: Budget, plan: Plan) -> None:
@@ -275,7 +297,7 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
     observer = Observer(Script([Next("stop")]), list[Progress]().append, clock=machine.clock)
     measured = measure(sides, Budget(None, 5, 2, 120, 120), run, observer)
-    assert [one.plan for one in measured] == [Plan(5, 20), Plan(5, 7)] * 2
+    assert [one.plan for one in measured] == [Plan(warmup=5, steps=20), Plan(warmup=5, steps=7)] * 2
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
@@ -300,7 +322,19 @@ def test_variants_of_one_test_are_launched_together() -> None:
     assert [one.turns for one in measured] == [True, True]
 
 
-GPU = Environment("cuda", "gpu", 2, "chip", 2, 1, 1, "nccl", 2, "2.13", "12.8")
+GPU = Environment(
+    device="cuda",
+    device_model="gpu",
+    device_count=2,
+    cpu_model="chip",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="nccl",
+    world_size=2,
+    torch="2.13",
+    cuda="12.8",
+)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +526,7 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 
     def watch() -> Callable[[], Health]:
         begun = machine.now
-        return lambda: Health(CpuHealth(throttled=machine.now - begun))
+        return lambda: Health(cpu=CpuHealth(throttled=machine.now - begun))
 
     observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock, watch=watch)
     (measured,) = measure([variant()], Budget(5, 0, 2, 60, 60), machine.run, observer)

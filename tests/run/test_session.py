@@ -24,15 +24,52 @@ from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 
 TEST = "t.py::test"
-CPU = Environment("cpu", "chip", 0, "chip", 2, 1, 1, "gloo", 2, "2.13", None)
+CPU = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
 
 
 def result(seconds: float) -> Result:
     series = STEP_TIME.series((seconds,))
-    comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, gated=True)
-    measured = Measurement("ddp", "ddp", None, Plan(1, 4), CPU, (), series=(series,))
-    return Result(TEST, measured, (comparison,), Verdict.NEW, None, "", ())
+    comparison = Comparison(
+        series=series,
+        baseline=None,
+        change=None,
+        change_interval=None,
+        tolerance=0.03,
+        mde=None,
+        verdict=Verdict.NEW,
+        gated=True,
+    )
+    measured = Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=1, steps=4),
+        environment=CPU,
+        launches=(),
+        series=(series,),
+    )
+    return Result(
+        test=TEST,
+        measurement=measured,
+        comparisons=(comparison,),
+        verdict=Verdict.NEW,
+        baseline=None,
+        origin="",
+        findings=(),
+    )
 
 
 @pytest.mark.parametrize(("probe", "theirs"), [(None, True), (Probe("1" * 40), False)])
@@ -60,8 +97,21 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
     assert learned.origin == "learned from 5 recorded runs of 1 commit"
     assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
 
-    spread = Spread(0.004, 4)
-    found = Calibration("ddp", "2026-01-12", None, 5, 8, 24, 51.0, spread, spread, spread, 0.02, "ddp")
+    spread = Spread(sd=0.004, df=4)
+    found = Calibration(
+        name="ddp",
+        date="2026-01-12",
+        commit=None,
+        runs=5,
+        launches=8,
+        steps=24,
+        seconds=51.0,
+        within=spread,
+        between_launches=spread,
+        between_runs=spread,
+        floor=0.02,
+        strategy="ddp",
+    )
     for other in (replace(found, strategy="fsdp2"), replace(found, recipe={"precision": "bf16"})):
         noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
         assert noise_known(session) == learned  # the same name trained otherwise then
@@ -72,24 +122,34 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
 
 
 def counted(calls: float) -> Counts:
-    return Counts({"collective_calls": calls}, {"collective_calls": {"all_reduce": calls}}, {})
+    return Counts(totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={})
 
 
 def saved(root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0) -> Found:
     """What is found after a run was saved that timed, counted or did both."""
     session = Session(Settings(save="default"), root, LiveLine(None, None))
-    monkeypatch.setattr(session, "provenance", lambda: Provenance(day, "3f2a1c0"))
+    monkeypatch.setattr(session, "provenance", lambda: Provenance(date=day, commit="3f2a1c0"))
     before = session.find(TEST, "ddp", CPU, "ddp", {})
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
-    rank = RankLaunch(0, (seconds,), {}, None, None, None)
+    rank = RankLaunch(rank=0, step_times=(seconds,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
     measured = replace(
         result(seconds).measurement,
-        launches=(Launch(0, (rank,), 1.0),) if seconds else (),
+        launches=(Launch(round=0, ranks=(rank,), seconds=1.0),) if seconds else (),
         series=(*timed, *(counted_series(counts) if counts else ())),
         counts=counts,
     )
-    session.results.append(Result(TEST, measured, (), Verdict.UNCHANGED, before.record, "", ()))
+    session.results.append(
+        Result(
+            test=TEST,
+            measurement=measured,
+            comparisons=(),
+            verdict=Verdict.UNCHANGED,
+            baseline=before.record,
+            origin="",
+            findings=(),
+        )
+    )
     session.end_test(TEST, passed=True)
     return session.find(TEST, "ddp", CPU, "ddp", {})
 
@@ -167,7 +227,18 @@ def test_a_commit_held_against_itself_is_told(
 
 def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
     """A result of so many launches."""
-    launches = tuple(Launch(i, (RankLaunch(0, (one,), {}, None, None, None),), 1.0) for i, one in enumerate(times))
+    launches = tuple(
+        Launch(
+            round=i,
+            ranks=(
+                RankLaunch(
+                    rank=0, step_times=(one,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
+                ),
+            ),
+            seconds=1.0,
+        )
+        for i, one in enumerate(times)
+    )
     before = result(times[0])
     measured = replace(
         before.measurement, environment=env, launches=launches, series=(STEP_TIME.series(times),), turns=turns
@@ -196,7 +267,18 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
     assert found is not None
     assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
     told = Calibration(
-        "ddp", "2026-01-12", None, 5, 8, 24, 51.0, Spread(1.0, 9), Spread(0.1, 3), Spread(1.0, 9), 0.02, "ddp"
+        name="ddp",
+        date="2026-01-12",
+        commit=None,
+        runs=5,
+        launches=8,
+        steps=24,
+        seconds=51.0,
+        within=Spread(sd=1.0, df=9),
+        between_launches=Spread(sd=0.1, df=3),
+        between_runs=Spread(sd=1.0, df=9),
+        floor=0.02,
+        strategy="ddp",
     )
     noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
     found = session.scatter(CPU)

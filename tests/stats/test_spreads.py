@@ -30,7 +30,7 @@ def test_what_runs_deviate_beyond_their_launches() -> None:
 def test_a_variance_is_not_negative() -> None:
     """Both centers are the same, so that 0 between is less than what the launches explain."""
     found = components(runs([0, 2], [0, 2]))
-    assert found.between_runs == Spread(0.0, 1)
+    assert found.between_runs == Spread(sd=0.0, df=1)
     assert found.between_launches.sd == pytest.approx(math.sqrt(2))
 
 
@@ -50,7 +50,7 @@ def test_a_disturbed_launch_moves_neither_runs_nor_floor_by_much() -> None:
 def test_with_one_launch_each_all_of_it_is_between_runs() -> None:
     """1, 3: variance 2."""
     found = components(runs([1], [3]))
-    assert found.between_launches == Spread(0.0, 0)
+    assert found.between_launches == Spread(sd=0.0, df=0)
     assert found.between_runs.sd == pytest.approx(math.sqrt(2))
 
 
@@ -74,7 +74,7 @@ def test_the_floor_is_what_one_difference_in_twenty_exceeds() -> None:
 
 def test_runs_that_agree_have_no_floor() -> None:
     assert noise_floor([[0.1, 0.1], [0.1, 0.1], [0.1]]) == 0.0
-    assert bound_of_difference(Spread(0.0, 3)) == 0.0
+    assert bound_of_difference(Spread(sd=0.0, df=3)) == 0.0
 
 
 def test_steps_are_pooled_over_launches() -> None:
@@ -82,19 +82,19 @@ def test_steps_are_pooled_over_launches() -> None:
     found = pooled(runs([0, 2], [0, 4], [9]))
     assert found.sd == pytest.approx(math.sqrt(5))
     assert found.df == 2
-    assert pooled([[0.1]]) == Spread(0.0, 0)
+    assert pooled([[0.1]]) == Spread(sd=0.0, df=0)
 
 
 def test_spreads_are_joined_by_their_degrees_of_freedom() -> None:
     """(1 * 9 + 3 * 1) / 4 = 3; what has no degrees tells nothing."""
-    assert joined([Spread(3.0, 1), Spread(1.0, 3), Spread(7.0, 0)]) == Spread(math.sqrt(3), 4)
-    assert joined([]) == joined([Spread(7.0, 0)]) == Spread(0.0, 0)
+    assert joined([Spread(sd=3.0, df=1), Spread(sd=1.0, df=3), Spread(sd=7.0, df=0)]) == Spread(sd=math.sqrt(3), df=4)
+    assert joined([]) == joined([Spread(sd=7.0, df=0)]) == Spread(sd=0.0, df=0)
 
 
 def test_a_time_of_zero_has_a_logarithm_too() -> None:
-    assert pooled([[0.0, 0.0]]) == Spread(0.0, 1)
+    assert pooled([[0.0, 0.0]]) == Spread(sd=0.0, df=1)
 
 
 def test_what_was_learned_may_only_widen() -> None:
-    assert wider(Spread(0.04, 4), 0.01) == Spread(0.04, 4)
-    assert wider(Spread(0.001, 60), 0.01) == Spread(0.01, math.inf)
+    assert wider(Spread(sd=0.04, df=4), 0.01) == Spread(sd=0.04, df=4)
+    assert wider(Spread(sd=0.001, df=60), 0.01) == Spread(sd=0.01, df=math.inf)

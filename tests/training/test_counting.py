@@ -37,7 +37,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def job(strategy: str, warmup: int = 5, **settings: Any) -> LaunchJob:
     workload = Workload(model=linear, batch=batch, loss=nn.functional.mse_loss, optimizer=sgd, samples_per_step=4)
-    return LaunchJob(workload, resolve(strategy), replace(Settings(), **settings), Plan(warmup, 1))
+    return LaunchJob(workload, resolve(strategy), replace(Settings(), **settings), Plan(warmup=warmup, steps=1))
 
 
 @pytest.mark.parametrize("warmup", [0, 3, 5])

@@ -146,7 +146,7 @@ ALL = [
 def test_what_is_trained_is_the_same_afterwards_on_every_rank(
     launcher: Launcher, settings: Settings, strategies: list[str]
 ) -> None:
-    job = LaunchJob(workload(), None, settings, Plan(2, 8))
+    job = LaunchJob(workload(), None, settings, Plan(warmup=2, steps=8))
     ranks = launcher.run(before_and_after, job, strategies, world_size=2, backend="gloo", device="cpu").values
     assert ranks == (dict.fromkeys(strategies, (True, True, True)),) * 2
 
@@ -169,7 +169,7 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
 def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
     """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
     in_two_units = replace(workload(), blocks=lambda model: list(model.children())[:1])
-    job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(2, 8))
+    job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(warmup=2, steps=8))
     nothing: tuple[set[str], str] = (set(), "")
     once = "the parameters that are gathered for forward"
     expected = dict.fromkeys(EVERYDAY, nothing) | {
@@ -185,7 +185,7 @@ def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: La
 
 
 def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: Launcher) -> None:
-    whole = LaunchJob(replace(workload(), blocks=lambda _model: []), None, Settings(), Plan(2, 8))
+    whole = LaunchJob(replace(workload(), blocks=lambda _model: []), None, Settings(), Plan(warmup=2, steps=8))
     texts = ["fsdp1", "fsdp2", "fsdp2[reshard_after_forward=true]"]
     for rank in launcher.run(kinds_sent_alone, whole, texts, world_size=2, backend="gloo", device="cpu").values:
         assert ["again" in words for _, words in rank.values()] == [False, False, True]
@@ -202,7 +202,7 @@ def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher
     """Parameters: 6 x 6 + 6 twice, and 12 of the normalisation: 96; its buffers 12 and a count of 8 bytes. AdamW keeps
     two for each parameter and a count of 4 bytes for each of the six tensors: 4 x (3 x 96 + 12 + 6) + 8 on each rank.
     """
-    job = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(2, 5))
+    job = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(warmup=2, steps=5))
     ranks = launcher.run(launched_without_room, job, world_size=2, backend="gloo", device="cpu").values
     for rank in ranks:
         assert rank.communication is None
@@ -230,7 +230,7 @@ def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
 
         return Parallel(module, synchronise)
 
-    job = LaunchJob(replace(workload(), loss=loss), resolve(delayed), Settings(), Plan(1, 5))
+    job = LaunchJob(replace(workload(), loss=loss), resolve(delayed), Settings(), Plan(warmup=1, steps=5))
     clock = replace(CPU_CLOCK, mark=lambda: now)
     with patch("pytest_ddpperf.training.exposed.clock_for", lambda _device, **_marks: clock):
         return run_launch(ctx, job).communication
@@ -245,8 +245,8 @@ def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:
-    single = LaunchJob(workload(), resolve("single"), Settings(), Plan(1, 5))
+    single = LaunchJob(workload(), resolve("single"), Settings(), Plan(warmup=1, steps=5))
     assert run_launch(make_ctx(), single).communication is not None
     assert run_launch(make_ctx(), replace(single, settings=Settings(communication=False))).communication is None
-    own = LaunchJob(lambda _ctx: lambda: None, None, Settings(), Plan(1, 5))
+    own = LaunchJob(lambda _ctx: lambda: None, None, Settings(), Plan(warmup=1, steps=5))
     assert run_launch(make_ctx(), own).communication is None

@@ -76,8 +76,27 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
     job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=FEWEST_GROWTH_STEPS))
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
     assert [len(rank.held) for rank in ranks] == [FEWEST_GROWTH_STEPS + 1, 0]
-    environment = Environment("cpu", "some cpu", 0, "some cpu", 8, 1, 1, "gloo", 2, "2.13", None)
-    measured = Measurement("custom", "custom", None, job.plan, environment, (Launch(0, ranks, 1.0),))
+    environment = Environment(
+        device="cpu",
+        device_model="some cpu",
+        device_count=0,
+        cpu_model="some cpu",
+        cores=8,
+        threads=1,
+        nodes=1,
+        backend="gloo",
+        world_size=2,
+        torch="2.13",
+        cuda=None,
+    )
+    measured = Measurement(
+        name="custom",
+        strategy="custom",
+        mode=None,
+        plan=job.plan,
+        environment=environment,
+        launches=(Launch(round=0, ranks=ranks, seconds=1.0),),
+    )
     assert memory_growth(measured) is None
 
 

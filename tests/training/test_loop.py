@@ -28,7 +28,7 @@ from pytest_ddpperf.training.workload import Workload
 
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
-    return LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup, steps))
+    return LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=warmup, steps=steps))
 
 
 def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
@@ -139,7 +139,7 @@ def overflowing(*numbers: float) -> LaunchJob:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
         samples_per_step=1,
     )
-    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), Plan(2, 3))
+    return LaunchJob(workload, resolve("single"), Settings(precision="fp16"), Plan(warmup=2, steps=3))
 
 
 def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> None:
@@ -167,7 +167,7 @@ def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> 
         number = itertools.count(1)
         return lambda: next(number)
 
-    reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(2, 13)), 2)
+    reports = in_turn(launcher, LaunchJob(build, None, Settings(), Plan(warmup=2, steps=13)), 2)
     assert [(len(report.step_times), report.loss) for report in reports] == [(13, 2 + 13)] * 2
     for report in reports:
         assert sorted(report.blocks) == [2, 2, 2, 2, 2, 3]
@@ -189,7 +189,7 @@ def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> 
     def build(_ctx: RankContext) -> Any:
         return lambda: float(brought[0])
 
-    given = LaunchJob(build, None, Settings(), Plan(1, 5), growth=False, diagnosed=False)
+    given = LaunchJob(build, None, Settings(), Plan(warmup=1, steps=5), growth=False, diagnosed=False)
     for report in launcher.run(run_launch, given, world_size=2, backend="gloo", device="cpu").values:
         assert report.taken is not None
         assert report.taken > 96 * 2**20
@@ -206,7 +206,7 @@ def test_who_works_in_the_background_says_so(launcher: Launcher) -> None:
         batches = iter(torch.utils.data.DataLoader(data, num_workers=int(ctx.rank == 1)))
         return lambda: len(next(batches))
 
-    given = LaunchJob(build, None, Settings(), Plan(1, 2))
+    given = LaunchJob(build, None, Settings(), Plan(warmup=1, steps=2))
     reports = launcher.run(run_launch, given, world_size=3, backend="gloo", device="cpu").values
     assert [report.background for report in reports] == [True, True, False]
 
@@ -216,7 +216,7 @@ def test_skipped_steps_are_numbered_over_all_blocks(launcher: Launcher) -> None:
 
     Blocks that lost steps have no partners in the other launch, so none is told.
     """
-    given = replace(overflowing(1e35, 1, 1, 1, 1e35, 1), plan=Plan(2, 4))
+    given = replace(overflowing(1e35, 1, 1, 1, 1e35, 1), plan=Plan(warmup=2, steps=4))
     (report,) = in_turn(launcher, given, 1)
     assert len(report.step_times) == 3
     assert report.skipped_steps == (2,)
@@ -236,11 +236,11 @@ def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_f
 
     One that stands for itself has seven, the fewest, and takes apart the three that it times.
     """
-    beside, report = steps_of_a_diagnosis(make_ctx, plan=Plan(2, 1), stands_for=40)
+    beside, report = steps_of_a_diagnosis(make_ctx, plan=Plan(warmup=2, steps=1), stands_for=40)
     assert len(report.step_times) == 1
     assert report.phases is not None
     assert {len(times) for times in report.phases.seconds.values()} == {5}
-    own, alone = steps_of_a_diagnosis(make_ctx, plan=Plan(2, 3))
+    own, alone = steps_of_a_diagnosis(make_ctx, plan=Plan(warmup=2, steps=3))
     assert alone.phases is not None
     assert {len(times) for times in alone.phases.seconds.values()} == {3}
     assert beside - own == (10 - 7) + (5 - 3)
@@ -249,8 +249,8 @@ def test_what_diagnoses_times_one_step_and_goes_by_the_launches_that_it_stands_f
 def test_what_diagnoses_does_not_need_its_step_to_update_anything(make_ctx: Any) -> None:
     """The launches that it stands for do without the first of their steps, which overflows; so may it."""
     given = replace(overflowing(1, 1, BIG, *ROOM), growth=False)
-    assert len(run_launch(make_ctx(), replace(given, plan=Plan(2, 10))).step_times) == 9
-    run_launch(make_ctx(), replace(given, plan=Plan(2, 1), stands_for=10))
+    assert len(run_launch(make_ctx(), replace(given, plan=Plan(warmup=2, steps=10))).step_times) == 9
+    run_launch(make_ctx(), replace(given, plan=Plan(warmup=2, steps=1), stands_for=10))
 
 
 def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> None:
@@ -268,7 +268,7 @@ def in_periods(*numbers: float, steps: int) -> LaunchJob:
     def every_second(module: torch.nn.Module, _ctx: Any) -> Parallel:
         return Parallel(module, period=2)
 
-    return replace(overflowing(*numbers, *ROOM), strategy=Strategy(every_second), plan=Plan(2, steps))
+    return replace(overflowing(*numbers, *ROOM), strategy=Strategy(every_second), plan=Plan(warmup=2, steps=steps))
 
 
 def test_what_repeats_after_some_steps_is_left_out_as_a_whole(make_ctx: Any) -> None:
@@ -306,4 +306,4 @@ def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
 
     torch._dynamo.reset()
     with pytest.raises(WorkloadError, match=r"compiled 1 graph inside the timed steps.*raise the warm-up"):
-        run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(2, 3)))
+        run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(warmup=2, steps=3)))

@@ -17,10 +17,10 @@ from pytest_ddpperf.training.memory_headroom import least_room, machine_number, 
 
 def test_the_ranks_of_a_machine_share_its_memory() -> None:
     """Two machines: 10 + 20 of 100 (75 that may be used), and 90 of 100."""
-    assert least_room([(1, 10, 100), (1, 20, 104)]) == Room(30, 75)
-    assert least_room([(1, 10, 100), (2, 90, 100), (1, 20, 100)]) == Room(90, 75)
-    assert not Room(90, 75).enough
-    assert Room(75, 75).enough
+    assert least_room([(1, 10, 100), (1, 20, 104)]) == Room(needed=30, free=75)
+    assert least_room([(1, 10, 100), (2, 90, 100), (1, 20, 100)]) == Room(needed=90, free=75)
+    assert not Room(needed=90, free=75).enough
+    assert Room(needed=75, free=75).enough
 
 
 def test_a_machine_is_known_by_its_start(tmp_path: Path) -> None:
@@ -40,7 +40,10 @@ def asked(ctx: RankContext) -> Room:
 
 
 def test_all_ranks_are_asked_and_know_the_same(launcher: Launcher) -> None:
-    assert launcher.run(asked, world_size=2, backend="gloo", device="cpu").values == (Room(61, 75), Room(61, 75))
+    assert launcher.run(asked, world_size=2, backend="gloo", device="cpu").values == (
+        Room(needed=61, free=75),
+        Room(needed=61, free=75),
+    )
 
 
 def test_where_nothing_is_told_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:

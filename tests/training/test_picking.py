@@ -83,7 +83,9 @@ def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(
 ) -> None:
     fetch = Fetch(milliseconds / 1000, busy, 1000)
     settings, why = choose(fetch, cores=cores, ranks=ranks, threads=threads, cuda=False)
-    assert settings == LoaderSettings(workers, pin_memory=False, prefetch_factor=prefetch, persistent_workers=True)
+    assert settings == LoaderSettings(
+        workers=workers, pin_memory=False, prefetch_factor=prefetch, persistent_workers=True
+    )
     assert why.endswith(reason)
 
 

@@ -81,7 +81,7 @@ def all_of_it(subject: Workload, strategy: str, settings: Settings, plan: Plan) 
 def test_counts_and_verification_are_those_of_launches_of_their_own(
     launcher: Launcher, strategy: str, settings: Settings
 ) -> None:
-    job = all_of_it(workload(), strategy, settings, Plan(5, 5))
+    job = all_of_it(workload(), strategy, settings, Plan(warmup=5, steps=5))
     assert job.verified is not None
     on: dict[str, Any] = {"world_size": 2, "backend": "gloo", "device": "cpu", "timeout": 100}
     found = launcher.run(prepare_launch, job, **on).values
@@ -102,7 +102,7 @@ def test_verification_finds_the_random_numbers_of_a_fresh_process(make_ctx: Call
         drawn.append((float(np.random.random()), random.random(), float(torch.rand(()))))  # noqa: NPY002, S311
         return batch()
 
-    job = all_of_it(workload(batch=drawing), "single", Settings(), Plan(2, 5))
+    job = all_of_it(workload(batch=drawing), "single", Settings(), Plan(warmup=2, steps=5))
     seed_as_at_the_start()
     prepare_launch(make_ctx(), PrepareJob(job.training, verified=job.verified))
     alone = drawn[:]
@@ -120,7 +120,7 @@ def test_what_torch_compiled_for_the_steps_is_forgotten(
     monkeypatch.setattr("torch.compiler.reset", lambda: resets.append(None))
     for graphs in (0, 2):
         monkeypatch.setattr("pytest_ddpperf.training.preparing.compiled_graphs", lambda graphs=graphs: graphs)
-        prepare_launch(make_ctx(), all_of_it(workload(), "single", Settings(), Plan(2, 5)))
+        prepare_launch(make_ctx(), all_of_it(workload(), "single", Settings(), Plan(warmup=2, steps=5)))
     assert len(resets) == 1
 
 
@@ -161,7 +161,7 @@ def test_one_step_is_built_and_goes_on(
         built.append(Steps())
         return built[-1]
 
-    training = LaunchJob(build, None, Settings(), Plan(warmup, steps))
+    training = LaunchJob(build, None, Settings(), Plan(warmup=warmup, steps=steps))
     found = prepare_launch(make_ctx(), PrepareJob(training, timed=timed, counted=counted))
     (step,) = built
     assert step.closed_after == [calls]
@@ -177,7 +177,7 @@ def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
     """Each look at the clock is a second after the one before."""
     clock = iter(range(100))
     monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    job = all_of_it(workload(), "single", Settings(), Plan(2, 5))
+    job = all_of_it(workload(), "single", Settings(), Plan(warmup=2, steps=5))
     assert prepare_launch(make_ctx(), job).seconds == 2
     assert prepare_launch(make_ctx(), PrepareJob(job.training, timed=True, counted=True)).seconds == 1
 
@@ -193,7 +193,7 @@ def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
     make_ctx: Callable[..., Any], bad: int, message: str
 ) -> None:
     step = Steps(lambda call: math.nan if call == bad else 1.0)
-    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(2, 5)), timed=True, counted=True)
+    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=2, steps=5)), timed=True, counted=True)
     with pytest.raises(WorkloadError, match=message):
         prepare_launch(make_ctx(), job)
     assert step.closed_after == [bad]
@@ -201,7 +201,7 @@ def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
 
 def test_the_step_is_closed_where_counting_fails(make_ctx: Callable[..., Any]) -> None:
     step = Steps(lambda call: 1 / (8 - call))
-    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(2, 5)), timed=True, counted=True)
+    job = PrepareJob(LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=2, steps=5)), timed=True, counted=True)
     with pytest.raises(ZeroDivisionError):
         prepare_launch(make_ctx(), job)
     assert step.closed_after == [8]

@@ -63,7 +63,9 @@ def step_of(
     **settings: Any,
 ) -> Step:
     """The step of a launch."""
-    job = LaunchJob(subject, resolve(strategy), Settings(**settings), Plan(2, 5), samples_per_step, tokens_per_step)
+    job = LaunchJob(
+        subject, resolve(strategy), Settings(**settings), Plan(warmup=2, steps=5), samples_per_step, tokens_per_step
+    )
     return build_step(ctx, job)
 
 
@@ -209,7 +211,7 @@ def test_ranks_with_different_loaders_run_as_many_steps(launcher: Launcher) -> N
         data = TensorDataset(torch.ones(1024), torch.zeros(1024))  # one epoch: workers are started once
         return DataLoader(data, batch_size=8, num_workers=1, prefetch_factor=4 - rank)
 
-    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(1, 13), growth=False)
+    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(warmup=1, steps=13), growth=False)
     ranks = launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu", timeout=30).values
     assert [len(rank.step_times) for rank in ranks] == [2, 2]
 
@@ -221,7 +223,7 @@ def test_ranks_whose_batches_differ_in_size_are_refused(launcher: Launcher) -> N
         data = TensorDataset(torch.ones(24), torch.zeros(24))
         return DataLoader(data, batch_size=2 + 4 * rank) if rank < 2 else [(torch.ones(()), torch.zeros(()))]
 
-    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(1, 2), growth=False)
+    job = LaunchJob(loader_workload(loader), resolve("ddp"), Settings(), Plan(warmup=1, steps=2), growth=False)
     message = r"loader \(.*\) gave the ranks batches of different sizes \(rank 0: 2, rank 1: 6\): .* give all ranks"
     with pytest.raises(WorkloadError, match=message):
         launcher.run(run_launch, job, world_size=3, backend="gloo", device="cpu", timeout=30)

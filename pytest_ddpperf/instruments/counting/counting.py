@@ -201,7 +201,7 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
             difference = _difference(other[metric], found, steps)
             if difference:
                 unstable[metric] = difference
-    return Counts(totals, details, unstable)
+    return Counts(totals=totals, details=details, unstable=unstable)
 
 
 def _difference(one: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:

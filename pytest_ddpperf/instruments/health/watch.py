@@ -23,4 +23,4 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: bool = False) -
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     seen = watch_gpus() if gpus else tuple
     before = read_cpu(pids)
-    return lambda: Health(cpu_health(before, read_cpu(pids)), seen())
+    return lambda: Health(cpu=cpu_health(before, read_cpu(pids)), gpus=seen())

@@ -39,7 +39,13 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
     return PhaseTimes(
         seconds={phase: tuple(times) for phase, times in phases.items()},
         sections=tuple(
-            SectionTimes(path, counts[path] / steps, tuple(times), tuple(own[path]), of_sections.get(path))
+            SectionTimes(
+                path=path,
+                count=counts[path] / steps,
+                seconds=tuple(times),
+                own_seconds=tuple(own[path]),
+                memory=of_sections.get(path),
+            )
             for path, times in whole.items()
         ),
         memory=of_phases,
@@ -68,9 +74,9 @@ def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], 
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
     for place, ((before, _), (after, peak)) in zip(trace.places, pairwise(readings), strict=True):
-        _add(phases, place.phase, MemoryUse(kind, after - before, peak))
+        _add(phases, place.phase, MemoryUse(kind=kind, change=after - before, peak=peak))
         for path in place.sections:
-            _add(sections, path, MemoryUse(kind, after - before, peak))
+            _add(sections, path, MemoryUse(kind=kind, change=after - before, peak=peak))
     return phases, sections
 
 
@@ -78,5 +84,5 @@ def _add(uses: dict[str, MemoryUse], name: str, more: MemoryUse) -> None:
     before = uses.get(name)
     if before is not None:
         peaks = [peak for peak in (before.peak, more.peak) if peak is not None]
-        more = MemoryUse(more.kind, before.change + more.change, max(peaks, default=None))
+        more = MemoryUse(kind=more.kind, change=before.change + more.change, peak=max(peaks, default=None))
     uses[name] = more

@@ -116,7 +116,12 @@ def _step(mark: Span, communication: Sequence[Event], computation: Sequence[Span
         computed=length(computed),
         overlapped=length(intersection(busy, computed)),
         collectives=tuple(
-            Collective(event.kind or kind_of(event.name), event.end - event.start, event.nbytes, event.ranks)
+            Collective(
+                kind=event.kind or kind_of(event.name),
+                seconds=event.end - event.start,
+                nbytes=event.nbytes,
+                ranks=event.ranks,
+            )
             for event in sent
         ),
     )

@@ -58,7 +58,7 @@ def profile_steps(
     events = [_event(one, began, notes) for one in recorded]
     found = steps_of(events, device=device.type)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
-    return RankProfile(found[1:], next(iter(windows), None), subgroups_made())
+    return RankProfile(steps=found[1:], window=next(iter(windows), None), subgroups=subgroups_made())
 
 
 def subgroups_made() -> bool:
@@ -73,10 +73,10 @@ def window_of(module: DistributedDataParallel) -> Window | None:
     From ``_get_ddp_logging_data``, in nanoseconds there; read in torch/csrc/distributed/c10d/logger.cpp.
     """
     data = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no other way to it
-    known = [data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap")]
-    if None in known or not known[0]:
+    communicated, overlapped = (data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
+    if not communicated or overlapped is None:
         return None
-    return Window(*(float(value) * _NANOSECOND for value in known if value is not None))
+    return Window(communication=communicated * _NANOSECOND, overlapped=overlapped * _NANOSECOND)
 
 
 def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int, Note]:

@@ -137,7 +137,7 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     found = count(step)
     assert found.totals["optimizer_steps"] == 1
     assert found.details["optimizer_steps"] == {"SGD": 1.0, "Adam": 1.0}
-    steady = Counts({"optimizer_steps": 1.0}, {"optimizer_steps": {"SGD": 1.0}}, {})
+    steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={})
     told = change_of("optimizer_steps", steady, found)
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
     assert told.note.startswith("Adam 0 -> 1 per step (+1); no longer the same in every step: ")

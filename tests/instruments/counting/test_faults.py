@@ -234,17 +234,48 @@ def counted(launcher: Launcher) -> dict[str, Counts]:
     return {name: merged([rank[name] for rank in ranks]) for name in VARIANTS}
 
 
-ENVIRONMENT = Environment("cpu", "some cpu", 0, "some cpu", 2, 1, 1, "gloo", RANKS, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="some cpu",
+    device_count=0,
+    cpu_model="some cpu",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=RANKS,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def judged(then: Counts, now: Counts) -> Result:
     """The judgement on counts against a baseline of others."""
-    plan = Plan(5, 16)
+    plan = Plan(warmup=5, steps=16)
     base = BaselineRecord(
-        "ddp", "ddp", None, plan, ENVIRONMENT, counted_series(then), None, "2026-01-12", (), counts=then
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=plan,
+        environment=ENVIRONMENT,
+        series=counted_series(then),
+        commit=None,
+        date="2026-01-12",
+        steps=(),
+        counts=then,
     )
-    run = Measurement("ddp", "ddp", None, plan, ENVIRONMENT, (), (), counted_series(now), counts=now)
-    found = Found(base, "the baseline", counted=base)
+    run = Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=plan,
+        environment=ENVIRONMENT,
+        launches=(),
+        findings=(),
+        series=counted_series(now),
+        counts=now,
+    )
+    found = Found(record=base, origin="the baseline", counted=base)
     return compare("test_training.py::test_step", run, found, Rules(0.03, alpha=0.01))
 
 

@@ -125,7 +125,7 @@ def test_a_gpu_that_was_never_busy_is_told_as_it_was() -> None:
 
 def test_a_launch_shorter_than_the_interval_has_no_figures() -> None:
     assert gpu_health("GPU-a", [], (1980, 2619), {}) == GpuHealth(
-        "GPU-a", 0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
+        device="GPU-a", readings=0, sm_clock_limit=1.98e9, memory_clock_limit=2.619e9
     )
 
 

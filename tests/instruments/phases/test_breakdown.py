@@ -167,14 +167,17 @@ def test_memory_of_phases_is_their_own_and_that_of_sections_is_whole() -> None:
         lambda: within(recorder, "forward", lambda: section(recorder, "mine")), 1, iter(readings).__next__
     )
     found = break_down(trace, [1.0] * 5, ("allocated", trace))
-    assert found.memory == {"other": MemoryUse("allocated", 11, 125), "forward": MemoryUse("allocated", 10, 190)}
-    assert [one.memory for one in found.sections] == [MemoryUse("allocated", 20, 160)]
+    assert found.memory == {
+        "other": MemoryUse(kind="allocated", change=11, peak=125),
+        "forward": MemoryUse(kind="allocated", change=10, peak=190),
+    }
+    assert [one.memory for one in found.sections] == [MemoryUse(kind="allocated", change=20, peak=160)]
 
 
 def test_memory_without_peaks_has_none() -> None:
     recorder = Recorder()
     trace = recorder.record(lambda: within(recorder, "forward"), 1, iter([(5, None)] * 4).__next__)
     assert break_down(trace, [1.0] * 3, ("heap", trace)).memory == {
-        "other": MemoryUse("heap", 0, None),
-        "forward": MemoryUse("heap", 0, None),
+        "other": MemoryUse(kind="heap", change=0, peak=None),
+        "forward": MemoryUse(kind="heap", change=0, peak=None),
     }

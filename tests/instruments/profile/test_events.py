@@ -56,8 +56,13 @@ def test_a_step_on_the_cpu() -> None:
         Event("aten::mul", "cpu_op", 17, 20),
         Event("aten::mul", "cpu_op", 1, 2),
     ]
-    collectives = (Collective("all_reduce", 4, 4.0), Collective("all_reduce", 8, 8.0))
-    assert steps_of(events, device="cpu") == (ProfiledStep(20, 10, 8, 4, collectives),)
+    collectives = (
+        Collective(kind="all_reduce", seconds=4, nbytes=4.0),
+        Collective(kind="all_reduce", seconds=8, nbytes=8.0),
+    )
+    assert steps_of(events, device="cpu") == (
+        ProfiledStep(seconds=20, busy=10, computed=8, overlapped=4, collectives=collectives),
+    )
 
 
 def test_what_is_sent_after_backward_is_exposed_but_for_what_prepares_the_next() -> None:
@@ -84,7 +89,15 @@ def test_on_cuda_kernels_count_and_operators_do_not() -> None:
         Event("Memcpy DtoD", "gpu_memcpy", 5, 7),
         Event("aten::addmm", "cpu_op", 0, 8),
     ]
-    assert steps_of(events, device="cuda") == (ProfiledStep(10, 4, 5, 1, (Collective("all_reduce", 4, None),)),)
+    assert steps_of(events, device="cuda") == (
+        ProfiledStep(
+            seconds=10,
+            busy=4,
+            computed=5,
+            overlapped=1,
+            collectives=(Collective(kind="all_reduce", seconds=4, nbytes=None),),
+        ),
+    )
 
 
 def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:
@@ -95,7 +108,10 @@ def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:
         Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 8, 9),
     ]
     (step,) = steps_of(events, device="cuda")
-    assert step.collectives == (Collective("gather", 4, 64.0, 2), Collective("all_reduce", 1, None))
+    assert step.collectives == (
+        Collective(kind="gather", seconds=4, nbytes=64.0, ranks=2),
+        Collective(kind="all_reduce", seconds=1, nbytes=None),
+    )
 
 
 def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:

@@ -44,9 +44,9 @@ def profiles(launcher: Launcher) -> dict[str, tuple[RankProfile, ...]]:
     """What the ranks of each strategy report."""
     found = {}
     for strategy in ("naive", "ddp", "fsdp2"):
-        job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(3, 1))
+        job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(warmup=3, steps=1))
         found[strategy] = launcher.run(profile_launch, job, world_size=2, backend="gloo", device="cpu").values
-    job = LaunchJob(workload(), resolve("single"), Settings(), Plan(3, 1))
+    job = LaunchJob(workload(), resolve("single"), Settings(), Plan(warmup=3, steps=1))
     found["single"] = launcher.run(profile_launch, job, world_size=1, backend="gloo", device="cpu").values
     return found
 
