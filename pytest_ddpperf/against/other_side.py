@@ -187,12 +187,12 @@ class Imports:
 
     def told(self, result: Result) -> Result:
         """A result with what was imported for it, and a remark where that says that both sides are the same."""
-        if result.counterpart is None:
+        if result.paired is None:
             return result
         modules = self.modules
         findings = list(result.findings)
-        if result.counterpart.lacking:
-            findings.append(f"{result.origin}: {result.counterpart.lacking}")
+        if result.paired.lacking:
+            findings.append(f"{result.origin}: {result.paired.lacking}")
         if self._left:
             findings.append(
                 f"this checkout's on both sides, for want of a name at the top of a module that "
@@ -200,12 +200,12 @@ class Imports:
             )
         if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
             findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
-        elif not modules and not result.counterpart.lacking:
+        elif not modules and not result.paired.lacking:
             findings.append(
                 "neither side imported a module from its checkout: both ran the same code; "
                 "a module or namespace package that was installed from elsewhere is not looked for there"
             )
-        return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
+        return replace(result, findings=tuple(findings), reference=replace(result.paired, modules=modules))
 
 
 def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:

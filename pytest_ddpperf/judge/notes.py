@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pytest_ddpperf.judge.decision import looks_better, needed
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.judge.decision import Decision, Evidence, needed
+from pytest_ddpperf.judge.detection import looks_better
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change
@@ -17,42 +18,61 @@ PRACTICABLE = 200
 """Launches for which somebody may still wait: some minutes of short steps."""
 
 
-def note_on(verdict: Verdict, change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
-    """What explains a verdict; empty where nothing has to be explained.
+def note_on(decision: Decision, evidence: Evidence, context: DecisionContext, *, paired: bool, launches: int) -> str:
+    """What explains a decision; empty where nothing has to be explained.
 
     Args:
-        verdict: on the metric.
-        change: from the baseline, or the other revision.
-        series: of this run.
-        rules: of the test, with the metric's own tolerance.
-        beside: whether the other side was measured in the same rounds.
-        made: launches of this side, all of which most metrics have a sample of.
+        decision: on the metric.
+        evidence: that it rests on.
+        context: of the judgement, with the metric's own tolerance.
+        paired: whether the reference was measured in the same rounds.
+        launches: of the candidate, of which most metrics have a sample each.
     """
-    if verdict is Verdict.IMPROVED:
-        return "" if beside else "better than the baseline by more than the tolerance: the baseline is stale"
-    if verdict is Verdict.UNCHANGED:
-        promising = beside and looks_better(change, better=series.better, tolerance=rules.tolerance)
-        return "looks better, though not for certain" if promising and _all_better(change, series) else ""
-    return _what_it_takes(change, series, rules, beside=beside, made=made) if verdict is Verdict.INCONCLUSIVE else ""
+    series, change = evidence.series, evidence.change
+    if decision.ground != "numbers" or change is None:
+        return _ground_text(decision, evidence, context)
+    match decision.verdict:
+        case Verdict.IMPROVED if not paired:
+            return "better than the baseline by more than the tolerance: the baseline is stale"
+        case Verdict.UNCHANGED if paired and looks_better(change, better=series.better, tolerance=context.tolerance):
+            return "looks better, though not for certain" if _all_better(change, series) else ""
+        case Verdict.INCONCLUSIVE:
+            return _what_it_takes(change, series, context, paired=paired, launches=launches)
+    return ""
 
 
-def _what_it_takes(change: Change, series: Series, rules: Rules, *, beside: bool, made: int) -> str:
+def _ground_text(decision: Decision, evidence: Evidence, context: DecisionContext) -> str:
+    """What explains a decision that does not rest on the numbers."""
+    match decision.ground:
+        case "unconfirmed":
+            return UNCONFIRMED
+        case "no_change" if evidence.base is not None:
+            return f"no change can be told from a baseline of {evidence.base.value:g}"
+        case "proven":
+            made = format_count(context.proven[evidence.series.metric], "launch")
+            return f"shown by the first {made} not to be worse by the margin; it looked better, and was measured on"
+    return ""
+
+
+def _what_it_takes(change: Change, series: Series, context: DecisionContext, *, paired: bool, launches: int) -> str:
     """What would decide a metric."""
-    if len(series.samples) < made:
+    if len(series.samples) < launches:
         return f"told by {format_count(len(series.samples), 'launch')} after the verdict"
     if change.standard_error is None:
         return "one launch on either side tells nothing about scatter; measure at least two"
-    launches = needed(change, better=series.better, tolerance=rules.tolerance, alpha=rules.alpha, margin=rules.margin)
-    if launches is not None and launches <= PRACTICABLE:
-        told = ""
-        if series.gated and rules.last and rules.max_time_for is not None:
-            told = f" (max_time {math.ceil(rules.max_time_for(launches - len(series.samples)))} s)"
+    wanted = needed(
+        change, better=series.better, tolerance=context.tolerance, alpha=context.alpha, margin=context.margin
+    )
+    if wanted is not None and wanted <= PRACTICABLE:
+        setting = ""
+        if series.gated and context.last and context.max_time_for is not None:
+            setting = f" (max_time {math.ceil(context.max_time_for(wanted - len(series.samples)))} s)"
         few = f", as far as {len(series.samples)} can tell" if len(series.samples) < FEW else ""
-        return f"about {format_count(launches, 'launch')}{told} would decide it{few}"
+        return f"about {format_count(wanted, 'launch')}{setting} would decide it{few}"
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
-    if launches is None:
+    if wanted is None:
         fact, cure = "more launches would not decide it", "a quieter machine, a baseline of more launches"
-    cures = f"a wider tolerance or {cure}" if beside else f"a wider tolerance, {cure} or --ddpperf-against"
+    cures = f"a wider tolerance or {cure}" if paired else f"a wider tolerance, {cure} or --ddpperf-against"
     return f"{fact}; {cures} might"
 
 

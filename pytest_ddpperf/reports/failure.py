@@ -58,7 +58,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
         _measured(result),
         *([] if general else [*_notes(heads), *_moved(result, heads), *_undecided(result, heads)]),
         *findings(result)[1 if result.verdict is Verdict.BROKEN else 0 :],
-        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.counterpart else []),
+        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.paired else []),
     ]
     return "\n".join([*lines, *(f"  {detail}" for detail in details)])
 
@@ -88,7 +88,7 @@ def _measured(result: Result) -> str:
         steps = format_count(measured.plan.steps, "step")
         parts.append(f"{format_count(len(measured.launches), 'launch')} x {steps}")
     text = ", ".join(parts)
-    if result.counterpart is not None and result.verdict is not Verdict.NEW:
+    if result.paired is not None and result.verdict is not Verdict.NEW:
         return f"{text}; {result.origin}"
     if baseline is None:
         return text

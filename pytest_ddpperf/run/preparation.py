@@ -147,17 +147,17 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
         picked: how another variant, which this one is compared with, was found to load best; None for none.
     """
     counted = settings.counted or settings.counted_only
-    verified = settings.verify and variant.strategy is not None and not variant.other
+    verified = settings.verify and variant.resolved is not None and not variant.other
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup)
     loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
     plan = pilot_plan(settings.warmup, settings.steps)
     samples, tokens = variant.samples_per_step, variant.tokens_per_step
     return PrepareJob(
-        LaunchJob(variant.subject, variant.strategy, loading, plan, samples, tokens),
+        LaunchJob(variant.subject, variant.resolved, loading, plan, samples, tokens),
         timed=not settings.counted_only,
         counted=counted,
-        verified=VerifyJob(variant.subject, variant.strategy, training) if verified and variant.strategy else None,
+        verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
     )
 
 

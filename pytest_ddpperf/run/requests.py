@@ -145,7 +145,8 @@ def variant(
     return Variant(
         name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
         subject=asked.subject,
-        strategy=resolved,
+        strategy=CUSTOM if resolved is None else str(resolved),
+        resolved=resolved,
         recipe=recipe,
         findings=findings,
         mode=mode,

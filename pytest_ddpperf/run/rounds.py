@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped
-from pytest_ddpperf.judge.sequential import FEWEST_LAUNCHES, Look, Next
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, Telling
 from pytest_ddpperf.run.groups import Groups, together
@@ -55,7 +55,7 @@ class _Measuring:
 
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements when the judge is content."""
-        wanted, least = self.budget.launches, FEWEST_LAUNCHES
+        wanted, least = self.budget.launches, MIN_LAUNCHES
         while True:
             self._launch(wanted, least)
             measurements, look = self._measurements(), self._look()
@@ -68,7 +68,7 @@ class _Measuring:
                 self._doubt(verdict.suspects, made)
                 self.rounds.begin_again()
                 # By no fewer launches than made it suspicious.
-                wanted, least, self._confirming = verdict.launches, max(FEWEST_LAUNCHES, made), True
+                wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
         """Rounds up to a number of them, as far as there is time, but at least so many.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,8 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.machine import TorchMachine, place
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.measurement import Environment, Spread
-from pytest_ddpperf.records.results import BaselineRecord, Found, Noise, Provenance, Result
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
+from pytest_ddpperf.records.results import BaselineRecord, Noise, Provenance, Result, StoredBaseline
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.preparation import Prepared
 from pytest_ddpperf.run.probe import Probe
@@ -77,9 +77,10 @@ class Session:
         revision: Revision | None = None,
         *,
         probe: Probe | None = None,
+        tests: int = 1,
     ) -> None:
         self.settings = settings
-        self.tests = 1
+        self.tests = tests
         self.line = line
         self.results: list[Result] = []
         self.searches: list[Search] = []
@@ -95,6 +96,7 @@ class Session:
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
             self.own = OtherSide(measured, settings.against_setup, PRELOADED)
+        self._launchers: Launchers | None = None
         self._options = tuple(options)
         self._root = root
         self._stored: list[str] = []
@@ -107,18 +109,23 @@ class Session:
         """Starts the ranks of what runs alone."""
         return self.launchers[0]
 
-    @cached_property
+    @property
     def launchers(self) -> Launchers:
         """Start ranks; zygotes live until the session ends, and so do the threads per rank they were started with."""
+        if self._launchers is None:
+            self._launchers = self._started()
+        return self._launchers
+
+    def _started(self) -> Launchers:
         self._threads = thread_count(pinned(os.environ, mark=""))
         given = self.settings
         if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
         if self.other is not None:
             self.other.start()
-        return (
-            Launchers(lambda first: Launcher(preload=PRELOADED, like=first)) if self.own is None else self.own.launchers
-        )
+        if self.own is not None:
+            return self.own.launchers
+        return Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
@@ -169,30 +176,32 @@ class Session:
             gpu_names=self._torch.gpus,
         )
 
-    def find(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Found:
+    def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
         """The baseline of a benchmark, or why there is none."""
-        found = self._store.find(test, name, env)
+        found = self._store.find(test, benchmark.name, benchmark.environment)
 
         def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
-            return differs if record is None else (*differs, *training_differences(record, strategy, recipe))
+            if record is None:
+                return differs
+            return (*differs, *training_differences(record, benchmark.strategy, benchmark.recipe))
 
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
-            plain = plain_name(name, recipe)
+            plain = plain_name(benchmark.name, benchmark.recipe)
             stored = self._store.records(test)
             alike = tuple(dict.fromkeys(one.name for one in stored if plain_name(one.name, one.recipe) == plain))
         return replace(
             found,
             alike=alike,
-            noise=self._noise(test, name, env, strategy, recipe),
+            noise=self._noise(test, benchmark),
             differs=with_training(found.record, found.differs),
             counted_differs=with_training(found.counted, found.counted_differs),
         )
 
-    def _noise(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Noise | None:
+    def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
         """What a calibration has told of a benchmark's noise, else what the history does."""
-        known = noise.find(self._baselines, test, name, env)
-        if known is not None and known.of_training(strategy, recipe):
+        known = noise.find(self._baselines, test, benchmark.name, benchmark.environment)
+        if known is not None and known.of_training(benchmark.strategy, benchmark.recipe):
             return known.noise
         if self.settings.history is None or not (file := self._root / self.settings.history).exists():
             return None
@@ -200,12 +209,17 @@ class Session:
         from pytest_ddpperf.baselines.history.noise_from_history import learned_noise
 
         try:
-            recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
+            recorded = entries(file, STEP_TIME, test=test, name=benchmark.name, world_size=benchmark.world_size)
         except HistoryError as error:  # no fault of the benchmark
             remark = f"noise was not learned: {error}"
             self.complaints += [remark] if remark not in self.complaints else []
             return None
-        return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
+        return learned_noise(
+            recorded,
+            environment_key=environment_key(benchmark.environment),
+            strategy=benchmark.strategy,
+            recipe=benchmark.recipe,
+        )
 
     def scatter(self, env: Environment) -> Spread | None:
         """By how much launches that run alone scatter here: by benchmarks before and calibrations; None if unknown.
@@ -235,8 +249,8 @@ class Session:
         Raises:
             BaselineError: they cannot be written.
         """
-        if "launchers" in self.__dict__:
-            self.launchers.keep(KEPT)
+        if self._launchers is not None:
+            self._launchers.keep(KEPT)
         if self.other is not None:
             self.other.keep(KEPT)
         self._store_noise(test, passed=passed)
@@ -332,8 +346,8 @@ class Session:
         """End the zygotes and whatever still runs below them."""
         self.line.clear()
         try:
-            if "launchers" in self.__dict__:
-                self.launchers.close()
+            if self._launchers is not None:
+                self._launchers.close()
         finally:
             for side in (self.own, self.other):
                 if side is not None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.records.measurement import Launch, RankLaunch
-from pytest_ddpperf.records.results import Counterpart, Found
+from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
 
@@ -46,7 +46,7 @@ def test_the_result_carries_where_the_baseline_came_from() -> None:
 
 
 def test_without_a_baseline_everything_is_new() -> None:
-    result = judged(measured(series("step_time", STEADY)), Found(record=None, origin="no baseline"))
+    result = judged(measured(series("step_time", STEADY)), StoredBaseline(record=None, origin="no baseline"))
 
     assert result.verdict is Verdict.NEW
     assert result["step_time"].verdict is Verdict.NEW
@@ -100,7 +100,7 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
         seconds=1.0,
     )
     new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
-    result = judged(new, Found(record=None, origin="no baseline"))
+    result = judged(new, StoredBaseline(record=None, origin="no baseline"))
 
     assert result.findings[0] == "said before"
     assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
@@ -109,12 +109,12 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
 @pytest.mark.parametrize(
     ("base", "expected"),
     [
-        (Found(record=None, origin="no baseline"), Verdict.NEW),
+        (StoredBaseline(record=None, origin="no baseline"), Verdict.NEW),
         (found(differs=("cores 4 -> 8",)), Verdict.INCOMPATIBLE),
         (found(), Verdict.UNCHANGED),
     ],
 )
-def test_without_gated_metrics_the_baseline_alone_decides(base: Found, expected: Verdict) -> None:
+def test_without_gated_metrics_the_baseline_alone_decides(base: StoredBaseline, expected: Verdict) -> None:
     assert judged(measured(), base).verdict is expected
 
 
@@ -127,7 +127,7 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
 
 
 def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
-    nothing = Found(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
+    nothing = StoredBaseline(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
     result = judged(measured(series("step_time", STEADY)), nothing)
     assert result.verdict is Verdict.NEW
     assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
@@ -164,7 +164,7 @@ def test_what_the_other_revision_alone_measures_is_named() -> None:
 def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
-    rules = Rules(0.05, alpha=0.0025, last=True)
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
     result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
     assert result["cpu_time"].gated is gated
     assert (result["cpu_time"].note == "in place of the step time, which remains undecided") is gated
@@ -190,9 +190,8 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
 
 def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
     faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
-    beside = replace(
-        found(series("step_time", STEADY)), counterpart=Counterpart(revision="main", commit=None, launches=8)
-    )
+    record = found(series("step_time", STEADY)).record
+    beside = PairedRevision(revision="main", commit=None, record=record, launches=8)
     result = judged(measured(faster, ours), beside)
     assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
     assert result["throughput"].note == "not in the other revision"

@@ -7,26 +7,15 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu")
 MEASURED = Measurement(
     name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, launches=()
 )
@@ -43,8 +32,8 @@ BASELINE = BaselineRecord(
 )
 
 
-def judged(new: Measurement, base: Found) -> Result:
-    return compare("test_x.py::test_a", new, base, Rules(0.05, alpha=0.0025))
+def judged(new: Measurement, base: StoredBaseline) -> Result:
+    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=0.05, alpha=0.0025))
 
 
 def counts(**totals: float) -> Counts:
@@ -56,7 +45,8 @@ def counted(now: Counts, then: Counts | None, *differs: str) -> Result:
     base = None if then is None else replace(BASELINE, counts=then)
     measurement = replace(MEASURED, counts=now, series=counted_series(now), launches=())
     return judged(
-        measurement, Found(record=None, origin="no baseline", differs=(), counted=base, counted_differs=differs)
+        measurement,
+        StoredBaseline(record=None, origin="no baseline", differs=(), counted=base, counted_differs=differs),
     )
 
 
@@ -78,7 +68,7 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
 
 
 def test_counts_that_a_run_lacks_are_missed() -> None:
-    base = Found(record=BASELINE, origin="cpu-8c-gloo-w2")
+    base = StoredBaseline(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
     assert judged(MEASURED, base).findings == ()
     assert judged(MEASURED, then).findings == ("the baseline has counts, this run has none: no count is gated",)
@@ -147,7 +137,9 @@ def test_counts_of_another_torch_are_not_comparable() -> None:
 
 def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
     then = replace(BASELINE, counts=counts(operators=3.0, kernel_launches=5.0, collective_calls=1.0))
-    base = Found(record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",))
+    base = StoredBaseline(
+        record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",)
+    )
 
     def against(now: Counts) -> Result:
         return judged(replace(MEASURED, counts=now, series=counted_series(now), launches=()), base)
@@ -227,7 +219,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
 
 def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None:
     now = replace(counts(operators=11.0), unstable={"operators": "part 10 in one step, 11 in the next"})
-    base = Found(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
+    base = StoredBaseline(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
     others = tuple(replace(one, gated=False) for one in counted_series(now))
     assert not judged(replace(MEASURED, counts=now, series=others), base)["operators"].gated
 

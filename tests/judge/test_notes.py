@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Launch, RankLaunch, Spread
@@ -39,7 +39,9 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     assert told is not None
 
     def note(*, last: bool) -> str:
-        rules = Rules(0.03, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches)
+        rules = DecisionContext(
+            tolerance=0.03, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches
+        )
         new, base = measured(one.series), found(series("step_time", STEADY))
         return compare("test_x.py::test_a", new, base, rules)["step_time"].note
 

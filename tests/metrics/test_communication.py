@@ -17,23 +17,12 @@ from pytest_ddpperf.metrics.communication import (
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import BlockTimes, Room
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu")
     reports = [
         tuple(
             RankLaunch(

@@ -6,26 +6,15 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.findings import findings_of, thin_baseline
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 SETTLED = [1.0] * 12
 SLOW_START = [1.2] * 3 + [1.0] * 9
 
 
 def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, nodes: int = 1) -> Measurement:
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=cores,
-        threads=1,
-        nodes=nodes,
-        backend="gloo",
-        world_size=ranks,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", cores=cores, nodes=nodes, world_size=ranks)
     done = tuple(
         Launch(
             round=i,
@@ -99,19 +88,7 @@ def test_launches_that_belong_together_are_not_named(times: list[float]) -> None
 
 def test_what_an_accumulating_step_trains_on_is_named() -> None:
     """3 ranks of 32 samples in 4 micro-batches: 96."""
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=3,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", world_size=3)
     ranks = tuple(
         RankLaunch(rank=r, step_times=tuple(SETTLED), memory={}, loss=None, samples_per_step=32, tokens_per_step=None)
         for r in range(3)

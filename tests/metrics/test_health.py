@@ -2,21 +2,10 @@ from __future__ import annotations
 
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=1,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(world_size=1)
 
 
 def measurement(*cpus: CpuHealth | None) -> Measurement:

@@ -8,7 +8,8 @@ import pytest
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 MIB = 2**20
 
@@ -20,19 +21,7 @@ def steady(growth: int) -> tuple[int, ...]:
 
 def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
     """Of launches, each given by what its ranks held."""
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=len(launches[0]),
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(world_size=len(launches[0]))
     done = tuple(
         Launch(
             round=i,

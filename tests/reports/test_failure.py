@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    Comparison,
+    PairedRevision,
+    Provenance,
+    Result,
+    StoredBaseline,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.table import summary_table
@@ -174,7 +181,8 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
         *(f"  {change}" for change in changes),
     )
     # Where only kernels differ, it is told metric by metric.
-    assert failure_text(replace(result, differs=()), accept=ACCEPT).splitlines()[2] == (
+    alike = replace(result, reference=StoredBaseline(record=result.baseline, origin=""))
+    assert failure_text(alike, accept=ACCEPT).splitlines()[2] == (
         f"operators incompatible, counted: 5 -> 9 per step; {obstacle}; "
         "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)"
     )
@@ -260,9 +268,13 @@ def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -
 
 def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
     beside = make_result(
-        baseline=None,
-        origin="revision 3f2a1c0 (main), side by side, 8+8 launches",
-        counterpart=Counterpart(revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8),
+        paired=PairedRevision(
+            revision="3f2a1c0 (main)",
+            commit="3f2a1c0",
+            record=make_result().baseline,
+            launches=8,
+            candidate_launches=8,
+        ),
     )
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,

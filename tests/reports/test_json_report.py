@@ -19,7 +19,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import DeviceMemory, Interval, Launch, Plan, RankLaunch
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
-from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 
@@ -100,10 +100,7 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
         make_result(measured={"profile": PROFILE}),
         make_result(measured={"profile": replace(PROFILE, transfer=None, wait=None, slowest=None, window=None)}),
         make_result(
-            counterpart=Counterpart(
-                revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8, lacking="", modules=MODULES
-            ),
-            baseline=None,
+            paired=PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8, modules=MODULES),
             seconds=12.5,
         ),
     ]

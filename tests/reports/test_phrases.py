@@ -16,6 +16,7 @@ from pytest_ddpperf.reports.phrases import (
     tolerance_text,
     values_text,
 )
+from tests.factories import make_environment
 
 
 def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]) -> None:
@@ -49,19 +50,7 @@ def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
     assert findings(result) == ("a", "b", "c")
 
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, nodes=2, backend="nccl", cuda="13.0")
 
 

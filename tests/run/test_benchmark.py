@@ -10,7 +10,6 @@ import pytest
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
-from pytest_ddpperf.settings import Settings
 
 SUITE = """
 import pytest
@@ -56,9 +55,9 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     screenings: list[float] = []
     budget = Passes.budget
 
-    def noted(passes: Passes, settings: Settings, *, compared: bool) -> Budget:
-        screenings.append(budget(passes, settings, compared=compared).screening)
-        return budget(passes, settings, compared=compared)
+    def noted(passes: Passes, *, compared: bool) -> Budget:
+        screenings.append(budget(passes, compared=compared).screening)
+        return budget(passes, compared=compared)
 
     monkeypatch.setattr(Passes, "budget", noted)
     test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
@@ -76,9 +75,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     launch = Passes.launch
 
-    def noted(passes: Passes, settings: Settings, variant: Variant, function: Any, *args: Any, **seat: Any) -> Any:
+    def noted(passes: Passes, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
         names.append(function.__name__)
-        return launch(passes, settings, variant, function, *args, **seat)
+        return launch(passes, variant, function, *args, **how)
 
     monkeypatch.setattr(Passes, "launch", noted)
     return names
@@ -186,7 +185,7 @@ def test_it(ddpperf):
         steps = iter(range(100))
         return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
 
-    ddpperf.compare({{"fine": fine, "bad": bad}})
+    ddpperf.compare({{"fine": fine, "bad": bad}}, max_time=60)
 """,
     )
     run.assert_outcomes(failed=1)

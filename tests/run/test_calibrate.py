@@ -9,26 +9,15 @@ import pytest
 
 from pytest_ddpperf.metrics.relating import alone
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.calibrate import COMPARISONS, Runs, against_themselves, calibrated, dealer, repeated
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 SETTINGS = Settings(launches=4, warmup=1)
 STEADY = (1.0, 1.001, 0.999, 1.0)
 
@@ -73,7 +62,7 @@ def test_every_run_follows_the_steps_of_the_first() -> None:
         asked.append((turn, variants[0].steps))
         return (replace(run(), plan=Plan(warmup=1, steps=10 * turn)),)
 
-    found = repeated([Variant("ddp", None, None, None, ENVIRONMENT)], 3, measured, lambda: next(ticks))
+    found = repeated([make_variant("ddp", environment=ENVIRONMENT)], 3, measured, lambda: next(ticks))
     assert asked == [(1, None), (2, 10), (3, 10)]
     assert (len(found.each), found.seconds) == (3, 15.0)
 

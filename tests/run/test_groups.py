@@ -6,24 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.groups import SHORT_OF_MEMORY, grouped, together
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 BUDGET = Budget(5, 0, 2, 60, 30)
 ALONE = "launched one after the other, without turns: "
 PAIRS = "only both sides of a benchmark take turns: "
@@ -33,7 +21,7 @@ BUSY = "ranks of b work on in the background"
 def variants(names: str, *, other: bool) -> list[Variant]:
     """Of this side, then of the other one: numbers 0 to 2 and 3 to 5 for ``abc``."""
     sides = (False, True) if other else (False,)
-    return [Variant(name, None, None, None, ENVIRONMENT, other=side) for side in sides for name in names]
+    return [make_variant(name, environment=ENVIRONMENT, other=side) for side in sides for name in names]
 
 
 @pytest.mark.parametrize(

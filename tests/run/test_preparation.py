@@ -24,7 +24,7 @@ from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
-from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -32,20 +32,9 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 WRONG = Verification(Discrepancy("gradients", "weight", 1, 1, 0.5, 1e-3))
 ALONE = "alone"  # a launch that has only to verify
@@ -59,7 +48,7 @@ def workload(scale: float = 1.0) -> Workload:
 def training(name: str = "ddp", *, other: bool = False, subject: Any = None, **changes: Any) -> Variant:
     made = workload() if subject is None else subject
     strategy = resolve("ddp") if isinstance(made, Workload) else None
-    return replace(Variant(name, made, strategy, None, ENVIRONMENT, other=other), **changes)
+    return replace(make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, other=other), **changes)
 
 
 class Ranks:
@@ -171,7 +160,7 @@ SAME = training()
         pytest.param(Settings(steps=3), SAME, 2, id="another number of steps"),
         pytest.param(Settings(verify=False), SAME, 2, id="less is asked"),
         pytest.param(Settings(), training(subject=workload(2.0)), 2, id="another training"),
-        pytest.param(Settings(), training(strategy=resolve("naive")), 2, id="another strategy"),
+        pytest.param(Settings(), training(resolved=resolve("naive")), 2, id="another strategy"),
         pytest.param(Settings(), training(environment=replace(ENVIRONMENT, world_size=4)), 2, id="more ranks"),
         pytest.param(Settings(), training(mode="strong"), 2, id="another mode"),
         pytest.param(Settings(), training(other=True), 2, id="the other side"),

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.requests import Asked, Way, several, variant
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment
 
 
 def nothing(*_: object) -> Any:
@@ -72,19 +72,7 @@ def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over:
         several(subject, strategies, over)
 
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
 def of_the_module_alone(module: object) -> None:

@@ -18,6 +18,7 @@ from pytest_ddpperf.run.rounds import measure
 from pytest_ddpperf.run.terms import Budget, Observer, Progress, Ran
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
+from tests.factories import make_environment, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
 FIXED = 0.25  # seconds that a launch takes besides its timed steps
@@ -96,20 +97,8 @@ class Script:
 
 
 def variant(name: str = "ddp", steps: int | None = None, *, other: bool = False) -> Variant:
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=2,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
-    return Variant(name, None, Strategy("ddp"), None, environment, steps=steps, other=other)
+    environment = make_environment(cores=2)
+    return make_variant(name, strategy=Strategy("ddp"), environment=environment, steps=steps, other=other)
 
 
 def run_script(
@@ -201,7 +190,9 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     [
         pytest.param(LaunchError("no ranks\nat all"), True, False, id="something is worse"),
         pytest.param(OtherSideFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
-        pytest.param(OtherSideStopped("no ranks\nat all"), False, False, id="which has run before"),
+        pytest.param(
+            OtherSideStopped("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="which has run before"
+        ),
         pytest.param(LaunchError("no ranks\nat all"), False, True, id="this side"),
     ],
 )
@@ -322,19 +313,7 @@ def test_variants_of_one_test_are_launched_together() -> None:
     assert [one.turns for one in measured] == [True, True]
 
 
-GPU = Environment(
-    device="cuda",
-    device_model="gpu",
-    device_count=2,
-    cpu_model="chip",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="nccl",
-    world_size=2,
-    torch="2.13",
-    cuda="12.8",
-)
+GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=2, backend="nccl", cuda="12.8")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_ddpperf.judge.decision import LOOKS_IN_ROUNDS
+from pytest_ddpperf.judge.detection import LOOKS_IN_ROUNDS
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import t_quantile

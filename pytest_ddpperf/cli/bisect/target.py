@@ -126,8 +126,8 @@ def not_compared(outcome: Outcome) -> list[str]:
 
 def _lack(result: Result) -> str | None:
     """Why a benchmark says nothing; None where it says something."""
-    if result.counterpart is not None and result.counterpart.lacking:
-        return f"{result.origin}: {result.counterpart.lacking}"
+    if result.paired is not None and result.paired.lacking:
+        return f"{result.origin}: {result.paired.lacking}"
     if result.verdict is Verdict.BROKEN:
         return (*result.findings, "it could not be measured")[0]
     return None

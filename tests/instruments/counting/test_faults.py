@@ -19,15 +19,16 @@ from torch.nn import functional
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts, difference_text, merged
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.strategies.table import parallelise
+from tests.factories import make_environment
 
 RANKS = 2
 WIDTH = 16
@@ -234,19 +235,7 @@ def counted(launcher: Launcher) -> dict[str, Counts]:
     return {name: merged([rank[name] for rank in ranks]) for name in VARIANTS}
 
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=RANKS,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu", cores=2, world_size=RANKS)
 
 
 def judged(then: Counts, now: Counts) -> Result:
@@ -275,8 +264,8 @@ def judged(then: Counts, now: Counts) -> Result:
         series=counted_series(now),
         counts=now,
     )
-    found = Found(record=base, origin="the baseline", counted=base)
-    return compare("test_training.py::test_step", run, found, Rules(0.03, alpha=0.01))
+    found = StoredBaseline(record=base, origin="the baseline", counted=base)
+    return compare("test_training.py::test_step", run, found, DecisionContext(tolerance=0.03, alpha=0.01))
 
 
 # Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
