@@ -17,7 +17,7 @@ from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.relating import Relate, gated_beside
-from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.measurement import Environment, Measurement, Spread
 from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
@@ -105,7 +105,7 @@ class BenchmarkRun:
         __tracebackhide__ = True
         reference = self._session.other
         if self._imports is None or reference is None:
-            found = tuple(self._session.find(self._test, variant) for variant in variants)
+            found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
             return self._judgement(_following(variants, found), StoredReferences(found), relate)
 
         def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | OtherSideFailed:
@@ -129,7 +129,7 @@ class BenchmarkRun:
             self._session.tests,
             # A probe of a bisection asks on which side of its tolerance a commit is.
             margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
-            scatter=None if references.paired else self._session.scatter(variants[0].environment),
+            scatter=None if references.paired else self._scatter(variants[0].environment),
         )
         timed = isinstance(references, StoredReferences) and any(map(_has_times, references.baselines))
         self.measure(self.passes.prepared(variants), judge, compared=references.paired or timed)
@@ -147,7 +147,7 @@ class BenchmarkRun:
                 del self._sections[printed:]  # what the ranks of the first run have printed, once more
             return measured
 
-        found = [self._session.find(self._test, variant) for variant in variants]
+        found = [self._session.archive.find(self._test, variant) for variant in variants]
         variants = self.passes.prepared(_following(variants, found))
         if self._settings.counted_only:
             return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
@@ -186,6 +186,10 @@ class BenchmarkRun:
             measurements = measure(variants, budget, self.passes.timed(), observer)
         self.measured = _of_candidate(variants, measurements)
         return measurements
+
+    def _scatter(self, environment: Environment) -> Spread | None:
+        """By how much launches that run alone scatter here, as far as anything tells."""
+        return self._session.archive.scatter(environment, self._session.results)
 
     def _show(self, what: str, progress: Progress) -> None:
         name = f"{self._test} {what}"

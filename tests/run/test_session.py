@@ -71,7 +71,7 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
 
 
 def noise_known(session: Session) -> Noise | None:
-    return session.find(TEST, DDP).noise
+    return session.archive.find(TEST, DDP).noise
 
 
 def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def saved(
     """What is found after a run was saved that timed, counted or did both."""
     session = Session(Settings(save="default"), root, LiveLine(None, None))
     monkeypatch.setattr(session, "provenance", lambda: Provenance(date=day, commit="3f2a1c0"))
-    before = session.find(TEST, DDP)
+    before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
     rank = RankLaunch(rank=0, step_times=(seconds,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
@@ -139,7 +139,7 @@ def saved(
         )
     )
     session.end_test(TEST, passed=True)
-    return session.find(TEST, DDP)
+    return session.archive.find(TEST, DDP)
 
 
 def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
     With a calibration of 10 % and 3 degrees (0.02 + 0.03) / 6.
     """
     session = Session(Settings(), tmp_path, LiveLine(None, None))
-    assert session.scatter(CPU) is None
+    assert session.archive.scatter(CPU, session.results) is None
     apart = (1.0, math.exp(0.2))
     others = [
         measured_before((1.0, 2.0), turns=True),
@@ -249,9 +249,9 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
         replace(result(1.0), measurement=replace(result(1.0).measurement, series=(), counts=counted(1.0))),
     ]
     session.results.extend(others)
-    assert session.scatter(CPU) is None
+    assert session.archive.scatter(CPU, session.results) is None
     session.results.extend([measured_before(apart), measured_before((0.5, 0.5, 0.5))])
-    found = session.scatter(CPU)
+    found = session.archive.scatter(CPU, session.results)
     assert found is not None
     assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
     told = Calibration(
@@ -269,9 +269,9 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
         strategy="ddp",
     )
     noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
-    found = session.scatter(CPU)
+    found = session.archive.scatter(CPU, session.results)
     assert found is not None
     assert (found.sd, found.df) == pytest.approx((math.sqrt(0.05 / 6), 6))
-    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).scatter(CPU)
+    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).archive.scatter(CPU, [])
     assert calibrated is not None
     assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))
