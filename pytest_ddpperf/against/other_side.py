@@ -20,6 +20,7 @@ from pytest_ddpperf.launch.imports import TOOL, Observed, observed, observed_the
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, within
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -192,19 +193,22 @@ class Imports:
         modules = self.modules
         findings = list(result.findings)
         if result.counterpart.lacking:
-            findings.append(f"{result.origin}: {result.counterpart.lacking}")
+            findings.append(Finding("text", {"text": f"{result.origin}: {result.counterpart.lacking}"}))
         if self._left:
-            findings.append(
+            text = (
                 f"this checkout's on both sides, for want of a name at the top of a module that "
                 f"{KNOBS['against_tests'].option} could look up: {', '.join(self._left)}"
             )
+            findings.append(Finding("text", {"text": text}))
         if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
-            findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
+            text = f"{TOOL} itself is what measures: both sides run this checkout's"
+            findings.append(Finding("text", {"text": text}))
         elif not modules and not result.counterpart.lacking:
-            findings.append(
+            text = (
                 "neither side imported a module from its checkout: both ran the same code; "
                 "a module or namespace package that was installed from elsewhere is not looked for there"
             )
+            findings.append(Finding("text", {"text": text}))
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
 
 

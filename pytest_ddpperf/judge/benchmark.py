@@ -11,6 +11,7 @@ from pytest_ddpperf.judge.metric import compare_metric, without_judgement
 from pytest_ddpperf.judge.rules import Rules
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, STEP_TIME
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Found, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -39,6 +40,12 @@ def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> 
     )
     lost = lost_metrics(measurement, found)
     least = Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED
+    sentences = (
+        *lost,
+        *count_findings(comparisons, measurement, found),
+        *near_misses(found),
+        *raised_tolerance(comparisons, found, rules.tolerance),
+    )
     return Result(
         test=test,
         measurement=measurement,
@@ -49,10 +56,7 @@ def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> 
         findings=(
             *measurement.findings,
             *findings_of(measurement),
-            *lost,
-            *count_findings(comparisons, measurement, found),
-            *near_misses(found),
-            *raised_tolerance(comparisons, found, rules.tolerance),
+            *(Finding("text", {"text": sentence}) for sentence in sentences),
         ),
         differs=found.differs,
         counterpart=found.counterpart,

@@ -6,10 +6,10 @@ from statistics import fmean
 
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.units import format_count, format_values
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
@@ -87,17 +87,13 @@ def still_sent(measurement: Measurement) -> str:
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
-def no_room(measurement: Measurement) -> str | None:
-    """A sentence where it was not measured for want of memory; else None."""
+def no_memory_headroom(measurement: Measurement) -> Finding | None:
+    """Exposed communication was not measured because copies of the training state did not fit into memory."""
     found = [launch.ranks[0].no_room for launch in measurement.every]
     rooms = [room for room in found if room is not None]
     if not rooms:
         return None
-    needed, free = format_values((rooms[0].needed, rooms[0].free), "B")
-    return (
-        f"exposed communication was not measured in {format_count(len(rooms), 'launch')}: copies of what a machine's "
-        f"ranks train, to put it back, take {needed} of its memory, and {free} are free for them"
-    )
+    return Finding("no_memory_headroom", {"launches": len(rooms), "needed": rooms[0].needed, "free": rooms[0].free})
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import fmean
 
 from pytest_ddpperf.metrics.launches import of_all, once
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.units import format_count, format_values
 
 Samples = tuple[float, ...]
 
@@ -84,28 +84,33 @@ def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
     return found
 
 
-def uneven_memory(measurement: Measurement) -> str | None:
-    """A sentence where ranks use so unlike amounts of memory that their largest does not stand for all; else None."""
+def uneven_memory(measurement: Measurement) -> Finding | None:
+    """Ranks use so unlike amounts of memory that the largest amount does not stand for all ranks."""
     for kind, ranks in memory_by_rank(measurement).items():
         least, most = min(ranks), max(ranks)
         if kind in COMPARED and most > (1 + UNEVEN) * least and most - least > UNEVEN_BYTES:
-            first, second = format_values((least, most), "B")
-            return f"{kind} is {first} on rank {ranks.index(least)} and {second} on rank {ranks.index(most)}"
+            return Finding(
+                "uneven_memory",
+                {
+                    "metric": kind,
+                    "least": least,
+                    "least_rank": ranks.index(least),
+                    "most": most,
+                    "most_rank": ranks.index(most),
+                },
+            )
     return None
 
 
-def tight_memory(measurement: Measurement) -> str | None:
-    """A sentence where CUDA's caching allocator ran out of memory in timed steps and went on; else None."""
+def full_gpu_memory(measurement: Measurement) -> Finding | None:
+    """CUDA's caching allocator ran out of memory in timed steps and went on."""
     retries, ooms = (
         sum(rank.memory.get(kind, 0) for launch in measurement.launches for rank in launch.ranks)
         for kind in ("alloc_retries", "ooms")
     )
     if not retries and not ooms:
         return None
-    return (
-        f"GPU memory was full: the caching allocator gave back what it held {format_count(int(retries), 'time')} and "
-        f"failed {format_count(int(ooms), 'time')}, which costs step time; make the batch smaller"
-    )
+    return Finding("full_gpu_memory", {"retries": int(retries), "failures": int(ooms)})
 
 
 def memory_growth(measurement: Measurement) -> Samples | None:
@@ -113,8 +118,8 @@ def memory_growth(measurement: Measurement) -> Samples | None:
     return tuple(max(growths) for growths in map(_growths, measurement.every) if growths) or None
 
 
-def growing_memory(measurement: Measurement) -> str | None:
-    """A sentence where memory grows from step to step, beyond chance and beyond what torch itself keeps; else None."""
+def growing_memory(measurement: Measurement) -> Finding | None:
+    """Memory grows from step to step, beyond chance and beyond what torch itself keeps."""
     samples = memory_growth(measurement)
     if not samples:
         return None
@@ -124,26 +129,23 @@ def growing_memory(measurement: Measurement) -> str | None:
     ranks = [growths for growths in map(_growths, measurement.every) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
     growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_SLACK] or [means.index(max(means))]
-    sizes = format_values((min(*(means[rank] for rank in growing), value), value), "B")
-    kind = "CUDA memory" if measurement.environment.device == "cuda" else "memory"
-    return (
-        f"{kind} grows by {' to '.join(dict.fromkeys(sizes))} a step on {_ranks_text(growing, len(means))}, seen in "
-        f"{format_count(_read_steps(measurement), 'step')} of each of "
-        f"{format_count(len(samples), 'launch')}: something is kept from step to step"
+    return Finding(
+        "memory_growth",
+        {
+            "device": measurement.environment.device,
+            "least": min(*(means[rank] for rank in growing), value),
+            "most": value,
+            "ranks": tuple(growing),
+            "world_size": len(means),
+            "steps": _read_steps(measurement),
+            "launches": len(samples),
+        },
     )
 
 
 def _read_steps(measurement: Measurement) -> int:
     """Over how many steps a launch read its memory."""
     return max(len(launch.ranks[0].held) for launch in measurement.every) - 1
-
-
-def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
-    """``rank 1``, ``ranks 0 and 2``, or ``every rank``."""
-    if len(ranks) == world_size > 1:
-        return "every rank"
-    *others, last = map(str, ranks)
-    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 @once

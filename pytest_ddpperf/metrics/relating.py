@@ -56,11 +56,13 @@ def gated_beside(relate: Relate) -> Relate:
 
 def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
     series = scaling_series(base, point, mode)
-    remarks = {
-        *negative_scaling(series, base.world_size, point.world_size),
-        *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
-    }
+    findings = dict.fromkeys(  # the smaller group may be the base itself
+        (
+            *negative_scaling(series, base.world_size, point.world_size),
+            *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+        )
+    )
     own = point.series
     if point.environment.oversubscribed:
         own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
-    return replace(point, series=(*own, *series), findings=(*point.findings, *sorted(remarks)))
+    return replace(point, series=(*own, *series), findings=(*point.findings, *findings))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_ddpperf.metrics.blocks import Within, moved_step
 from pytest_ddpperf.metrics.launches import typical_step
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Series
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
@@ -84,18 +85,12 @@ def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     return (_relative(SPEEDUP, samples, within, gated=False),) if samples else ()
 
 
-def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) -> tuple[str, ...]:
-    """A sentence where the larger group does less work per second than the smaller one, beyond chance; else nothing.
-
-    Args:
-        series: among them the ``speedup`` of ``scaling_series``.
-        base_size: ranks of the smaller group.
-        world_size: ranks of the larger one.
-    """
+def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
+    """The larger group does less work per second than the smaller one, beyond chance, by ``scaling_series``."""
     return tuple(
-        f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{one.value:.2f})"
-        for one in series
-        if one.metric == SPEEDUP and (one.value if one.interval is None else one.interval.high) < 1
+        Finding("negative_scaling", {"world_size": world_size, "base_size": base_size, "speedup": series.value})
+        for series in scaling
+        if series.metric == SPEEDUP and (series.value if series.interval is None else series.interval.high) < 1
     )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile, Room
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.phases import PhaseTimes
 from pytest_ddpperf.units import format_count, format_value
@@ -177,7 +178,7 @@ class Measurement:
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         launches: in the order measured; only those that the verdict on times rests on.
         diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
-        findings: remarks that a reader of the numbers needs, a sentence each.
+        findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
@@ -192,7 +193,7 @@ class Measurement:
     plan: Plan
     environment: Environment
     launches: tuple[Launch, ...]
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     recipe: Mapping[str, str] = field(default_factory=dict)
     over: str | None = None

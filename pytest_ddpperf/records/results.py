@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Mode, Plan, Series, Spread
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
@@ -228,7 +229,7 @@ class Result:
     verdict: Verdict
     baseline: BaselineRecord | None
     origin: str
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     differs: tuple[str, ...] = ()  # as of Found
     counterpart: Counterpart | None = None  # as of Found
     seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one

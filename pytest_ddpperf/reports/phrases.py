@@ -8,6 +8,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -42,9 +43,10 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
     return tuple(sorted(told, key=lambda one: one.series.metric in _SYMPTOMS))
 
 
-def findings(result: Result) -> tuple[str, ...]:
-    """All remarks on a result, each once, in order."""
-    return tuple(dict.fromkeys((*result.findings, *result.measurement.findings)))
+def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """All findings on a result in words, each once, in order; without those of some codes."""
+    every = dict.fromkeys((*result.findings, *result.measurement.findings))
+    return tuple(finding_text(finding) for finding in every if finding.code not in without)
 
 
 def words_of(names: Sequence[str]) -> str:

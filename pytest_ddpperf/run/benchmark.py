@@ -16,6 +16,7 @@ from pytest_ddpperf.judge.decision import MARGIN
 from pytest_ddpperf.judge.judge import Judge, Partners
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.relating import Relate, gated_beside
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Found, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -91,7 +92,7 @@ class Benchmarks:
                 results = self._side_by_side(settings, variants, relate, other)
         except IncorrectTraining as error:
             wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.results += [broken(self._test, v, _reason(error.wrong[v.key])) for v in wrong]
+            self._session.results += [broken(self._test, v, error.wrong[v.key]) for v in wrong]
             self._skip_unless_failing(settings, error)
             raise
         except DdpperfError as error:
@@ -209,7 +210,7 @@ class Benchmarks:
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, _reason(str(error))
+        guilty, reason = error.benchmark, str(error).partition("\n")[0]
         others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
         self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
 
@@ -218,13 +219,9 @@ class Benchmarks:
             pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
 
 
-def _reason(text: str) -> str:
-    """An error's first line, without the verdict, which the result has itself."""
-    return text.partition("\n")[0].removeprefix("broken: ")
-
-
 def broken(test: str, variant: Variant, reason: str) -> Result:
     """The result of a benchmark that could not be measured."""
+    findings = (Finding("broken", {"reason": reason}),)
     measured = Measurement(
         name=variant.name,
         strategy=variant.strategy_text,
@@ -232,7 +229,7 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
         plan=Plan(warmup=0, steps=0),
         environment=variant.environment,
         launches=(),
-        findings=(reason,),
+        findings=findings,
         recipe=variant.recipe,
     )
     return Result(
@@ -242,7 +239,7 @@ def broken(test: str, variant: Variant, reason: str) -> Result:
         verdict=Verdict.BROKEN,
         baseline=None,
         origin="not compared",
-        findings=(reason,),
+        findings=findings,
     )
 
 

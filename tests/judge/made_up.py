@@ -9,6 +9,7 @@ from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.rules import Rules
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found, Result
 
@@ -34,7 +35,9 @@ def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Ser
     return ROWS[metric].series(tuple(factor * sample for sample in samples))
 
 
-def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
+def measured(
+    *metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[Finding, ...] = ()
+) -> Measurement:
     return Measurement(
         name="ddp",
         strategy="ddp",

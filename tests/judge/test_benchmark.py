@@ -8,9 +8,11 @@ import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, RankLaunch
 from pytest_ddpperf.records.results import Counterpart, Found
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
 
 
@@ -99,11 +101,11 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
         ),
         seconds=1.0,
     )
-    new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
+    new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
     result = judged(new, Found(record=None, origin="no baseline"))
 
-    assert result.findings[0] == "said before"
-    assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
+    assert findings(result)[0] == "said before"
+    assert findings(result)[1].startswith("oversubscribed: 16 ranks share 8 cores")
 
 
 @pytest.mark.parametrize(
@@ -123,16 +125,16 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
     result = judged(measured(series("step_time", STEADY)), base)
 
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert any(text.startswith("the baseline has final_loss, this run does not") for text in result.findings)
+    assert any(text.startswith("the baseline has final_loss, this run does not") for text in findings(result))
 
 
 def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
     nothing = Found(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
     result = judged(measured(series("step_time", STEADY)), nothing)
     assert result.verdict is Verdict.NEW
-    assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
+    assert findings(result) == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
     several = judged(measured(), replace(nothing, alike=("ddp", "ddp[bucket_cap_mb=5]")))
-    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in several.findings[0]
+    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in findings(several)[0]
 
 
 def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
@@ -149,7 +151,7 @@ def test_what_the_other_revision_alone_measures_is_named() -> None:
     result = judged(
         measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
     )
-    assert result.findings == ("the other revision has step_time, this run does not: it is gated no more",)
+    assert findings(result) == ("the other revision has step_time, this run does not: it is gated no more",)
 
 
 @pytest.mark.parametrize(

@@ -430,12 +430,14 @@ def test_points_of_a_curve_are_held_against_the_first() -> None:
 def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
     _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
     assert not two.findings
-    assert four.findings == ("negative scaling: 4 ranks do less work per second than 2 (x0.73)",)
+    (finding,) = four.findings
+    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 2)
+    assert finding.facts["speedup"] == pytest.approx(2 * 0.11 / 0.3, rel=1e-3)
 
 
 def test_negative_scaling_is_named() -> None:
     _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
-    assert any("negative scaling" in finding for finding in point.findings)
+    assert [finding.code for finding in point.findings] == ["negative_scaling"]
 
 
 def test_speedup_is_over_the_partner_of_the_same_round() -> None:

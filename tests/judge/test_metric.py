@@ -10,6 +10,7 @@ import pytest
 from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread
 from pytest_ddpperf.records.results import Counterpart, Noise
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
 
 
@@ -126,7 +127,7 @@ def test_no_tolerance_is_below_the_noise_floor() -> None:
     base = replace(found(*metrics), noise=noise)
     result = judged(measured(*metrics), base, tolerance=0.03)
     assert [one.tolerance for one in result.comparisons] == [0.042, 0.03, 0.03]
-    assert result.findings == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
+    assert findings(result) == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
     wider = judged(measured(*metrics), base, tolerance=0.05)
     assert (wider["step_time"].tolerance, wider.findings) == (0.05, ())
 

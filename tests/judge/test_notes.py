@@ -13,6 +13,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Launch, RankLaunch, Spread
 from pytest_ddpperf.records.results import Comparison, Noise
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series
 
 
@@ -122,7 +123,7 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
     assert result.verdict is Verdict.IMPROVED
-    assert result.findings == (
+    assert findings(result) == (
         "collective_calls is 1 per step, 2 in the other revision: collective_calls 2 -> 1 calls per step (-1)",
     )
     faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))

@@ -170,6 +170,8 @@ def test_wrong_and_not_to_fail(ddpperf):
         ("test_wrong_and_not_looked_at", "forgetful()"): "new",
         ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
     }
+    reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
+    assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
 
 @pytest.mark.parametrize("good_steps", [1, 10])
