@@ -1,4 +1,4 @@
-"""Memory over ranks, launches and steps: peaks, growth, and what a reader has to know of them."""
+"""Memory over ranks, launches and steps: peaks, growth, and the findings on both."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
-    """The samples of one kind of memory: bytes of the rank with the most, for that one runs out of memory first."""
+    """The samples of one kind of memory: bytes of the rank with the most, because that rank runs out first."""
 
     def samples(measurement: Measurement) -> Samples | None:
+        """A sample of each launch."""
         return of_all(lambda launch: _peaks(launch).get(kind), measurement)
 
     return samples
@@ -37,7 +38,7 @@ def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
 
 @once
 def _peaks(launch: Launch) -> dict[str, float]:
-    """Of each kind of memory that all ranks know, the most that one used."""
+    """The most that a rank used of each kind of memory that all ranks know."""
     first, *others = (rank.memory for rank in launch.ranks)
     shared = [kind for kind in first if all(kind in memory for memory in others)]
     return {kind: max(memory[kind] for memory in (first, *others)) for kind in shared}
@@ -49,7 +50,7 @@ def fragmentation(measurement: Measurement) -> Samples | None:
     reserved = peak_memory("peak_reserved")(measurement)
     if allocated is None or reserved is None:
         return None
-    return tuple(1 - one / held if held else 0.0 for one, held in zip(allocated, reserved, strict=True))
+    return tuple(1 - live / held if held else 0.0 for live, held in zip(allocated, reserved, strict=True))
 
 
 def outside_allocator(measurement: Measurement) -> Samples | None:
@@ -62,14 +63,14 @@ def outside_allocator(measurement: Measurement) -> Samples | None:
 
 @once
 def _outside(launch: Launch) -> float | None:
+    """Bytes outside the caching allocators in one launch; None where a rank has no GPU."""
     by_device: dict[str, list[DeviceMemory]] = {}
     for rank in launch.ranks:
         if rank.device_memory is None:
             return None
         by_device.setdefault(rank.device_memory.device, []).append(rank.device_memory)
-    return float(
-        max(max(0, max(one.used for one in ranks) - sum(one.reserved for one in ranks)) for ranks in by_device.values())
-    )
+    outside = (max(rank.used for rank in ranks) - sum(rank.reserved for rank in ranks) for ranks in by_device.values())
+    return float(max(0, *outside))
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
@@ -150,6 +151,6 @@ def _read_steps(measurement: Measurement) -> int:
 
 @once
 def _growths(launch: Launch) -> list[float] | None:
-    """Of each rank; None where a rank could not read its memory."""
+    """The growth of each rank; None where a rank could not read its memory."""
     held = [rank.held for rank in launch.ranks if len(rank.held) > 1]
     return [growth_per_step(readings) for readings in held] if len(held) == len(launch.ranks) else None

@@ -52,9 +52,9 @@ def _unsettled_warmup(slow: int, launches: int, slower: float, warmup: int) -> s
 
 def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
     """Launches by their numbers, from 1, each with its change from the median."""
-    noun = "launch" if len(outlying) == 1 else "launches"
+    noun, verb = ("launch", "is") if len(outlying) == 1 else ("launches", "are")
     named = ", ".join(f"{number} ({format_change(change)})" for number, change in outlying)
-    return f"{noun} {named} of {launches} far from the median step time; what lies far out hardly counts"
+    return f"{noun} {named} of {launches} {verb} far from the median step time; outlying launches hardly count"
 
 
 def _memory_growth(  # noqa: PLR0917 - called by name
@@ -142,8 +142,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on in the background"
     ),
     "short_of_memory": lambda paired: (
-        f"{_turns(paired)}: all together would take more than three quarters of the available memory, "
-        "and fewer in one call would take less"
+        f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "
+        "memory; fewer in one call take less"
     ),
     "suspected": lambda metrics, launches: (
         f"{' and '.join(metrics)} looked worse in {format_count(launches, 'launch')}; {CONFIRMED}"
@@ -192,11 +192,11 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # The baseline that the result becomes.
     "thin_baseline": lambda launches: (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
-        "what is compared with it will often be inconclusive; raise max_time and save again"
+        "comparisons with it will often be inconclusive; raise max_time and save again"
     ),
     "disturbed_baseline": lambda lost: (
-        f"the stored baseline was made while others took {format_percent(lost)} of the cores: times that "
-        "are compared with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
+        f"the stored baseline was made while others took {format_percent(lost)} of the cores: comparisons "
+        "of times with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
     ),
 }
 """Each function takes the facts of one code by name and gives the sentence."""

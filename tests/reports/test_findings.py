@@ -68,8 +68,8 @@ CASES = [
     Case(
         "short_of_memory",
         {"paired": True},
-        "only both sides of a benchmark take turns: all together would take more than three quarters of the available "
-        "memory, and fewer in one call would take less",
+        "only both sides of a benchmark take turns: all benchmarks together would take more than three quarters of "
+        "the available memory; fewer in one call take less",
     ),
     Case(
         "suspected",
@@ -97,12 +97,12 @@ CASES = [
     Case(
         "outlying_launches",
         {"outlying": ((4, 0.198),), "launches": 5},
-        "launch 4 (+19.8 %) of 5 far from the median step time; what lies far out hardly counts",
+        "launch 4 (+19.8 %) of 5 is far from the median step time; outlying launches hardly count",
     ),
     Case(
         "outlying_launches",
         {"outlying": ((1, -0.1), (4, 0.2)), "launches": 9},
-        "launches 1 (-10.0 %), 4 (+20.0 %) of 9 far from the median step time; what lies far out hardly counts",
+        "launches 1 (-10.0 %), 4 (+20.0 %) of 9 are far from the median step time; outlying launches hardly count",
     ),
     Case(
         "negative_scaling",
@@ -188,13 +188,13 @@ CASES = [
     Case(
         "thin_baseline",
         {"launches": 2},
-        "the stored baseline rests on 2 launches only, too few to know its scatter: what is compared with it will "
+        "the stored baseline rests on 2 launches only, too few to know its scatter: comparisons with it will "
         "often be inconclusive; raise max_time and save again",
     ),
     Case(
         "disturbed_baseline",
         {"lost": 0.5},
-        "the stored baseline was made while others took 50 % of the cores: times that are compared with it will often "
+        "the stored baseline was made while others took 50 % of the cores: comparisons of times with it will often "
         "be inconclusive; save again on a quiet machine, or use --ddpperf-against",
     ),
 ]

@@ -212,7 +212,9 @@ def test_it(ddpperf):
     )
     run.assert_outcomes(passed=1)
     assert [one["turns"] for one in results] == [False, False]
-    short = "launched one after the other, without turns: all together would take more than three quarters of"
+    short = (
+        "launched one after the other, without turns: all benchmarks together would take more than three quarters of"
+    )
     assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
 
 
