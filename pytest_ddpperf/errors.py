@@ -38,7 +38,7 @@ class IncorrectTraining(DdpperfError):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error.
 
     Attributes:
-        wrong: for each benchmark that is wrong, by its name and number of ranks, its part of the message.
+        wrong: for each benchmark that is wrong, by its name and number of ranks, the reason in one line.
     """
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:

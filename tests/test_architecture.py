@@ -167,7 +167,7 @@ def verdicts_made(tree: ast.AST) -> list[int]:
     for node in ast.walk(tree):
         named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Verdict"
         if named and id(node) not in compared | tables | arguments:
-            lines.append(node.lineno)
+            lines.append(getattr(node, "lineno", 0))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "replace":
             lines += [node.lineno for keyword in node.keywords if keyword.arg == "verdict"]
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Verdict":

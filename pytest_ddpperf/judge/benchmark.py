@@ -11,9 +11,15 @@ from pytest_ddpperf.judge.decision import decide_benchmark, decide_failure, with
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import BESIDE
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.units import format_percent
+from pytest_ddpperf.records.results import (
+    Comparison,
+    PairedRevision,
+    Reference,
+    Result,
+    StoredBaseline,
+)
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
@@ -50,19 +56,25 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
     """The result of a benchmark that could not be measured."""
-    measured = Measurement(**identity.identity_fields, plan=Plan(warmup=0, steps=0), launches=(), findings=(reason,))
+    findings = (Finding("broken", {"reason": reason}),)
+    measured = Measurement(
+        **identity.identity_fields,
+        plan=Plan(warmup=0, steps=0),
+        launches=(),
+        findings=findings,
+    )
     return Result(
         test=test,
         measurement=measured,
         comparisons=(),
         verdict=decide_failure(),
         reference=StoredBaseline(record=None, origin="not compared"),
-        findings=(reason,),
+        findings=findings,
     )
 
 
-def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[str, ...]:
-    """A sentence for each gated metric that the comparable baseline has and this measurement does not.
+def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Each gated metric that the comparable baseline has and this measurement does not.
 
     What only stands in for another metric is not missed.
     """
@@ -70,9 +82,9 @@ def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[str, .
         return ()
     there = {series.metric for series in measurement.series}
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
-    accepted = "" if isinstance(reference, PairedRevision) else "; --ddpperf-save accepts that"
+    paired = isinstance(reference, PairedRevision)
     return tuple(
-        f"{reference.words} has {series.metric}, this run does not: it is gated no more{accepted}"
+        Finding("lost_metric", {"metric": series.metric, "reference": reference.words, "paired": paired})
         for series in reference.record.series
         if series.gated
         and series.metric not in BESIDE
@@ -81,22 +93,19 @@ def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[str, .
     )
 
 
-def near_misses(reference: Reference) -> tuple[str, ...]:
-    """A sentence where there is no baseline, but one of the same benchmark with other options."""
+def near_misses(reference: Reference) -> tuple[Finding, ...]:
+    """Where there is no baseline, but one of the same benchmark with other options."""
     if not isinstance(reference, StoredBaseline) or not reference.alike:
         return ()
-    there = "there is a baseline" if len(reference.alike) == 1 else "there are baselines"
-    names = ", ".join(f"`{name}`" for name in reference.alike)
-    return (f"{there} for {names}: options are part of a benchmark's identity",)
+    return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
-def raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[str, ...]:
-    """A sentence where the noise floor took the place of the test's tolerance."""
+def raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
+    """Where the noise floor took the place of the test's tolerance."""
     if isinstance(reference, PairedRevision) or reference.noise is None or reference.differs:
         return ()
     judged = [one.series for one in comparisons if one.gated and one.baseline is not None]
     noise = reference.noise
     if not any(floor_of(series, noise) > tolerance for series in judged if series.scale != "exact"):
         return ()
-    floor = f"{format_percent(noise.floor)}: the noise floor {noise.origin}"
-    return (f"tolerance {format_percent(tolerance)} raised to {floor}",)
+    return (Finding("raised_tolerance", {"tolerance": tolerance, "floor": noise.floor, "origin": noise.origin}),)

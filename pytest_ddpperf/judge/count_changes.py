@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import Counts, difference_text
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 
 FOLLOWS = {"collective_send_bytes": "collective_bytes"}
@@ -20,12 +21,12 @@ class CountChange:
         verdict: as of ``decide_count``.
         gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse,
             nor where it follows another count that changed in the same direction.
-        note: what the change is made of, or why it is not gated; empty where nothing changed.
+        note: what the change is made of, or why it is not gated; None where nothing changed.
     """
 
     verdict: Verdict
     gated: bool
-    note: str
+    note: Finding | None
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
@@ -40,13 +41,13 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     worse = verdict is Verdict.REGRESSED
     if (unstable and unstable_then) or ((unstable or unstable_then) and not worse):
         reason = unstable or unstable_then
-        return CountChange(verdict, gated=False, note=f"not the same in every step, so not compared exactly: {reason}")
-    lines = [] if verdict is Verdict.UNCHANGED else difference_text(metric, then, now)
-    if unstable:
-        lines.append(f"no longer the same in every step: {unstable}")
-    if unstable_then:
-        lines.append(f"it was not the same in every step: {unstable_then}")
-    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note="; ".join(lines))
+        return CountChange(verdict, gated=False, note=Finding("unsteady_count", {"reason": reason}))
+    parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
+    now_text, then_text = unstable or "", unstable_then or ""
+    note = None
+    if parts or now_text or then_text:
+        note = Finding("count_changed", {"parts": parts, "unsteady_now": now_text, "unsteady_then": then_text})
+    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note=note)
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:

@@ -10,6 +10,7 @@ from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
 from pytest_ddpperf.metrics.table import CPU_TIME, STEP_TIME
 from pytest_ddpperf.records.counts import MADE_UP, Counts, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 from pytest_ddpperf.records.verdict import Verdict
@@ -199,7 +200,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
             return replace(cpu, gated=False)
         if cpu.verdict is Verdict.REGRESSED and not last:
             return replace(cpu, verdict=Verdict.INCONCLUSIVE)
-        return replace(cpu, note=cpu.note or "in place of the step time, which remains undecided")
+        return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
 
     return tuple(standing_in(one) if one.series.metric == CPU_TIME else one for one in comparisons)
 

@@ -20,6 +20,7 @@ from pytest_ddpperf.judge.disturbance import excused_by
 from pytest_ddpperf.judge.notes import note_on
 from pytest_ddpperf.metrics.memory import GROWTH_SCATTER
 from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, GROWTH, RESIDENT, STEP_TIME, TAIL, TIMED, outliers_of
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.stats import intervals
@@ -27,7 +28,6 @@ from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.spreads import joined, pooled
-from pytest_ddpperf.units import format_count
 
 CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times
 
@@ -45,7 +45,7 @@ def compare_metric(
             tolerance=tolerance_of(series, series.value, context.tolerance),
             verdict=decide_metric(evidence, context).verdict,
             gated=series.gated,
-            note=obstacle or ("" if reference.record is None else f"not in {reference.words}"),
+            note=obstacle or _not_in(reference),
         )
     change = _change(series, base, measurement, reference, context)
     excuse = _excuse(series, measurement, reference, change)
@@ -72,7 +72,7 @@ def compare_metric(
         verdict=decision.verdict,
         gated=series.gated,
         note=obstacle
-        or (excuse if decision.ground == "excused" and excuse else "")
+        or (excuse if decision.ground == "excused" else None)
         or note_on(
             decision,
             evidence,
@@ -89,6 +89,11 @@ def compare_metric(
     )
 
 
+def _not_in(reference: Reference) -> Finding | None:
+    """What is said of a metric that the reference does not have."""
+    return None if reference.record is None else Finding("not_in_reference", {"reference": reference.words})
+
+
 def _negligible(then: float, now: float) -> bool:
     """Whether memory appeared or went that comes and goes with the allocator."""
     return min(then, now) == 0 and max(then, now) <= RESIDENT_FLOOR
@@ -102,7 +107,7 @@ def _tolerance(series: Series, base: Series, reference: Reference, context: Deci
     return max(accepted, floor_of(series, reference.noise if isinstance(reference, StoredBaseline) else None))
 
 
-def _excuse(series: Series, measurement: Measurement, reference: Reference, change: Change | None) -> str | None:
+def _excuse(series: Series, measurement: Measurement, reference: Reference, change: Change | None) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing; None where nothing excuses it."""
     paired = isinstance(reference, PairedRevision)
     if paired or change is None or reference.record is None or series.metric not in BY_TURNS:
@@ -184,22 +189,19 @@ def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected
     return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)
 
 
-def _obstacle(series: Series, base: Series, measurement: Measurement, reference: Reference) -> str | None:
+def _obstacle(series: Series, base: Series, measurement: Measurement, reference: Reference) -> Finding | None:
     """Why the reference cannot judge this metric; None where it can."""
     record = reference.record
     if _kind(series) != _kind(base):
-        return f"the baseline has this metric as {' '.join(_kind(base))}, not as {' '.join(_kind(series))}"
+        return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
     if reference.differs:
-        return f"the baseline is not comparable: {', '.join(reference.differs)}"
+        return Finding("incomparable", {"differs": reference.differs})
     if series.metric in BY_TURNS and record is not None and record.turns != measurement.turns:
-        ways = "with nothing beside them", "in turns with those of other launches"
-        if record.turns:
-            ways = ways[::-1]
-        return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
+        return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.metric == FINAL_LOSS and record is not None:
         then, now = (plan.warmup + plan.steps for plan in (record.plan, measurement.plan))
         if then != now:
-            return f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
+            return Finding("loss_of_other_step", {"then": then, "now": now})
     return None
 
 

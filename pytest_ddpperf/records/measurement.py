@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile, Room
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.phases import PhaseTimes
 from pytest_ddpperf.units import format_count, format_value
@@ -218,7 +219,7 @@ class Measurement(BenchmarkId):
     Attributes:
         launches: in the order measured; only those that the verdict on times rests on.
         diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
-        findings: remarks that a reader of the numbers needs, a sentence each.
+        findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
@@ -228,7 +229,7 @@ class Measurement(BenchmarkId):
 
     plan: Plan
     launches: tuple[Launch, ...]
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     over: str | None = None
     counts: Counts | None = None

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series, Spread
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import (
+    BenchmarkId,
+    Interval,
+    Measurement,
+    Plan,
+    Series,
+    Spread,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
@@ -210,7 +218,7 @@ class Comparison:
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
-        note: why the verdict is what it is, where that is not plain from the numbers.
+        note: why the verdict is what it is, where that is not plain from the numbers; else None.
         difference: what changed in a count, where the note tells why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to tell.
         promising: whether it looks as much better, so that beside another revision more launches have to tell.
@@ -227,8 +235,8 @@ class Comparison:
     change: float | None = None
     change_interval: Interval | None = None
     mde: float | None = None
-    note: str = ""
-    difference: str = ""
+    note: Finding | None = None
+    difference: Finding | None = None
     suspicious: bool = False
     promising: bool = False
     df: float = math.inf
@@ -245,7 +253,7 @@ class Result:
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
     reference: Reference
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one
 
     @property

@@ -24,6 +24,7 @@ from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
 from pytest_ddpperf.records.measurement import Interval, Launch
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.stats.rates import Rate
 
@@ -179,7 +180,7 @@ def _calibrated_data(calibrated: Calibrated) -> dict[str, Any]:
         "inconclusive": _rate_data(calibrated.inconclusive),
         "recommended": dataclasses.asdict(calibrated.recommended),
         "health": [_health(launch) for launch in measured.launches],
-        "findings": list(calibrated.findings),
+        "findings": list(map(finding_text, calibrated.findings)),
     }
 
 
@@ -267,7 +268,7 @@ def _metric_data(comparison: Comparison) -> dict[str, Any]:
         "margin": _number(comparison.margin),
         "mde": _number(comparison.mde),
         "verdict": comparison.verdict.value,
-        "note": "; ".join(filter(None, (comparison.note, comparison.difference))),
+        "note": "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference)))),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_ddpperf.metrics.table import CPU_TIME
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
     decisive,
@@ -86,7 +87,7 @@ def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Each note once, with the metrics that it is of."""
     metrics: dict[str, list[str]] = {}
     for one in comparisons:
-        metrics.setdefault(one.note, []).append(one.series.metric)
+        metrics.setdefault(words_of_note(one.note), []).append(one.series.metric)
     return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
 
 
@@ -98,5 +99,5 @@ def _named(metrics: Sequence[str]) -> str:
 def _remark(comparison: Comparison) -> str:
     """A metric that decided the verdict; of the step time only what its row does not show."""
     if comparison.series.metric == "step_time":
-        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {comparison.note}"
+        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {words_of_note(comparison.note)}"
     return "; ".join(filter(None, (comparison_text(comparison), note_text(comparison))))

@@ -87,7 +87,7 @@ class BenchmarkRun:
             results = self._results(variants, relate)
         except IncorrectTraining as error:
             wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.results += [broken(self._test, v, _reason(error.wrong[v.key])) for v in wrong]
+            self._session.results += [broken(self._test, v, error.wrong[v.key]) for v in wrong]
             self._skip_unless_failing(error)
             raise
         except DdpperfError as error:
@@ -205,18 +205,13 @@ class BenchmarkRun:
             raise Regression("\n\n".join(texts))
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, _reason(str(error))
+        guilty, reason = error.benchmark, str(error).partition("\n")[0]
         others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
         self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
 
     def _skip_unless_failing(self, error: DdpperfError) -> None:
         if Verdict.BROKEN not in self._settings.failing:
             pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
-
-
-def _reason(text: str) -> str:
-    """An error's first line, without the verdict, which the result has itself."""
-    return text.partition("\n")[0].removeprefix("broken: ")
 
 
 def _focused(relate: Relate, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:

@@ -200,7 +200,7 @@ def _joined(runs: Measured) -> Measurement:
     """One measurement with the launches of all runs, and what was remarked on any of them."""
     every = [launch for run in runs for launch in run.launches]
     launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
-    findings = tuple(dict.fromkeys(text for run in runs for text in run.findings))
+    findings = tuple(dict.fromkeys(finding for run in runs for finding in run.findings))
     diagnoses = tuple(launch for run in runs for launch in run.diagnoses)
     joined = replace(runs[0], launches=launches, findings=findings, diagnoses=diagnoses)
     counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")

@@ -11,6 +11,7 @@ from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.strategies.strategy import Strategy
 
@@ -53,7 +54,7 @@ class Variant(BenchmarkId):
 
     subject: Any
     resolved: Strategy | None
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
     pilot: Pilot | None = None
@@ -72,7 +73,7 @@ def measurement_of(
     variant: Variant,
     plan: Plan,
     launches: Sequence[Launch] = (),
-    findings: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
     *,
     turns: bool = False,
     diagnoses: Sequence[Launch] = (),

@@ -10,6 +10,7 @@ from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, war
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
@@ -62,7 +63,7 @@ def test_only_what_is_undecided_has_to_be_forced(verdict: Verdict) -> None:
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:
     few, many = result(launches=2), result(launches=20)
-    assert warned(few).findings[0].startswith("the stored baseline rests on 2 launches only")
+    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2}),)
     assert warned(many) == many
 
 
@@ -70,8 +71,7 @@ def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
     one = result(launches=20)
     launches = tuple(replace(launch, health=Health(cpu=CpuHealth(others=0.5))) for launch in one.measurement.launches)
     busy = replace(one, measurement=replace(one.measurement, launches=launches))
-    (remark,) = warned(busy).findings
-    assert remark.startswith("the stored baseline was made while others took 50 % of the cores: ")
+    assert warned(busy).findings == (Finding("disturbed_baseline", {"lost": 0.5}),)
     assert baseline_record(busy, NOW).lost == 0.5
 
 

@@ -9,6 +9,7 @@ from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
 from tests.factories import make_environment
@@ -23,7 +24,9 @@ def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Ser
     return ROWS[metric].series(tuple(factor * sample for sample in samples))
 
 
-def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
+def measured(
+    *metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[Finding, ...] = ()
+) -> Measurement:
     return Measurement(
         name="ddp",
         strategy="ddp",

@@ -13,13 +13,14 @@ import pytest
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
-from pytest_ddpperf.judge.notes import UNCONFIRMED
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.relating import Relate, alone, gated_beside, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.run.paired import PairedReferences
 from pytest_ddpperf.run.terms import budget_of
 from pytest_ddpperf.run.variant import Variant
@@ -209,7 +210,7 @@ def test_of_several_each_has_to_grow_again_itself() -> None:
     assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of a",))
     assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("stop")
     assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
-    assert one.results[1]["memory_growth"].note == UNCONFIRMED
+    assert one.results[1]["memory_growth"].note == Finding("unconfirmed")
 
 
 def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
@@ -323,7 +324,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     assert one(slower, side_by_side(60.0)) == Next("stop")
     (result,) = one.results
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result["step_time"].note == UNCONFIRMED
+    assert result["step_time"].note == Finding("unconfirmed")
     assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
 
@@ -383,7 +384,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",))
     assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
-    assert one.results[1]["step_time"].note == (
+    assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
@@ -434,12 +435,14 @@ def test_points_of_a_curve_are_held_against_the_first() -> None:
 def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
     _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
     assert not two.findings
-    assert four.findings == ("negative scaling: 4 ranks do less work per second than 2 (x0.73)",)
+    (finding,) = four.findings
+    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 2)
+    assert finding.facts["speedup"] == pytest.approx(2 * 0.11 / 0.3, rel=1e-3)
 
 
 def test_negative_scaling_is_named() -> None:
     _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
-    assert any("negative scaling" in finding for finding in point.findings)
+    assert [finding.code for finding in point.findings] == ["negative_scaling"]
 
 
 def test_speedup_is_over_the_partner_of_the_same_round() -> None:
@@ -539,7 +542,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, after(4.0)) == Next("more", 1)
     assert one(sides, after(60.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
-    assert one.results[0]["step_time"].note == "looks better, though not for certain"
+    assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
     longer = measured(FASTER * 3), measured([0.1] * 12)
     assert one(longer, after(12.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
@@ -561,7 +564,7 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
     note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
-    assert result["step_time"].note == note
+    assert words_of_note(result["step_time"].note) == note
 
 
 def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
@@ -581,14 +584,14 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
     one(sides, after(60.0))
     assert one.results[0]["step_time"].promising
-    assert one.results[0]["step_time"].note == ""
+    assert words_of_note(one.results[0]["step_time"].note) == ""
 
 
 def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
     assert one((measured(FASTER),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
-    assert one.results[0]["step_time"].note == ""
+    assert words_of_note(one.results[0]["step_time"].note) == ""
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:

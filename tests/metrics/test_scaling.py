@@ -86,7 +86,9 @@ def test_negative_scaling_is_named() -> None:
     """Strong: 1.0 / 2.0 and 1.0 / 2.1; the geometric mean is 0.488."""
     series = scaling_series(measurement(1, {0: 1.0, 1: 1.0}), measurement(4, {0: 2.0, 1: 2.1}), "strong")
 
-    assert negative_scaling(series, 1, 4) == ("negative scaling: 4 ranks do less work per second than 1 (x0.49)",)
+    (finding,) = negative_scaling(series, 1, 4)
+    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 1)
+    assert finding.facts["speedup"] == pytest.approx(0.488, abs=5e-4)
 
 
 @pytest.mark.parametrize(

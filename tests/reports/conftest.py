@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
 from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import (
     Interval,
     Launch,
@@ -50,6 +51,8 @@ def comparison(metric: str, value: float, verdict: Verdict, **fields: Any) -> Co
         value=value,
         interval=fields.pop("interval", None),
     )
+    for remark in {"note", "difference"} & fields.keys():  # a code without words is told as it is
+        fields[remark] = Finding(fields[remark]) if fields[remark] else None
     defaults = {"baseline": None, "change": None, "change_interval": None, "tolerance": 0.03, "mde": None}
     return Comparison(series=series, verdict=verdict, **{**defaults, "gated": True, **fields})
 
@@ -159,7 +162,7 @@ def make_calibrated() -> Callable[..., Calibrated]:
         inconclusive=Rate(3, 20, 2),
         mde=0.061,
         recommended=Recommended(8, 24, 0.045, None),
-        findings=("other processes used 37.1 % of the cores in 1 of 8 launches",),
+        findings=(Finding("cores_used_by_others", {"least": 0.371, "most": 0.371, "seen": 1, "launches": 8}),),
     )
 
     def make(**fields: Any) -> Calibrated:

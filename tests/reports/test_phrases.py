@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -46,8 +47,10 @@ def test_the_margin_is_told_where_it_counts(
 
 
 def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
-    result = make_result(findings=("a", "b"), measured={"findings": ("b", "c")})
-    assert findings(result) == ("a", "b", "c")
+    first, second, third = Finding("a", {"share": 0.5}), Finding("a", {"share": 0.7}), Finding("b")
+    result = make_result(findings=(first, second), measured={"findings": (Finding("a", {"share": 0.7}), third)})
+    assert findings(result) == ("a: share=0.5", "a: share=0.7", "b")
+    assert findings(result, without={"a"}) == ("b",)
 
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)

@@ -169,6 +169,8 @@ def test_wrong_and_not_to_fail(ddpperf):
         ("test_wrong_and_not_looked_at", "forgetful()"): "new",
         ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
     }
+    reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
+    assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
 
 @pytest.mark.parametrize("good_steps", [1, 10])
@@ -209,7 +211,9 @@ def test_it(ddpperf):
     )
     run.assert_outcomes(passed=1)
     assert [one["turns"] for one in results] == [False, False]
-    short = "launched one after the other, without turns: all together would take more than three quarters of"
+    short = (
+        "launched one after the other, without turns: all benchmarks together would take more than three quarters of"
+    )
     assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
 
 

@@ -50,7 +50,7 @@ class Machine:
 def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
     found = pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=memory), Machine(0.5, [200, 400]).run)
     assert found.groups == (((0, 1),) if together else ((0,), (1,)))
-    assert bool(found.remarks) is not together
+    assert bool(found.findings) is not together
 
 
 def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:

@@ -24,6 +24,7 @@ from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
@@ -129,10 +130,13 @@ def test_ranks_are_given_the_settings_that_make_a_training() -> None:
 def test_one_launch_tells_all_of_a_variant() -> None:
     """It lasts 5 s: half a second of that are timed steps, and 2 s what no timed launch does."""
     ranks = Ranks(ddp=Verification(leniency="held to convergence only"))
-    (found,) = prepared(Settings(), [training(findings=("a remark",))], ranks, {})
+    (found,) = prepared(Settings(), [training(findings=(Finding("a_remark"),))], ranks, {})
     assert ranks.asked == ["ddp: timed counted verified"]
     assert found.counts == COUNTS
-    assert found.findings == ("a remark", "against a single process: held to convergence only")
+    assert found.findings == (
+        Finding("a_remark"),
+        Finding("lenient_verification", {"leniency": "held to convergence only"}),
+    )
     assert found.pilot is not None
     assert (found.pilot.step, found.pilot.fixed) == pytest.approx((0.1, 2.5))
     assert (found.pilot.background, found.pilot.nbytes, found.pilot.picked) == (True, 201, None)
@@ -221,8 +225,12 @@ def test_all_that_is_wrong_is_named_and_not_kept() -> None:
         "worse: verified",
     ]
     assert list(raised.value.wrong) == [("bad", 2), ("worse", 2)]
-    assert str(raised.value) == "\n".join(raised.value.wrong.values())
-    assert raised.value.wrong["bad", 2].endswith("\n  benchmark bad, 2 ranks, gloo")
+    assert str(raised.value).splitlines() == [
+        f"broken: {raised.value.wrong['bad', 2]}",
+        "  benchmark bad, 2 ranks, gloo",
+        f"broken: {raised.value.wrong['worse', 2]}",
+        "  benchmark worse, 2 ranks, gloo",
+    ]
     assert len(known) == 1
 
 
@@ -265,7 +273,7 @@ def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -
     ranks = Ranks(ddp=verification, alone=verification)
     if verification.discrepancy is None:
         (found,) = prepared(settings, [training()], ranks, {})
-        assert found.findings == ("not held against a single process: it communicates",)
+        assert found.findings == (Finding("unverified", {"reason": "it communicates"}),)
     else:
         with pytest.raises(IncorrectTraining):
             prepared(settings, [training()], ranks, {})

@@ -12,6 +12,7 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import UNITS
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.phrases import decisive, find
 from pytest_ddpperf.run.probe import Key, Outcome
 
@@ -129,5 +130,5 @@ def _lack(result: Result) -> str | None:
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
     if result.verdict is Verdict.BROKEN:
-        return (*result.findings, "it could not be measured")[0]
+        return broken_reason(result)
     return None

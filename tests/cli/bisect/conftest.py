@@ -16,6 +16,7 @@ import pytest
 from pytest_ddpperf.cli.bisect.processes import Started
 from pytest_ddpperf.judge.decision import decide, looks_worse
 from pytest_ddpperf.judge.sequential import SIDE_BY_SIDE_ALPHA, STOP, Action, Phase, State, advance, next_action
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval, Launch, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Counterpart, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -68,7 +69,7 @@ def outcome(
         verdict=verdict,
         baseline=None,
         origin="revision 1234567",
-        findings=(broken,) if broken else (),
+        findings=(Finding("broken", {"reason": broken}),) if broken else (),
         counterpart=Counterpart("1234567", None, number, lacking),
         seconds=seconds,
     )

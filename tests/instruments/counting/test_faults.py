@@ -27,6 +27,7 @@ from pytest_ddpperf.records.counts import Counts, difference_text, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
 from tests.factories import make_environment
 
@@ -358,7 +359,7 @@ def test_a_fault_is_found_and_named(
     assert result.verdict is Verdict.REGRESSED
     assert result[GATE.get(metric, metric)].gated
     assert result[GATE.get(metric, metric)].verdict is Verdict.REGRESSED
-    assert result[metric].note == "; ".join(words)
+    assert words_of_note(result[metric].note) == "; ".join(words)
     assert difference_text(metric, counted[then], counted[now]) == words
     assert metric not in {**counted[then].unstable, **counted[now].unstable}
 
@@ -366,7 +367,7 @@ def test_a_fault_is_found_and_named(
 def test_a_fault_of_every_second_step_is_found_and_named(counted: dict[str, Counts]) -> None:
     told = judged(counted["sound"], counted["extra all-reduce in every second step"])["collective_calls"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note == (
+    assert words_of_note(told.note) == (
         "all_reduce 1 -> 2 calls per step (+1); "
         "no longer the same in every step: all_reduce 2 in one step, 1 in the next"
     )
@@ -381,13 +382,13 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
     assert counted["sound"].totals["retained_bytes"] == 0
     told = judged(counted["sound"], retained)["retained_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note == "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB)"  # 20740 bytes
+    assert words_of_note(told.note) == "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB)"  # 20740 bytes
 
 
 def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:
     told = judged(counted["evaluated"], counted["evaluated with gradients"])["peak_tensor_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note.startswith("activations ")
+    assert words_of_note(told.note).startswith("activations ")
 
 
 def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict[str, Counts]) -> None:
