@@ -129,6 +129,23 @@ def test_every_verdict_is_explained() -> None:
     assert set(re.findall(r"^\| `([a-z]+)` \|.*\|.*\|$", page, re.MULTILINE)) == {verdict.value for verdict in Verdict}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        " would decide it",
+        "more launches would not decide it",
+        "no practicable number of launches would decide it",
+        "worse in these launches, but not suspicious in those before them",
+        "disturbed: other processes or the hypervisor took ",
+        "one launch on either side tells nothing about scatter",
+    ],
+)
+def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:
+    package = ROOT / "pytest_ddpperf"
+    assert words in PAGES["docs/how-it-decides.md"]
+    assert any(words in file.read_text() for file in package.rglob("*.py"))
+
+
 def test_the_tolerances_are_those_in_the_code() -> None:
     said = PAGES["docs/strategies.md"].partition("Relative errors may be")[2]
     numbers = dict(zip(("fp32", "fp16", "bf16"), map(float, re.findall(r"\d+e-\d+", said)), strict=False))
