@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 
 from pytest_ddpperf.cli.command import COMMANDS
+from pytest_ddpperf.metrics.table import METRICS, PARTNERED
+from pytest_ddpperf.records.counts import UNITS
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
@@ -127,6 +129,12 @@ def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
 def test_every_verdict_is_explained() -> None:
     page = PAGES["docs/how-it-decides.md"]
     assert set(re.findall(r"^\| `([a-z]+)` \|.*\|.*\|$", page, re.MULTILINE)) == {verdict.value for verdict in Verdict}
+
+
+def test_every_metric_is_described() -> None:
+    described = PAGES["docs/time-and-memory.md"] + PAGES["docs/counts.md"]
+    names = [*(metric.name for metric in METRICS), *PARTNERED, *UNITS]
+    assert [name for name in names if f"`{name}`" not in described] == []
 
 
 @pytest.mark.parametrize(
