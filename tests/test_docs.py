@@ -165,6 +165,14 @@ def test_the_tolerances_are_those_in_the_code() -> None:
     assert FALL == 1 / 5
 
 
+def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
+    places = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.py)`", PAGES["CONTRIBUTING.md"])
+    assert len(places) > 30
+    assert [
+        place for place in places if not any((top / place).exists() for top in (ROOT, ROOT / "pytest_ddpperf"))
+    ] == []
+
+
 def test_the_front_page_can_be_read_in_five_minutes() -> None:
     assert len(PAGES["README.md"].splitlines()) <= 150
 
