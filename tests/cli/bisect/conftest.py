@@ -1,19 +1,19 @@
-"""What the tests of a search share: outcomes of made-up probes, and a repository of seventeen commits."""
+"""What the tests of a bisection share: outcomes of made-up probes, and histories of commits."""
 
 from __future__ import annotations
 
 import math
 import random
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.processes import Started
+from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
 from pytest_ddpperf.judge.decision import decide, looks_worse
 from pytest_ddpperf.judge.sequential import SIDE_BY_SIDE_ALPHA, STOP, Action, Phase, State, advance, next_action
 from pytest_ddpperf.records.measurement import Environment, Interval, Launch, Measurement, Plan, Series
@@ -95,7 +95,7 @@ class Simulated:
         self._drawn = random.Random(seed)  # noqa: S311  launches, not secrets
         self.rounds = 0
 
-    def __call__(self, probe: Probe, started: Started) -> Outcome:
+    def __call__(self, probe: Probe, against: str) -> Outcome:
         settings: dict[str, Any] = {"launches": 6, "max_time": 60.0, "tolerance": "1.5%", **probe.settings}
         tolerance = float(settings["tolerance"].rstrip("%")) / 100
         state, before = State(settings["launches"], settings["launches"]), self.rounds
@@ -104,7 +104,7 @@ class Simulated:
             budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
             deadline = budget.max_time
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
-                pairs.append((self._launch(probe.measured), self._launch(started.good)))
+                pairs.append((self._launch(probe.measured), self._launch(against)))
                 self.rounds += 1
             state = replace(state, launches=len(pairs))
             change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
@@ -152,6 +152,61 @@ def made() -> Any:
 
 
 Git = Callable[..., str]
+Parents = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class History:
+    """Commits with names, in a repository.
+
+    Attributes:
+        hashes: by name.
+        parents: names of each commit's parents, by name.
+    """
+
+    root: Path
+    hashes: Mapping[str, str]
+    parents: Parents
+
+    def between(self, good: str, bad: str, *, first_parent: bool = False) -> CommitRange:
+        """The range between two of the commits."""
+        return commits_between(self.hashes[good], self.hashes[bad], self.root, first_parent=first_parent)
+
+    def name(self, commit: str) -> str:
+        """The name of the commit of that hash."""
+        return next(name for name, known in self.hashes.items() if known == commit)
+
+    def names(self, commits: Iterable[str]) -> tuple[str, ...]:
+        """The names of the commits of these hashes."""
+        return tuple(map(self.name, commits))
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Parents], History]:
+    """Makes a history from the parents of each commit, parents first."""
+    root = tmp_path_factory.mktemp("history")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+
+    def make(parents: Parents) -> History:
+        marks = {name: f":{number}" for number, name in enumerate(parents, 1)}
+        lines = []
+        for name, before in parents.items():
+            lines += ["reset refs/heads/main", "commit refs/heads/main", f"mark {marks[name]}"]
+            lines += ["committer Ada <a@b> 0 +0000", f"data {len(name)}", name]
+            lines += [f"{word} {marks[parent]}" for word, parent in zip(("from", *["merge"] * 9), before, strict=False)]
+        marked = root / ".git" / "marks"
+        command = ["git", "fast-import", "--quiet", "--force", f"--export-marks={marked}"]
+        subprocess.run(command, cwd=root, input="\n".join([*lines, ""]), text=True, check=True)
+        hashes = dict(map(str.split, marked.read_text().splitlines()))
+        return History(root, {name: hashes[mark] for name, mark in marks.items()}, parents)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def line(history: Callable[[Parents], History]) -> History:
+    """Commits ``c0`` to ``c16`` in a line."""
+    return history({f"c{number}": (f"c{number - 1}",) if number else () for number in range(17)})
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.classification import Shift, error, likeness, middle, shift_of
+from pytest_ddpperf.cli.bisect.classification import Shift, classify, middle_tolerance, shift_of
 from pytest_ddpperf.records.measurement import Interval, Scale, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
@@ -63,31 +63,31 @@ def test_what_has_no_interval_tells_nothing(change: float | None) -> None:
     ("worsening", "answer"), [(-0.1, "good"), (0.0, "good"), (0.099, "good"), (0.1, "bad"), (0.2, "bad"), (0.5, "bad")]
 )
 def test_the_nearer_end_is_the_one_that_a_commit_is_like(worsening: float, answer: str) -> None:
-    assert likeness(Shift(worsening, 0.01, 7), BAD).answer == answer
+    assert classify(Shift(worsening, 0.01, 7), BAD).answer == answer
 
 
 def test_the_error_is_that_of_the_other_end() -> None:
     """One-sided 1 % of Student's t with 7 degrees of freedom is beyond 2.998; looks may err as often as 16 apart."""
-    assert likeness(Shift(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(Shift(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
     # As good as the good end: the bad end's own error adds to the commit's: hypot(3, 4) is 5.
-    good = likeness(Shift(0.0, 0.03, 7), Shift(5 * 0.01 * 2.998, 0.04, 7))
+    good = classify(Shift(0.0, 0.03, 7), Shift(5 * 0.01 * 2.998, 0.04, 7))
     assert good.answer == "good"
     assert good.error == pytest.approx(0.16, rel=1e-3)
 
 
 def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
     for commit, bad in ((7, 40), (40, 7)):
-        good = likeness(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
+        good = classify(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
         assert good.error == pytest.approx(0.16, rel=1e-3)
     # One without any error has no freedom to lack.
-    assert likeness(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.16, rel=1e-3)
 
 
 def test_errors_have_their_ends() -> None:
-    assert error(Shift(0.0, 0.1, 7)) == 1.0
-    assert error(Shift(2.0, 0.0, math.inf)) == 0.0
-    assert error(Shift(0.0, 0.0, math.inf)) == 1.0
-    assert error(Shift(50.0, 0.1, 7)) < 1e-9
+    assert Shift(0.0, 0.1, 7).error == 1.0
+    assert Shift(2.0, 0.0, math.inf).error == 0.0
+    assert Shift(0.0, 0.0, math.inf).error == 1.0
+    assert Shift(50.0, 0.1, 7).error < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_errors_have_their_ends() -> None:
 def test_the_middle_is_said_as_the_tolerance_is(scale: Scale, unit: str, baseline: float, expected: float) -> None:
     comparison = replace(COMPARISON, series=replace(SERIES, scale=scale, unit=unit), baseline=baseline)
     bad = Shift(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
-    assert middle(bad, comparison) == pytest.approx(expected)
+    assert middle_tolerance(bad, comparison) == pytest.approx(expected)
