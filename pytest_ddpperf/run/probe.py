@@ -14,36 +14,22 @@ BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 @dataclass(frozen=True)
 class Probe:
-    """How the pytest run of a probe differs from the run that the user would start.
+    """How the pytest run of a probe differs from the run that the user would start."""
 
-    Attributes:
-        measured: full hash of the commit that is measured in place of this checkout.
-        settings: raw values by knob, which override those of every test.
-        metric: the only metric that counts for the verdict; None for all that usually count.
-        benchmark: the only benchmark in which the metric counts; None for all.
-        test: node id of the only test to run; None for all.
-    """
-
-    measured: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    metric: str | None = None
-    benchmark: BenchmarkKey | None = None
-    test: str | None = None
+    measured: str  # full hash of the commit that is measured in place of this checkout
+    settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
+    metric: str | None = None  # the only metric that counts for the verdict; None for all that usually count
+    benchmark: BenchmarkKey | None = None  # the only benchmark in which the metric counts; None for all
+    test: str | None = None  # node id of the only test to run; None for all
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the pytest run of a probe reports.
-
-    Attributes:
-        results: of all benchmarks.
-        failures: the first line of the reason, by node id of each test or file that failed or was skipped.
-        root: pytest's root folder, which node ids start from.
-    """
+    """What the pytest run of a probe reports."""
 
     results: tuple[Result, ...]
-    failures: Mapping[str, str]
-    root: Path
+    failures: Mapping[str, str]  # why each test or file failed or was skipped, in a line, by node id
+    root: Path  # pytest's root folder, which node ids start from
 
 
 def focused(measurements: tuple[Measurement, ...], probe: Probe) -> tuple[Measurement, ...]:

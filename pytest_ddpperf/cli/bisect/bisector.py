@@ -25,21 +25,13 @@ RunProbe = Callable[[Probe, str], Outcome]
 
 @dataclass(frozen=True)
 class Endpoints:
-    """How the bad end differs from the good end.
+    """How the bad end differs from the good end."""
 
-    Attributes:
-        commits: the commits between the ends, before any probe.
-        target: what the bisection follows.
-        comparison: of the target, the bad end with the good end.
-        shift: of the comparison.
-        effort: the settings that measure a commit for as long as the ends; none for counts.
-    """
-
-    commits: CommitRange
+    commits: CommitRange  # before any probe
     target: Target
-    comparison: Comparison
-    shift: Shift
-    effort: Mapping[str, float]
+    comparison: Comparison  # of the bad end with the good end
+    shift: Shift  # in the comparison
+    effort: Mapping[str, float]  # the settings that measure a commit for as long as the ends; none for counts
 
     @property
     def error(self) -> float:
@@ -61,7 +53,7 @@ class Endpoints:
     @property
     def searchable(self) -> bool:
         """Whether the ends leave any error to the probes, if the bisection needs probes: else all would be skipped."""
-        return self.error < MAX_ERROR or not self.commits.candidates
+        return self.error < MAX_ERROR or self.commits.next is None
 
 
 def error_share(left: float, commits: CommitRange) -> float:
@@ -72,8 +64,7 @@ def error_share(left: float, commits: CommitRange) -> float:
 def endpoints_of(commits: CommitRange, target: Target, outcome: Outcome) -> Endpoints | None:
     """The ends as an outcome shows them; None where it does not show how much they differ."""
     comparison = target.comparison(outcome)
-    shift = None if isinstance(comparison, str) else shift_of(comparison)
-    if isinstance(comparison, str) or shift is None:
+    if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
     return Endpoints(commits, target, comparison, shift, {} if target.counted else effort_of(outcome))
 
@@ -81,11 +72,9 @@ def endpoints_of(commits: CommitRange, target: Target, outcome: Outcome) -> Endp
 def measured_ends(
     commits: CommitRange, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """The ends, measured until they are distinguishable: the bad end's error is in every answer "good".
+    """The ends, the last outcome, and all targets that are worse, the followed one first; None where none is worse.
 
-    Returns:
-        The ends, or None where the bad one is not worse; the last outcome; all targets that were worse, the followed
-        one first.
+    The ends are measured until they are distinguishable: the bad end's error is in every answer "good".
     """
     settings = {**FORCED, **(COUNTED if metric in UNITS else {})}
     worse: list[Target] = []
@@ -128,18 +117,12 @@ def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
 
 
 class Bisector:
-    """Probes commits until no probe can narrow the suspects further.
-
-    Attributes:
-        endpoints: what the bisection follows.
-        commits: what the probes so far answered.
-        error: what the ends and the answers so far may be wrong by, added up.
-    """
+    """Probes commits until no probe can narrow the suspects further."""
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
-        self.commits = endpoints.commits
-        self.error = endpoints.error
+        self.commits = endpoints.commits  # with the answers so far
+        self.error = endpoints.error  # of the ends and of the answers so far together
         self._error_left = MAX_ERROR - endpoints.error  # for the answers to come
         self._run = run
 

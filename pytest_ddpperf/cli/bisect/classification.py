@@ -19,17 +19,11 @@ from pytest_ddpperf.stats.intervals import t_quantile
 
 @dataclass(frozen=True)
 class Shift:
-    """How much worse a commit is than the good end.
+    """How much worse a commit is than the good end."""
 
-    Attributes:
-        worsening: on the scale of analysis: logarithms for ratios; above 0 for the worse.
-        standard_error: of the worsening; 0 for counts.
-        df: degrees of freedom of the standard error.
-    """
-
-    worsening: float
-    standard_error: float = 0.0
-    df: float = math.inf
+    worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
+    standard_error: float = 0.0  # 0 for counts
+    df: float = math.inf  # degrees of freedom of the standard error
 
     @property
     def error(self) -> float:
@@ -43,17 +37,11 @@ class Shift:
 
 @dataclass(frozen=True)
 class Classification:
-    """Which end a commit is like.
+    """Which end a commit is like."""
 
-    Attributes:
-        answer: ``skipped`` where that cannot be said.
-        error: probability that the commit is like the other end.
-        text: what was measured, or why nothing was.
-    """
-
-    answer: Answer
-    error: float = 0.0
-    text: str = ""
+    answer: Answer  # "skipped" where no end can be named
+    error: float = 0.0  # the probability that the commit is like the other end
+    text: str = ""  # what was measured, or why nothing was
 
 
 def shift_of(comparison: Comparison) -> Shift | None:

@@ -7,16 +7,10 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from pytest_ddpperf.cli.bisect.bisector import (
-    ATTEMPTS,
-    MAX_ERROR,
-    MORE_TIME,
-    Bisector,
-    Endpoints,
-    measured_ends,
-)
+from pytest_ddpperf.cli.bisect.bisector import ATTEMPTS, MAX_ERROR, MORE_TIME, Bisector, Endpoints, measured_ends
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
 from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, require_known, undecided
@@ -50,14 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bisects, and prints the result.
-
-    Returns:
-        0 for one commit; 1 for several, or for ends that do not differ or are not known well enough; 130 after Ctrl-C.
-
-    Raises:
-        DdpperfError: the commits or the tests are not there, or cannot be searched.
-    """
+    """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit."""
     require_known(options.metric)
     commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
     try:
@@ -79,8 +66,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
-    def run(probe: Probe, against: str) -> Outcome:
-        return run_probe(probe, against, options.rest)
+    run = partial(run_probe, arguments=options.rest)
 
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take

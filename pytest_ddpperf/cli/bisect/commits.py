@@ -23,23 +23,15 @@ _BISECT_LINE = re.compile(r"(\w+) .*\bdist=(\d+)\)")
 class CommitRange:
     """The commits after a good commit up to a bad one, and what probes answered of them.
 
-    The search assumes that one commit made the change and that no later commit undid it.
-
-    Attributes:
-        root: the top folder of the repository.
-        good: full hash of the good end.
-        bad: full hash of the bad end.
-        parents: the first parent of each commit of the range, or the good end where it has none; parents come first.
-        options: of ``git rev-list``: ``--first-parent`` or nothing.
-        answers: by commit, in the order of the probes.
+    The search assumes that one commit made the change and that no later commit undid it. Commits are full hashes.
     """
 
-    root: Path
+    root: Path  # the top folder of the repository
     good: str
     bad: str
-    parents: Mapping[str, str]
-    options: tuple[str, ...] = ()
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    parents: Mapping[str, str]  # the first parent of each commit, or the good end where it has none; parents come first
+    options: tuple[str, ...] = ()  # of git rev-list
+    answers: Mapping[str, Answer] = field(default_factory=dict)  # in the order of the probes
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
@@ -58,14 +50,10 @@ class CommitRange:
         return tuple(commit for commit in self.parents if commit in self._distances)
 
     @property
-    def candidates(self) -> tuple[str, ...]:
-        """The suspects that a probe may decide, parents first; without any the suspects are the result."""
-        return tuple(commit for commit in self.suspects[:-1] if commit not in self.answers)
-
-    @property
     def next(self) -> str | None:
-        """The candidate whose worse answer leaves the fewest suspects, the earliest of equal ones."""
-        return max(self.candidates, key=self._distances.__getitem__, default=None)
+        """The commit whose worse answer leaves the fewest suspects, the earliest of equal ones; None at the end."""
+        candidates = [commit for commit in self.suspects[:-1] if commit not in self.answers]
+        return max(candidates, key=self._distances.__getitem__, default=None)
 
     @property
     def expected_probes(self) -> int:
@@ -91,11 +79,7 @@ class CommitRange:
 
 
 def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = False) -> CommitRange:
-    """The commits between two revisions, in the repository of a folder.
-
-    Raises:
-        SettingError: there are none; the message says why and what to do.
-    """
+    """The commits between two revisions of the repository of a folder, if the good one came before the bad one."""
     try:
         root = top_folder(folder)
     except GitError as error:

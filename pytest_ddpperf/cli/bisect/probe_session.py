@@ -41,17 +41,12 @@ class ProbePlugin:
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep why a file cannot be collected."""
-        self._keep(report)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep why a test failed or was skipped."""
-        self._keep(report)
-
-    def _keep(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        """Keep why a test or file failed or was skipped."""
         if report.outcome != "passed":
             self._failures.setdefault(report.nodeid, _reason(report))
+
+    pytest_collectreport = pytest_runtest_logreport
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

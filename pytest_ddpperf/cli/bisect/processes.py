@@ -27,15 +27,9 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 
 
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
-    """The outcome of a probe, which leaves neither process nor checkout behind, also when it is interrupted.
+    """The outcome of a probe, whose commit is compared with the commit ``against``; ``arguments`` are for pytest.
 
-    Args:
-        probe: what to measure.
-        against: full hash of the commit to compare with.
-        arguments: for pytest, as the user gave them.
-
-    Raises:
-        SettingError: pytest refuses the arguments; the message has pytest's words.
+    The probe leaves neither process nor checkout behind, also when it is interrupted.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER) as name:
         folder = Path(name)

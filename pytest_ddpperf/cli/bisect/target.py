@@ -45,7 +45,7 @@ class Target:
         """The comparison of the metric, or in a line why there is none."""
         results = [result for result in outcome.results if Target.of(result, self.metric) == self]
         reason = obstacle(outcome, results, self.test)
-        return reason or find(results[0], self.metric) or f"it has no {self.metric}"
+        return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
 
 
 def require_known(metric: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,6 +148,12 @@ def test_what_cannot_be_measured_is_passed_over_at_once(line: Any, made: Any, ki
     assert probed.answer == "skipped"
     assert probed.text.endswith("rank 0 raised")
     assert len(runs.asked) == 1
+
+
+def test_so_is_what_fails_without_a_word(line: Any, made: Any) -> None:
+    silent = Outcome((), {"t.py::test_a": ""}, Path("/root"))
+    found = bisector(line, made.outcome(made.timed(0.2)), Runs(line, c8=[silent])).probe(line.hashes["c8"])
+    assert (found.answer, found.text) == ("skipped", "")
 
 
 def test_all_that_is_run_is_the_test_of_the_target(line: Any, made: Any) -> None:

@@ -154,6 +154,14 @@ def test_a_probe_of_one_test_leaves_out_the_others_that_the_arguments_name(proje
     assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
 
 
+def test_a_probe_tells_why_a_file_cannot_be_collected(project: Callable[..., Path]) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    (root / "test_more.py").write_text("raise ValueError('half done')\n")
+    outcome = run_probe(Probe(between.bad), between.good, ("test_more.py",))
+    assert outcome.failures == {"test_more.py": "ValueError: half done"}
+
+
 CODE = """
 import signal, sys
 from pytest_ddpperf.cli.command import main
