@@ -234,7 +234,7 @@ def test_what_could_not_be_compared_hides_nothing_that_was(
     assert capsys.readouterr().out.splitlines()[2:] == [
         "HEAD is not worse than v0: there is nothing to search for",
         "  t.py::test_b ddp: step_time unchanged: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5], tolerance 3 %",
-        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+        "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
         "  t.py::test_c: not compared: Skipped: not today",
     ]
 
@@ -247,7 +247,7 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
     assert main(["bisect", "t.py", "--good", "v0", "--metric", "step_time"]) == 1
     assert capsys.readouterr().out.splitlines()[2:] == [
         "HEAD cannot be held against v0: nothing that was compared has step_time",
-        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+        "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
     ]
 
 
