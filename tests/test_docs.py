@@ -10,8 +10,9 @@ from types import ModuleType
 import pytest
 
 from pytest_ddpperf.cli.command import COMMANDS
-from pytest_ddpperf.metrics.table import METRICS, PARTNERED
-from pytest_ddpperf.records.counts import UNITS
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
@@ -133,7 +134,7 @@ def test_every_verdict_is_explained() -> None:
 
 def test_every_metric_is_described() -> None:
     described = PAGES["docs/time-and-memory.md"] + PAGES["docs/counts.md"]
-    names = [*(metric.name for metric in METRICS), *PARTNERED, *UNITS]
+    names = [*(metric.name for metric in METRICS), EFFICIENCY, SPEEDUP, *COUNTS]
     assert [name for name in names if f"`{name}`" not in described] == []
 
 

@@ -10,7 +10,6 @@ from pytest_ddpperf.judge.counts import compare_counted, count_findings
 from pytest_ddpperf.judge.decision import decide_benchmark, decide_failure, with_stand_in
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import BESIDE
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import (
@@ -87,7 +86,7 @@ def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findin
         Finding("lost_metric", {"metric": series.metric, "reference": reference.words, "paired": paired})
         for series in reference.record.series
         if series.gated
-        and series.metric not in BESIDE
+        and not series.rules.paired_only
         and series.metric not in there
         and (series.scale == "exact") in looked_at
     )

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_ddpperf.judge.decision import decide_count
-from pytest_ddpperf.records.counts import Counts, difference_text
+from pytest_ddpperf.records.counts import Counts, count_row, difference_text
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
-
-FOLLOWS = {"collective_send_bytes": "collective_bytes"}
-"""Counts that move with another, but not with it alone: on the size of a group it depends what its ranks send."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
     """Whether the change of another count says already what this one's does."""
-    leader = FOLLOWS.get(metric)
-    if leader is None or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
+    leader = count_row(metric).follows
+    if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
     return decide_count(leader, then, now) in {Verdict.REGRESSED, verdict}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddpperf.judge.count_changes import FOLLOWS, change_of
+from pytest_ddpperf.judge.count_changes import change_of
 from pytest_ddpperf.judge.decision import decide_compared_count
-from pytest_ddpperf.metrics.counted import BY_KERNEL
-from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
@@ -17,7 +16,7 @@ from pytest_ddpperf.records.verdict import Verdict
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
     """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
-    differs = (*reference.counted_differs, *(reference.kernels_differ if metric in BY_KERNEL else ()))
+    differs = (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
     verdict = decide_compared_count(metric, then, now, differs=bool(differs))
     missing = Finding("no_counts_in_reference", {"reference": reference.words})
     if then is None or now is None:
@@ -92,7 +91,7 @@ def ungated_counts(
     unsteady = tuple(
         _unsteady(one, unstable_now.get(one.series.metric), reference)
         for one in ungated
-        if FOLLOWS.get(one.series.metric) not in restless  # told by that
+        if count_row(one.series.metric).follows not in restless  # told by that
     )
     if not unsteady:
         return ()

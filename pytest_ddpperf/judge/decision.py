@@ -8,8 +8,7 @@ from typing import Literal
 
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
-from pytest_ddpperf.metrics.table import CPU_TIME, STEP_TIME
-from pytest_ddpperf.records.counts import MADE_UP, Counts, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
@@ -160,7 +159,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     The count ``metric`` is one that both sides have.
     """
     totals = _direction([(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)])
-    if totals is not Verdict.UNCHANGED or metric not in MADE_UP:
+    if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
@@ -184,15 +183,16 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
-    """The comparisons, of which the CPU time may only be worse in place of a step time that remains undecided.
+    """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
     More work that makes no step longer is no regression: so it takes a step time that is at least not shorter, and
     counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
     Where the step time is not gated, all stay as they are.
     """
-    step = next((one for one in comparisons if one.series.metric == STEP_TIME and one.gated), None)
+    gated = {one.series.metric: one for one in comparisons if one.gated}
 
     def standing_in(cpu: Comparison) -> Comparison:
+        step = gated.get(cpu.series.rules.stands_in_for)
         if step is None or not cpu.gated:
             return cpu
         longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
@@ -202,7 +202,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
             return replace(cpu, verdict=Verdict.INCONCLUSIVE)
         return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
 
-    return tuple(standing_in(one) if one.series.metric == CPU_TIME else one for one in comparisons)
+    return tuple(map(standing_in, comparisons))
 
 
 def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:

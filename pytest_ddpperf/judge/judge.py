@@ -20,7 +20,6 @@ from pytest_ddpperf.judge.sequential import (
     next_action,
 )
 from pytest_ddpperf.metrics.relating import Relate
-from pytest_ddpperf.metrics.table import BY_DIAGNOSES, FINAL_LOSS, METRICS, PARTNERED, REPEATED, TIMED
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
@@ -106,7 +105,7 @@ class Judge:
                 last=look.last,
                 screened=look.screened,
                 proven=self._proven.setdefault(point.key, {}),
-                suspected=self._suspects_of(point.key),
+                suspected=self._may_be_worse(point),
                 scatter=self._scatter,
                 max_time_for=lambda more: look.elapsed + more * look.round_seconds,
             )
@@ -136,20 +135,22 @@ class Judge:
         self._state = advance(self._state, action, screened=look.screened)
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
-            self._suspected = {key: _with_kin(metrics) for key, metrics in suspects.items()}
-            return Next(action.action, action.launches, tuple(_named(suspects)))
+            self._suspected = {
+                one.measurement.key: _with_kin(suspects[one.measurement.key], one) for one in self.results
+            }
+            return Next(action.action, action.launches, tuple(_named(suspects, self.results)))
         if self._state.phase is Phase.CLEAR and self._suspected is None and not self._settings.accepting:
             self._suspected = {}  # nothing looked worse in time
         worse = any(one.verdict is Verdict.REGRESSED for one in self.results)
         return Next(action.action, action.launches, explain=worse or self._settings.accepting)
 
-    def _suspects_of(self, variant: tuple[str, int]) -> frozenset[str] | None:
-        """The metrics of a variant that may be found worse; what diagnoses tell all may, until fresh ones have to."""
+    def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
+        """The metrics that may be found worse; what diagnoses tell all may, until fresh ones have to."""
         if self._suspected is None and self._grown is None:
             return None
-        all_else = frozenset({*PARTNERED, *(one.name for one in METRICS)} - BY_DIAGNOSES)
-        others = all_else if self._suspected is None else self._suspected.get(variant, frozenset())
-        return others | (BY_DIAGNOSES if self._grown is None else self._grown.get(variant, frozenset()))
+        told = {kind: _metrics_where(measured, diagnosed=kind) for kind in (True, False)}
+        others = told[False] if self._suspected is None else self._suspected.get(measured.key, frozenset())
+        return others | (told[True] if self._grown is None else self._grown.get(measured.key, frozenset()))
 
     def _after_diagnosis(self) -> Next:
         """Stop, unless what diagnoses tell seems worse: fresh ones have to say so as well."""
@@ -157,14 +158,14 @@ class Judge:
             result.measurement.key: frozenset(
                 one.series.metric
                 for one in result.comparisons
-                if one.series.metric in BY_DIAGNOSES and one.gated and one.verdict is Verdict.REGRESSED
+                if one.series.rules.diagnosed and one.gated and one.verdict is Verdict.REGRESSED
             )
             for result in self.results
         }
         if not any(worse.values()) or self._grown is not None or self._settings.accepting:
             return Next("stop")
         self._grown = worse
-        return Next("confirm", 1, tuple(_named({key: sorted(metrics) for key, metrics in worse.items()})))
+        return Next("confirm", 1, tuple(_named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)))
 
     def _affordable(self, measured: tuple[Measurement, ...], look: Look) -> int:
         """By how many launches a suspect is confirmed, or would have been."""
@@ -211,19 +212,26 @@ def _suspects(result: Result) -> tuple[str, ...]:
     )
 
 
-def _with_kin(suspects: Sequence[str]) -> frozenset[str]:
+def _with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
     """The metrics that a confirmation may find worse: those that were suspicious.
 
     Of what nothing made suspicious, a hard test alone would tell, and in a comparison of several variants that is most
     of what is looked at. The times of one variant are kin: a slowdown that first shows in one of them is in others too.
     """
-    return frozenset(suspects) | (TIMED if TIMED & set(suspects) else frozenset())
+    timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
+    return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
 
-def _named(suspects: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[str]:
+def _metrics_where(measured: Measurement, *, diagnosed: bool) -> frozenset[str]:
+    """The metrics that launches which diagnose tell, or all others."""
+    return frozenset(series.metric for series in measured.series if series.rules.diagnosed is diagnosed)
+
+
+def _named(suspects: Mapping[tuple[str, int], Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
     """What looked worse, and of which variant where there are several; not what repeats another's verdict."""
+    repeated = {one.metric for result in results for one in result.measurement.series if one.rules.repeats}
     for (name, _), metrics in suspects.items():
-        for metric in [one for one in metrics if one not in REPEATED] or metrics:
+        for metric in [metric for metric in metrics if metric not in repeated] or metrics:
             yield metric if len(suspects) == 1 else f"{metric} of {name}"
 
 
@@ -232,8 +240,4 @@ def _judged(measured: Measurement) -> list[str]:
 
     Not those that repeat another's verdict, nor a seeded loss and memory, whose scatter is far below what is accepted.
     """
-    return [
-        one.metric
-        for one in measured.series
-        if one.gated and one.scale != "exact" and one.unit != "B" and one.metric not in {*REPEATED, FINAL_LOSS}
-    ]
+    return [one.metric for one in measured.series if one.gated and one.scale != "exact" and one.rules.alarms]

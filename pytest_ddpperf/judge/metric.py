@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import (
     NO_SPREAD,
-    RESIDENT_FLOOR,
     drift_of,
     floor_of,
     spread_between_runs,
@@ -18,8 +17,7 @@ from pytest_ddpperf.judge.decision import Evidence, decide_metric
 from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, looks_better, looks_worse, mde
 from pytest_ddpperf.judge.disturbance import excused_by
 from pytest_ddpperf.judge.notes import note_on
-from pytest_ddpperf.metrics.memory import GROWTH_SCATTER
-from pytest_ddpperf.metrics.table import BY_TURNS, FINAL_LOSS, GROWTH, RESIDENT, STEP_TIME, TAIL, TIMED, outliers_of
+from pytest_ddpperf.metrics.table import STEP_TIME, outliers_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
@@ -53,7 +51,7 @@ def compare_metric(
         series=series,
         base=base,
         obstacle=obstacle is not None,
-        negligible=series.metric == RESIDENT and _negligible(base.value, series.value),
+        negligible=_negligible(base.value, series.value, series.rules.negligible),
         change=change,
         tolerance=_tolerance(series, base, reference, context),
         excused=excuse is not None,
@@ -94,9 +92,9 @@ def _not_in(reference: Reference) -> Finding | None:
     return None if reference.record is None else Finding("not_in_reference", {"reference": reference.words})
 
 
-def _negligible(then: float, now: float) -> bool:
-    """Whether memory appeared or went that comes and goes with the allocator."""
-    return min(then, now) == 0 and max(then, now) <= RESIDENT_FLOOR
+def _negligible(then: float, now: float, amount: float) -> bool:
+    """Whether something appeared or went that is too little to mean anything."""
+    return amount > 0 and min(then, now) == 0 and max(then, now) <= amount
 
 
 def _tolerance(series: Series, base: Series, reference: Reference, context: DecisionContext) -> float:
@@ -110,7 +108,7 @@ def _tolerance(series: Series, base: Series, reference: Reference, context: Deci
 def _excuse(series: Series, measurement: Measurement, reference: Reference, change: Change | None) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing; None where nothing excuses it."""
     paired = isinstance(reference, PairedRevision)
-    if paired or change is None or reference.record is None or series.metric not in BY_TURNS:
+    if paired or change is None or reference.record is None or not series.rules.interleaved:
         return None
     return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)))
 
@@ -161,14 +159,14 @@ def _change(
 
 def _expected(series: Series, base: Series, context: DecisionContext) -> Expected | None:
     """What launches of a separate run are expected to scatter by: also as those of the baseline do."""
-    if series.metric == GROWTH and len(series.samples) == 1:
-        return Expected(GROWTH_SCATTER**2, CERTAIN)
+    if series.rules.single_scatter is not None and len(series.samples) == 1:
+        return Expected(series.rules.single_scatter**2, CERTAIN)
     if not series.within:
         return None
     if series.scale != "ratio":
         return expected(series.within, series.own)
     learned = pooled([base.samples])
-    if context.scatter is not None and series.metric in TIMED - {TAIL}:
+    if context.scatter is not None and series.rules.shared_scatter:
         learned = joined([learned, context.scatter])
     return expected(series.within, series.own, learned)
 
@@ -178,8 +176,8 @@ def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected
 
     Where they took turns, by what each pair of blocks differs; what a launch adds of its own is then less.
     """
-    if series.metric == GROWTH and len(series.samples) == 1:
-        return Expected(2 * GROWTH_SCATTER**2, CERTAIN)
+    if series.rules.single_scatter is not None and len(series.samples) == 1:
+        return Expected(2 * series.rules.single_scatter**2, CERTAIN)
     if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
         sides = [expected(side.within, side.own) for side in (series, base)]
         known = [side for side in sides if side is not None]
@@ -196,9 +194,9 @@ def _obstacle(series: Series, base: Series, measurement: Measurement, reference:
         return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
     if reference.differs:
         return Finding("incomparable", {"differs": reference.differs})
-    if series.metric in BY_TURNS and record is not None and record.turns != measurement.turns:
+    if series.rules.interleaved and record is not None and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
-    if series.metric == FINAL_LOSS and record is not None:
+    if series.rules.after_steps and record is not None:
         then, now = (plan.warmup + plan.steps for plan in (record.plan, measurement.plan))
         if then != now:
             return Finding("loss_of_other_step", {"then": then, "now": now})

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import BESIDE, TIMED
 from pytest_ddpperf.records.measurement import Measurement, Mode
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
@@ -47,7 +46,7 @@ def gated_beside(relate: Relate) -> Relate:
         """Gate, then relate."""
         return relate(
             tuple(
-                replace(one, series=tuple(replace(s, gated=s.gated or s.metric in BESIDE) for s in one.series))
+                replace(one, series=tuple(replace(s, gated=s.gated or s.rules.paired_only) for s in one.series))
                 for one in measured
             )
         )
@@ -66,5 +65,5 @@ def _held_against(base: Measurement, before: Measurement, point: Measurement, mo
     )
     own = point.series
     if point.environment.oversubscribed:
-        own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
+        own = tuple(replace(one, gated=one.gated and not one.rules.timed) for one in own)
     return replace(point, series=(*own, *series), findings=(*point.findings, *findings))

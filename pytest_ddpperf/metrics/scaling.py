@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pytest_ddpperf.metrics.blocks import Within, moved_step
 from pytest_ddpperf.metrics.launches import typical_step
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Series
+from pytest_ddpperf.records.measurement import Launch, Measurement, MetricRules, Mode, Series
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
 
@@ -105,4 +105,5 @@ def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: b
         interval=interval,
         within=within.moved,
         own=within.own,
+        rules=MetricRules(partnered=True, outliers="both"),
     )

@@ -294,6 +294,48 @@ class Measurement(BenchmarkId):
         return by_name[metric]
 
 
+@dataclass(frozen=True, kw_only=True)
+class MetricRules:
+    """What is special to a metric, for those that judge and report it. Files do not keep it.
+
+    Attributes:
+        timed: whether it is made of timed steps.
+        partnered: whether it is a quotient of two benchmarks of one run.
+        diagnosed: whether launches that diagnose tell it, after the verdict on times.
+        repeats: the metric whose verdict it only repeats; empty for none.
+        stands_in_for: the metric in whose place it may be worse, where that remains undecided; empty for none.
+        paired_only: whether it is gated only where the reference is measured in the same rounds.
+        outliers: at which end launches are out of line: at the worse one, for other load makes times worse, or at both.
+        deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
+        deviates_with: the metric whose size that scatter is a share of; empty for its own.
+        shared_scatter: whether launches of other benchmarks tell how its launches scatter.
+        single_scatter: standard deviation of what a single launch tells, where launches are few; None where unknown.
+        negligible: the amount below which a difference means nothing.
+        after_steps: whether it is comparable only after as many steps.
+        alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
+    """
+
+    timed: bool = False
+    partnered: bool = False
+    diagnosed: bool = False
+    repeats: str = ""
+    stands_in_for: str = ""
+    paired_only: bool = False
+    outliers: Literal["worse", "both"] | None = None
+    deviation: float = 1.0
+    deviates_with: str = ""
+    shared_scatter: bool = False
+    single_scatter: float | None = None
+    negligible: float = 0.0
+    after_steps: bool = False
+    alarms: bool = True
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether it depends on whether steps took turns with those of other launches."""
+        return self.timed or self.partnered
+
+
 @dataclass(frozen=True)
 class Series:
     """One metric of one measurement: a sample per launch that tells it, and what they amount to.
@@ -309,6 +351,7 @@ class Series:
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.
+        rules: what is special to the metric.
     """
 
     metric: str
@@ -323,3 +366,4 @@ class Series:
     interval: Interval | None
     within: tuple[tuple[float, ...], ...] = ()
     own: float = 0.0
+    rules: MetricRules = field(default=MetricRules(), compare=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -21,9 +21,6 @@ from pytest_ddpperf.units import (
 
 _SHORT_COMMIT = 7  # characters
 LISTED = 10  # lines, of more than one reads
-# Computed from step_time alone: where that is told, these say the same thing again.
-_DERIVED = frozenset({"throughput", "token_throughput", "throughput_per_rank"})
-_SYMPTOMS = frozenset({"operators", "kernel_launches", "peak_tensor_bytes"})  # of what other counts name
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -34,13 +31,13 @@ def find(result: Result, metric: str) -> Comparison | None:
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """The comparisons without those that follow from a step time among them with the same verdict."""
     told = {c.verdict for c in comparisons if c.series.metric == "step_time"}
-    return tuple(c for c in comparisons if c.series.metric not in _DERIVED or c.verdict not in told)
+    return tuple(c for c in comparisons if not c.series.rules.repeats or c.verdict not in told)
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
     """The gated comparisons with one of these verdicts, each fact once, and what only follows from others last."""
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
-    return tuple(sorted(told, key=lambda one: one.series.metric in _SYMPTOMS))
+    return tuple(sorted(told, key=lambda one: count_row(one.series.metric).symptom))
 
 
 def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddpperf.metrics.table import CPU_TIME
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
@@ -47,8 +46,12 @@ def _gains(result: Result) -> list[str]:
 
 def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
-    stands_in = set() if result.verdict is Verdict.UNCHANGED else {CPU_TIME}  # its note is no promise
-    unchanged = [one for one in decisive(result, {Verdict.UNCHANGED}) if one.series.metric not in stands_in]
+    unchanged = [
+        one
+        for one in decisive(result, {Verdict.UNCHANGED})
+        # The note of what stands in for another metric is no promise.
+        if result.verdict is Verdict.UNCHANGED or not one.series.rules.stands_in_for
+    ]
     return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
-from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.metrics.table import METRICS, series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import (
     Interval,
     Launch,
     Measurement,
+    MetricRules,
     Plan,
     RankLaunch,
     Series,
@@ -33,6 +34,7 @@ from pytest_ddpperf.stats.rates import Rate
 from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
+RULES = {row.name: row.rules for row in METRICS}
 UNITS = {"step_time": "s", "throughput": "samples/s", "peak_resident": "B"}
 DIFFERENCES = {"straggler_skew", "scaling_efficiency"}
 
@@ -49,6 +51,7 @@ def comparison(metric: str, value: float, verdict: Verdict, **fields: Any) -> Co
         slack=0.0,
         samples=fields.pop("samples", (value,)),
         value=value,
+        rules=RULES.get(metric, MetricRules()),
         interval=fields.pop("interval", None),
     )
     for remark in {"note", "difference"} & fields.keys():  # a code without words is told as it is

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_ddpperf.cli.bisect.classification import Classification, Shift, classify, middle_tolerance, shift_of
 from pytest_ddpperf.cli.bisect.commits import CommitRange
 from pytest_ddpperf.cli.bisect.target import FORCED, Target, targets, undecided
-from pytest_ddpperf.records.counts import UNITS
+from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
@@ -77,7 +77,7 @@ def measured_ends(
 
     The ends are measured until they are distinguishable: the bad end's error is in every answer "good".
     """
-    settings = {**FORCED, **(COUNTED if metric in UNITS else {})}
+    settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
     worse: list[Target] = []
     for outcome in attempts(run, Probe(commits.bad, settings, metric), commits.good):
         worse = targets(outcome, metric)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.records.counts import UNITS
+from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason
@@ -36,7 +36,7 @@ class Target:
     @property
     def counted(self) -> bool:
         """Whether the metric is counted, and so has no noise."""
-        return self.metric in UNITS
+        return self.metric in COUNTS
 
     def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
         """The probe that measures a commit for this target."""
@@ -51,7 +51,7 @@ class Target:
 
 def require_known(metric: str | None) -> None:
     """Refuse a metric that no benchmark can have, before any is measured."""
-    known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *UNITS)
+    known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS)
     if metric is not None and metric not in known:
         close = get_close_matches(metric, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"

@@ -20,7 +20,7 @@ from pytest_ddpperf.instruments.counting.kernels import device_work
 from pytest_ddpperf.instruments.counting.loading import loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import Touched, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.records.counts import MADE_UP, Counts
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.units import format_number
 
 _ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
@@ -192,7 +192,7 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
     # Of what it matters what it is made of, all that any period had: that of one could be the baseline's by chance.
-    made_up = {metric: _largest([found[metric] for found in periods]) for metric in MADE_UP & last.keys()}
+    made_up = {metric: _largest([found[metric] for found in periods]) for metric in last if count_row(metric).made_up}
     details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
     unstable = {}
