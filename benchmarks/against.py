@@ -33,7 +33,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 from benchmarks.quality.launches import BrokenFile, Cell
 from benchmarks.quality.project import RunError, make_project, picked
 from benchmarks.quality.record import calibrated, environment_here
-from benchmarks.quality.runs import RANKS, Runs, Terms, code_version, in_turn, joined, made, read, require_same, write
+from benchmarks.quality.runs import (
+    RANKS,
+    Runs,
+    Terms,
+    code_version,
+    in_turn,
+    joined,
+    made,
+    read,
+    require_same,
+    write,
+)
 from benchmarks.quality.runs_report import report
 from benchmarks.quality.steps import LENGTHS, Calibration
 from benchmarks.quality.verdicts import launcher
@@ -60,37 +71,23 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="run|report")
     run = verbs.add_parser("run", help="run pytest and keep what it found")
     run.add_argument("--data", type=Path, required=True, help="the file; if it is there, runs are added")
-    run.add_argument("--minutes", type=_positive, help=f"after which no run is begun (default: {MINUTES:g})")
-    run.add_argument("--runs", type=_count, metavar="N", help="no more than so many")
-    run.add_argument("--each", type=_count, metavar="N", help="in place of these two: so many runs of each change")
+    run.add_argument("--minutes", type=float, help=f"after which no run is begun (default: {MINUTES:g})")
+    run.add_argument("--runs", type=int, metavar="N", help="no more than so many")
+    run.add_argument("--each", type=int, metavar="N", help="in place of these two: so many runs of each change")
     run.add_argument(
         "--changes", nargs="+", metavar="NAME", help="default: all but those of gross, and perf_tests; ? lists them"
     )
     run.add_argument(
         "--length", nargs="+", default=["12ms"], metavar="NAME", help="of steps: 4ms, 12ms, 60ms, 78ms (default: 12ms)"
     )
-    run.add_argument("--max-time", type=_positive, metavar="S", help="of a benchmark (default: the plugin's own)")
+    run.add_argument("--max-time", type=float, metavar="S", help="of a benchmark (default: the plugin's own)")
     run.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the runs (default: 0)")
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
-    report = verbs.add_parser("report", help="print what the runs came to")
-    report.add_argument("--data", type=Path, nargs="+", required=True, help="what run has written, of one machine")
-    report.set_defaults(command=_report)
+    told = verbs.add_parser("report", help="print what the runs came to")
+    told.add_argument("--data", type=Path, nargs="+", required=True, help="what run has written, of one machine")
+    told.set_defaults(command=_report)
     return parser
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: takes more than 0")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: takes 1 or more")
-    return number
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -100,6 +97,9 @@ def _run(options: argparse.Namespace) -> None:
         raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
     if options.each is not None and (options.minutes or options.runs):
         raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
+    limits = (options.minutes, options.runs, options.each, options.max_time)
+    if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
+        raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
     if not options.data.parent.is_dir():
         raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
     terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load)

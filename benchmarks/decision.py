@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -31,10 +31,21 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; the processes of a pool get it as well
 
 from benchmarks.quality.launches import Sides
-from benchmarks.quality.rates import ONE_OF_SUITE, OURS, PAIRED, STORED, SUITE, Tally, tally
+from benchmarks.quality.rates import (
+    COLUMNS,
+    ONE_OF_SUITE,
+    OURS,
+    PAIRED,
+    STORED,
+    SUITE,
+    Tallies,
+    Tally,
+    goal_lines,
+    rule_rows,
+    tally,
+)
 from benchmarks.quality.simulate import ENVIRONMENT, LAUNCH, START_UP, STEP, Machine, run_of_rounds, separate_runs
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED
-from benchmarks.quality.tables import COLUMNS, goal_lines, rule_rows
 from benchmarks.quality.verdicts import Outcome, against_partner, beside, short_launch, stored
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
@@ -56,8 +67,6 @@ MACHINES = (
 ROUND = 2 * (START_UP + short_launch(STEP, START_UP))  # s
 SPARE = 1.1  # times the launches that there is time for, as some happen to be short
 LABELS = tuple(label for label in COLUMNS if label != "independent")  # here all comparisons are
-
-Tallies = Mapping[str, Mapping[str, Tally]]
 
 
 @dataclass(frozen=True)

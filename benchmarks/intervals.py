@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("verb", choices=["report"])
     parser.add_argument("files", type=Path, nargs="*", help="(default: those in benchmarks/results)")
     parser.add_argument("--runs", type=int, default=20_000, help="simulated ones of each kind (default: %(default)s)")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     files = options.files or sorted([*RESULTS.glob("verdict_quality*.jsonl.gz"), *RESULTS.glob("pairs*.jsonl.gz")])
     try:
         campaigns = {file.name.removesuffix(".jsonl.gz").removeprefix("verdict_"): read(file) for file in files}

@@ -12,21 +12,36 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
 
-from benchmarks.quality.launches import BrokenFile, Cell, read
-from benchmarks.quality.rates import OURS, RULES, SHOWN, STORED, CellFindings, Effect, judged
+from benchmarks.quality.launches import BrokenFile, Campaign, Cell, Recorded, of_cell, partners, read
+from benchmarks.quality.rates import (
+    COLUMNS,
+    NOTHING,
+    OURS,
+    RULES,
+    STORED,
+    Tallies,
+    goal_lines,
+    judged,
+    rule_rows,
+)
 from benchmarks.quality.record import Wanted, gather
-from benchmarks.quality.steps import CONDITIONS, LENGTHS, OF_CAMPAIGNS, UNCHANGED
-from benchmarks.quality.tables import COLUMNS, NOTHING, goal_lines, rule_rows
+from benchmarks.quality.steps import CONDITIONS, FIRST, LENGTHS, OF_CAMPAIGNS, UNCHANGED
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.spreads import pooled
+from pytest_ddpperf.stats.summaries import quantile, typical
 
 HOW = """\
 Each rate is that of comparisons drawn from the same launches, in stretches that keep their order. They share launches:
@@ -41,6 +56,33 @@ those of all that were recorded. Side by side rests on launches that took turns,
 An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step. What the plugin
 runs after the timed steps of the first launches, to tell where time goes, was left out: a real run has fewer launches
 in its time. So has one that is drawn from few rounds: it ends with them."""
+
+
+def _faster(steps: Sequence[float], share: float) -> float:
+    return statistics.fmean(sorted(steps)[: max(1, round(share * len(steps)))])
+
+
+TYPICAL, CPU_TIME = "typical step", "CPU time"
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {  # what a launch's steps could be reduced to
+    TYPICAL: typical,
+    "minimum": min,
+    "lower tenth": partial(quantile, q=0.1),
+    "lower quartile": partial(quantile, q=0.25),
+    "median": statistics.median,
+    "mean of the faster half": partial(_faster, share=0.5),
+    "mean of the faster 90%": partial(_faster, share=0.9),
+    "mean": statistics.fmean,
+    "harmonic mean": statistics.harmonic_mean,
+}
+SHOWN = "+10%"
+
+
+class Scatter(NamedTuple):
+    """How far launches of one condition differ by a statistic: standard deviations on the scale of logarithms."""
+
+    alone: float  # of single launches
+    paired: float  # of the differences of two launches that took turns
+    shown: float | None  # by how much steps that are 10 % slower are slower by it
 
 
 def main() -> None:
@@ -88,38 +130,86 @@ def _judge(options: argparse.Namespace) -> None:
     if options.comparisons < 1:
         raise SettingError(f"--comparisons {options.comparisons}: a rate takes one or more")
     campaign = read(options.data)
-    cells = judged(campaign, options.comparisons, options.seed)
+    cells = sorted({launch.cell for launch in campaign.launches}, key=lambda cell: (cell.ranks, cell.length))
+    tallies = {cell: judged(campaign, cell, options.comparisons, options.seed) for cell in cells}
     machines = ", ".join(environment_key(env) for env in campaign.environments.values())
     print(
         f"{len(campaign.launches)} launches since {campaign.began} on {machines}; {options.comparisons} comparisons",
         HOW,
-        *map(cell_text, cells),
+        *(cell_text(campaign, cell, found) for cell, found in tallies.items()),
         sep="\n\n",
     )
 
 
-def cell_text(found: CellFindings) -> str:
+def cell_text(campaign: Campaign, cell: Cell, tallies: Tallies) -> str:
     """A cell's tables and goals."""
-
-    def effects(label: str, cell: Callable[[Effect], str]) -> tuple[str, ...]:
-        known = found.effects
-        return (label, *(cell(known[condition]) if condition in known else NOTHING for condition in CONDITIONS))
-
+    same = of_cell(campaign.launches, cell, UNCHANGED)
+    step = statistics.median(typical(launch.step_times) for launch in same) if same else math.nan
+    rounds = len({launch.round for launch in campaign.launches if launch.cell == cell})
+    effects = [effect_of(campaign.launches, cell, condition) for condition in CONDITIONS]
+    labels = ("really slower by, typical step", "95 % interval of that", "really slower by, mean step")
     rows = [
-        effects("really slower by, typical step", lambda effect: _percent(effect.typical)),
-        effects("95 % interval of that", _ends),
-        effects("really slower by, mean step", lambda effect: _percent(effect.mean)),
+        (label, *(NOTHING if effect is None else texts(effect)[number] for effect in effects))
+        for number, label in enumerate(labels)
     ]
     for rule in (*OURS, *RULES):
-        labels = tuple(COLUMNS) if rule in OURS else ("alarms",)
-        rows += rule_rows(rule, found.tallies[rule], tuple(CONDITIONS), labels)
-    title = f"{found.cell}: {1e3 * found.step:.1f} ms a step, {found.rounds} rounds"
-    table = Table(headers=("rule", *CONDITIONS), rows=tuple(rows), title=title)
-    lines = (*goal_lines(found.tallies), *peer_lines(found))
-    return "\n".join((render(table), *lines, "", render(scatter_table(found))))
+        rows += rule_rows(rule, tallies[rule], tuple(CONDITIONS), tuple(COLUMNS) if rule in OURS else ("alarms",))
+    table = Table(("rule", *CONDITIONS), tuple(rows), title=f"{cell}: {1e3 * step:.1f} ms a step, {rounds} rounds")
+    scatter = scatter_table(scatters(campaign.launches, cell))
+    return "\n".join((render(table), *goal_lines(tallies), *peer_lines(tallies), "", render(scatter)))
 
 
-def scatter_table(found: CellFindings) -> Table:
+class Effect(NamedTuple):
+    """By how much a condition's launches are slower than their round's unchanged ones."""
+
+    typical: float  # of the typical step
+    interval: tuple[float, float] | None  # 95 %, of that
+    mean: float  # of the mean step
+
+
+def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
+    """By how much a condition was really slower than the unchanged launches that it took turns with (geometric)."""
+    pairs = [] if condition in (UNCHANGED, FIRST) else partners(launches, cell, condition)
+    if not pairs:
+        return None
+    ratio, interval = center(ratios(pairs, partial(_of_steps, typical)), "ratio")
+    mean, _ = center([new.mean / base.mean for base, new in pairs], "ratio")
+    return Effect(ratio - 1, None if interval is None else (interval.low - 1, interval.high - 1), mean - 1)
+
+
+def texts(effect: Effect) -> tuple[str, str, str]:
+    """In per cent."""
+    ends = NOTHING if effect.interval is None else "{:+.1f} .. {:+.1f}".format(*(100 * end for end in effect.interval))
+    return _percent(effect.typical), ends, _percent(effect.mean)
+
+
+def scatters(launches: Sequence[Recorded], cell: Cell) -> dict[str, Scatter]:
+    """How far a cell's launches differ, by statistic, and by the busiest rank's CPU time where that is known."""
+    alone = [of_cell(launches, cell, condition) for condition in CONDITIONS]
+    paired = [partners(launches, cell, condition) for condition in CONDITIONS if condition != FIRST]
+    slower = partners(launches, cell, SHOWN)
+    figures = {name: partial(_of_steps, statistic) for name, statistic in STATISTICS.items()}
+    if all(None not in launch.cpu for launch in launches if launch.cell == cell):
+        figures[CPU_TIME] = partial(_cpu_time)
+    return {
+        name: Scatter(
+            alone=pooled([[figure(launch) for launch in same] for same in alone]).sd,
+            paired=pooled([ratios(pairs, figure) for pairs in paired]).sd,
+            shown=center(ratios(slower, figure), "ratio")[0] - 1 if slower else None,
+        )
+        for name, figure in figures.items()
+    }
+
+
+def _of_steps(statistic: Callable[[Sequence[float]], float], launch: Recorded) -> float:
+    return statistic(launch.step_times)
+
+
+def _cpu_time(launch: Recorded) -> float:
+    return max(seconds for seconds in launch.cpu if seconds is not None)
+
+
+def scatter_table(found: Mapping[str, Scatter]) -> Table:
     """How far two launches differ by each statistic that they could be reduced to."""
     return Table(
         headers=("statistic of a launch", "alone\n(sd)", "in turns\n(sd)", f"{SHOWN}\nshows as"),
@@ -130,19 +220,19 @@ def scatter_table(found: CellFindings) -> Table:
                 f"{scatter.paired:.1%}",
                 NOTHING if scatter.shown is None else _percent(scatter.shown),
             )
-            for name, scatter in found.scatter.items()
+            for name, scatter in found.items()
         ),
         title="how far two launches of the same differ, by what they are reduced to",
         right=0,
     )
 
 
-def peer_lines(found: CellFindings) -> list[str]:
+def peer_lines(tallies: Tallies) -> list[str]:
     """A line for each other rule that has fewer false alarms and finds more than a stored baseline of ours does."""
     better = []
-    ours = found.tallies[STORED]
+    ours = tallies[STORED]
     for rule in RULES:
-        theirs = found.tallies[rule]
+        theirs = tallies[rule]
         slower = [name for name in theirs if CONDITIONS[name].alarm and name in ours]
         if UNCHANGED in theirs and UNCHANGED in ours and slower:
             quieter = theirs[UNCHANGED].alarms.value < ours[UNCHANGED].alarms.value
@@ -156,8 +246,9 @@ def _percent(change: float) -> str:
     return f"{100 * change:+.1f} %"
 
 
-def _ends(effect: Effect) -> str:
-    return NOTHING if effect.interval is None else "{:+.1f} .. {:+.1f}".format(*(100 * end for end in effect.interval))
+def ratios(pairs: Sequence[tuple[Recorded, Recorded]], figure: Callable[[Recorded], float]) -> list[float]:
+    """What the second launch of each pair has, over what the first has."""
+    return [figure(new) / figure(base) for base, new in pairs]
 
 
 if __name__ == "__main__":

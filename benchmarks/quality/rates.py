@@ -1,4 +1,4 @@
-"""How often each rule alarms: our verdicts and the rules of other tools, on comparisons drawn from one campaign."""
+"""How often each rule alarms, ours and those of other tools, on comparisons drawn from one campaign; and its goals."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ from benchmarks.quality.launches import (
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, beside, seconds_of, steps_of, stored
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.stats.spreads import pooled
-from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.stats.rates import Rate, suite_rate
 
 STORED = "stored baseline"
 PAIRED = "side by side"
@@ -37,7 +34,23 @@ SUITE = 50  # benchmarks of a suite, which share the false alarms it may raise
 ONE_OF_SUITE = f"stored baseline, 1 of {SUITE}"
 OURS = (STORED, ONE_OF_SUITE, PAIRED)
 
+UNSURE = ", though not for certain"
+NOTHING = "-"
+MANY = 200  # independent comparisons, whose interval deserves a decimal
+GOALS = (  # of a rule in a condition: at most that, or at least that where the condition is slower
+    (STORED, UNCHANGED, 0.005),
+    (PAIRED, UNCHANGED, 0.005),
+    (STORED, FIRST, 0.005),
+    (PAIRED, "+3%", 0.95),
+    (STORED, "+5%", 0.95),
+    (STORED, "+10%", 0.995),
+    (STORED, "1 step in 10", 0.90),
+)
+SUITE_LIMIT = 0.02
+SECONDS = 15.0  # to the verdict on an unchanged step
+
 Steps: TypeAlias = "Sequence[float]"
+Tallies: TypeAlias = "Mapping[str, Mapping[str, Tally]]"  # by rule, then by condition
 Rule: TypeAlias = "Callable[[Steps, Steps], bool]"
 
 
@@ -73,34 +86,6 @@ RULES: Mapping[str, Rule] = {  # of other tools: whether the steps of a launch a
 }
 
 
-def _faster(steps: Steps, share: float) -> float:
-    return statistics.fmean(sorted(steps)[: max(1, round(share * len(steps)))])
-
-
-TYPICAL, CPU_TIME = "typical step", "CPU time"
-STATISTICS: Mapping[str, Callable[[Steps], float]] = {  # what a launch's steps could be reduced to
-    TYPICAL: typical,
-    "minimum": min,
-    "lower tenth": partial(quantile, q=0.1),
-    "lower quartile": partial(quantile, q=0.25),
-    "median": statistics.median,
-    "mean of the faster half": partial(_faster, share=0.5),
-    "mean of the faster 90%": partial(_faster, share=0.9),
-    "mean": statistics.fmean,
-    "harmonic mean": statistics.harmonic_mean,
-}
-SHOWN = "+10%"
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """How far launches of one condition differ by a statistic: standard deviations on the scale of logarithms."""
-
-    alone: float  # of single launches
-    paired: float  # of the differences of two launches that took turns
-    shown: float | None  # by how much steps that are 10 % slower are slower by it
-
-
 @dataclass(frozen=True)
 class Tally:
     """What a rule made of one condition; seconds, launches and what could have been seen are medians."""
@@ -113,38 +98,9 @@ class Tally:
     improved: Rate | None = None  # None for rules that never call anything faster
 
 
-@dataclass(frozen=True)
-class Effect:
-    """By how much a condition's launches are slower than their round's unchanged ones: of typical and mean step."""
-
-    typical: float
-    mean: float
-    interval: tuple[float, float] | None  # 95 %, of the typical one
-
-
-@dataclass(frozen=True)
-class CellFindings:
-    """One length of steps in groups of one size."""
-
-    cell: Cell
-    step: float  # seconds of a typical unchanged one
-    rounds: int
-    scatter: Mapping[str, Scatter]  # by statistic
-    effects: Mapping[str, Effect]  # by condition
-    tallies: Mapping[str, Mapping[str, Tally]]  # by rule, then by condition
-
-
-def judged(
-    campaign: Campaign, comparisons: int, seed: int, settings: Settings | None = None
-) -> tuple[CellFindings, ...]:
-    """What ``comparisons`` drawn for each rule, condition and cell come to; the same for the same seed."""
-    cells = sorted({launch.cell for launch in campaign.launches}, key=lambda cell: (cell.ranks, cell.length))
-    return tuple(_judged_cell(campaign, cell, comparisons, seed, settings or Settings()) for cell in cells)
-
-
-def _judged_cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, settings: Settings) -> CellFindings:
-    launches, env = campaign.launches, campaign.environments[cell.ranks]
-    unchanged = of_cell(launches, cell, UNCHANGED)
+def judged(campaign: Campaign, cell: Cell, comparisons: int, seed: int) -> Tallies:
+    """What ``comparisons`` drawn for each rule and condition of a cell come to; the same for the same seed."""
+    launches, env, settings = campaign.launches, campaign.environments[cell.ranks], Settings()
 
     def beside_baseline(sides: Sides, tests: int = 1) -> Outcome:
         return beside(stored(sides, env, settings), sides, settings, tests)
@@ -168,14 +124,7 @@ def _judged_cell(campaign: Campaign, cell: Cell, comparisons: int, seed: int, se
             for rule, slower in RULES.items():
                 found = sum(slower(pair.new[0].step_times, pair.base[0].step_times) for pair in pairs)
                 tallies[rule][condition] = Tally(Rate(found, comparisons, draws.independent_launches))
-    return CellFindings(
-        cell=cell,
-        step=statistics.median(typical(launch.step_times) for launch in unchanged) if unchanged else float("nan"),
-        rounds=len({launch.round for launch in launches if launch.cell == cell}),
-        scatter=scatters(launches, cell),
-        effects={name: effect for name in CONDITIONS if (effect := effect_of(launches, cell, name)) is not None},
-        tallies=tallies,
-    )
+    return tallies
 
 
 class _Draws:
@@ -244,45 +193,87 @@ def tally(outcomes: Sequence[Outcome], independent: int) -> Tally:
     )
 
 
-def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
-    """By how much a condition was really slower than the unchanged launches that it took turns with (geometric)."""
-    pairs = [] if condition in (UNCHANGED, FIRST) else partners(launches, cell, condition)
-    if not pairs:
+def rate_text(rate: Rate) -> str:
+    """In per cent, with its 95 % interval."""
+    ends, decimals = rate.interval, 0 if rate.effective < MANY else 1
+    return f"{100 * rate.value:.1f} % [{100 * ends.low:.{decimals}f} .. {100 * ends.high:.{decimals}f}]"
+
+
+def _not_slower(tally: Tally) -> Rate | None:
+    """How often it was shown not to be slower: of a slowdown, how often that was wrong."""
+    if tally.inconclusive is None:
         return None
-    ratio, interval = center(_ratios(pairs, _typical), "ratio")
-    mean, _ = center([new.mean / base.mean for base, new in pairs], "ratio")
-    return Effect(ratio - 1, mean - 1, None if interval is None else (interval.low - 1, interval.high - 1))
+    others = tally.alarms.found + tally.inconclusive.found + (tally.improved.found if tally.improved else 0)
+    return Rate(tally.alarms.of - others, tally.alarms.of, tally.alarms.independent)
 
 
-def scatters(launches: Sequence[Recorded], cell: Cell) -> dict[str, Scatter]:
-    """How far a cell's launches differ, by statistic, and by the busiest rank's CPU time where that is known."""
-    alone = [of_cell(launches, cell, condition) for condition in CONDITIONS]
-    paired = [partners(launches, cell, condition) for condition in CONDITIONS if condition != FIRST]
-    slower = partners(launches, cell, SHOWN)
-    figures = {name: partial(_of_steps, statistic) for name, statistic in STATISTICS.items()}
-    if all(None not in launch.cpu for launch in launches if launch.cell == cell):
-        figures[CPU_TIME] = partial(_cpu_time)
-    return {
-        name: Scatter(
-            alone=pooled([[figure(launch) for launch in same] for same in alone]).sd,
-            paired=pooled([_ratios(pairs, figure) for pairs in paired]).sd,
-            shown=center(_ratios(slower, figure), "ratio")[0] - 1 if slower else None,
+def _text(figure: Rate | float | None, form: str = "") -> str:
+    if figure is None:
+        return NOTHING
+    return rate_text(figure) if isinstance(figure, Rate) else format(figure, form)
+
+
+COLUMNS: Mapping[str, Callable[[Tally], str]] = {
+    "alarms": lambda tally: _text(tally.alarms),
+    "inconclusive": lambda tally: _text(tally.inconclusive),
+    "unchanged": lambda tally: _text(_not_slower(tally)),
+    "improved": lambda tally: _text(tally.improved if tally.improved and tally.improved.found else None),
+    "independent": lambda tally: str(tally.alarms.effective),
+    "seconds": lambda tally: _text(tally.seconds, ".1f"),
+    "launches": lambda tally: _text(tally.launches, ".0f"),
+    "could have seen": lambda tally: "> 100 %" if tally.mde is not None and tally.mde > 1 else _text(tally.mde, ".1%"),
+}
+
+
+def rule_rows(
+    rule: str, tallies: Mapping[str, Tally], conditions: Sequence[str], labels: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """The rows of a rule, a column for each condition; those of ``labels``, see ``COLUMNS``, that say anything."""
+    rows = [
+        (
+            f"{rule}: {label}",
+            *(COLUMNS[label](tallies[condition]) if condition in tallies else NOTHING for condition in conditions),
         )
-        for name, figure in figures.items()
-    }
+        for label in labels
+    ]
+    return [row for row in rows if set(row[1:]) != {NOTHING}]
 
 
-def _ratios(pairs: Sequence[tuple[Recorded, Recorded]], figure: Callable[[Recorded], float]) -> list[float]:
-    return [figure(new) / figure(base) for base, new in pairs]
+def goal_lines(tallies: Tallies) -> list[str]:
+    """A line for each goal that the tallies, by rule and condition, tell of: reached, or missed by how much."""
+    lines = []
+    for rule, condition, limit in GOALS:
+        tally = tallies.get(rule, {}).get(condition)
+        if tally is not None:
+            words = "found, at least" if CONDITIONS[condition].alarm else "false alarms, at most"
+            outcome = _reached(tally.alarms, limit, at_least=CONDITIONS[condition].alarm)
+            lines.append(f"goal, {rule}: {condition} {words} {limit:.1%}: {rate_text(tally.alarms)}, {outcome}")
+    same, one_of_suite = (tallies.get(rule, {}).get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
+    if one_of_suite is not None:
+        ends = one_of_suite.alarms.interval
+        low, rate, high = (suite_rate(alarms, SUITE) for alarms in (ends.low, one_of_suite.alarms.value, ends.high))
+        missed = rate > SUITE_LIMIT
+        sure = low > SUITE_LIMIT if missed else high <= SUITE_LIMIT
+        lines.append(
+            f"goal, a suite of {SUITE} independent benchmarks with a false alarm, at most {SUITE_LIMIT:.0%}: "
+            f"{rate:.1%}, at most {high:.0%}; "
+            f"{f'missed by {100 * (rate - SUITE_LIMIT):.1f} points' if missed else 'reached'}{'' if sure else UNSURE}"
+        )
+    if same is not None and same.seconds is not None:
+        late = same.seconds - SECONDS
+        lines.append(
+            f"goal, seconds to the verdict on an unchanged step, at most {SECONDS:g}: {same.seconds:.1f}, "
+            f"{'reached' if late <= 0 else f'missed by {late:.1f}'}"
+        )
+    return lines
 
 
-def _of_steps(statistic: Callable[[Steps], float], launch: Recorded) -> float:
-    return statistic(launch.step_times)
-
-
-def _typical(launch: Recorded) -> float:
-    return typical(launch.step_times)
-
-
-def _cpu_time(launch: Recorded) -> float:
-    return max(seconds for seconds in launch.cpu if seconds is not None)
+def _reached(rate: Rate, limit: float, *, at_least: bool) -> str:
+    """Whether a goal is, by how much it is not, and whether the interval agrees."""
+    ends = rate.interval
+    missed = limit - rate.value if at_least else rate.value - limit
+    if missed > 0:
+        sure = ends.high < limit if at_least else ends.low > limit
+        return f"missed by {100 * missed:.1f} points" + ("" if sure else UNSURE)
+    sure = ends.low >= limit if at_least else ends.high <= limit
+    return "reached" + ("" if sure else UNSURE)

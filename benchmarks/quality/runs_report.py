@@ -10,9 +10,9 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from benchmarks.quality.project import CHANGES, SUITE
+from benchmarks.quality.rates import NOTHING, rate_text
 from benchmarks.quality.runs import STORED_RUNS, TOLD, Run, Runs
 from benchmarks.quality.steps import UNCHANGED
-from benchmarks.quality.tables import NOTHING, rate_text
 from benchmarks.quality.verdicts import CONFIRMED
 from pytest_ddpperf.metrics.table import CPU_TIME, STEP_TIME, TAIL
 from pytest_ddpperf.reports.table import Table

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality import time_log
+from benchmarks import time_spent
 from benchmarks.time_spent import (
     CASES,
     ROWS,
@@ -18,7 +18,6 @@ from benchmarks.time_spent import (
     Spent,
     at,
     measured,
-    overlapping,
     parts,
     spent,
     table,
@@ -81,11 +80,6 @@ def test_time_counts_once_however_many_launches_there_were() -> None:
     assert union([]) == 0.0
 
 
-def test_launches_that_overlap_belong_together() -> None:
-    first, beside, last = (launched(("launch", *ends)) for ends in ((0.0, 2.0), (1.0, 3.0), (3.0, 4.0)))
-    assert overlapping([last, beside, first]) == [[first, beside], [last]]
-
-
 def lines() -> list[str]:
     timed = {"spans": [("launch", 3.0, 5.0), ("timed", 3.5, 5.0)], "missing": ["_diagnosis"], "timed": 1.5}
     noted: list[dict[str, Any]] = [
@@ -144,8 +138,8 @@ def test_calls_are_noted_where_there_is_such_a_function(monkeypatch: pytest.Monk
         ("workers", "Worker.rest", "waiting"),
         ("workers", "no.such", "build"),
     ]
-    monkeypatch.setattr(time_log, "PARTS", noted)
-    value, spans, missing = time_log.on_rank(None, lambda _, worker: worker.work(2.0), Worker())
+    monkeypatch.setattr(time_spent, "FUNCTIONS", noted)
+    value, spans, missing = time_spent.on_rank(None, lambda _, worker: worker.work(2.0), Worker())
     assert value == 2.0
     assert missing == ["Worker.rest", "no.such"]
     (rank, start, end), (kind, began, ended) = spans

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality.project import UNCHANGED
-from benchmarks.quality.runs import SUITE, Run, Runs
+from benchmarks.quality.project import SUITE
+from benchmarks.quality.runs import Run, Runs
 from benchmarks.quality.runs_report import (
     changes_table,
     missed_lines,
@@ -21,8 +21,9 @@ from benchmarks.quality.runs_report import (
     suite_table,
     widths_table,
 )
+from benchmarks.quality.steps import UNCHANGED
+from benchmarks.quality.verdicts import CONFIRMED
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.run.rounds import CONFIRMED
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ RED = run(
 def test_verdicts_are_counted_by_change() -> None:
     """Medians: of 20, 40 and 60 s of measuring, and 5 s more for all of pytest; of changes of 1, 1 and 5.5 %."""
     runs = [run(UNCHANGED, "unchanged", seconds=20.0), run(UNCHANGED, "inconclusive"), RED]
-    (unchanged,) = changes_table(runs, "12ms").rows
+    (unchanged,) = changes_table(runs).rows
     # runs, regressed, broken, inconclusive, unchanged, improved, suspected, found
     assert unchanged[:9] == (UNCHANGED, "3", "1", "0", "1", "1", "0", "1", "-")
     assert unchanged[9:] == ("+1.0%", "8.0%", "40", "45", "")
@@ -64,7 +65,7 @@ def test_verdicts_are_counted_by_change() -> None:
 def test_how_often_a_change_is_found_and_by_what() -> None:
     calls = metric("regressed", scale="exact")
     found = run("all-reduce", "regressed", step_time=metric("inconclusive"), collective_calls=calls)
-    (row,) = changes_table([found, run("all-reduce", "inconclusive")], "12ms").rows
+    (row,) = changes_table([found, run("all-reduce", "inconclusive")]).rows
     assert row[:9] == ("all-reduce", "2", "1", "0", "1", "0", "0", "0", "50.0 % [1 .. 99]")
     assert row[-1] == "collective_calls 1"
 

@@ -8,9 +8,9 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
 from benchmarks.quality.launches import Recorded
-from benchmarks.quality.simulated import STEP, STEPS, Machine, lengthened, made_up, run_of_rounds, separate_runs
+from benchmarks.quality.simulate import STEP, STEPS, Machine, lengthened, run_of_rounds, separate_runs
+from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 
 SILENT = Machine(0.0, of_runs=0.0, of_steps=0.0)
 SLOWER = CONDITIONS["+5%"]
@@ -77,7 +77,7 @@ def test_a_disturbed_launch_is_slower_by_a_tenth_to_two_fifths() -> None:
 def test_launches_and_steps_scatter_by_what_was_asked_for() -> None:
     launches = run_of_rounds(Machine(0.03, of_steps=0.0), CONDITIONS[UNCHANGED], 2000, drawing()).base
     assert statistics.stdev(map(math.log, levels(launches))) == pytest.approx(0.03, rel=0.05)
-    (steps,) = (one.step_times for one in made_up(CONDITIONS[UNCHANGED], np.ones(1), Machine(0.0), drawing()))
+    steps = run_of_rounds(Machine(0.0), CONDITIONS[UNCHANGED], 1, drawing()).base[0].step_times
     assert statistics.stdev(map(math.log, steps)) == pytest.approx(0.05, rel=0.2)
 
 

@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
-from benchmarks.quality.launches import Recorded
-from benchmarks.quality.replay import (
-    NAME,
-    against_baseline,
+from benchmarks.quality.launches import Recorded, Sides, of_cell, partners, separate, side_by_side
+from benchmarks.quality.simulate import CELL, ENVIRONMENT
+from benchmarks.quality.steps import CONDITIONS, UNCHANGED
+from benchmarks.quality.verdicts import (
+    Outcome,
     against_partner,
+    beside,
     dealer,
     launch_of,
     seconds_of,
     steps_of,
     stored,
 )
-from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
-from benchmarks.quality.simulated import CELL, ENVIRONMENT
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.costs import ONLY_TIMES
@@ -30,11 +29,15 @@ from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 SETTINGS = Settings()
 STEADY = campaign(60)
 SAME = of_cell(STEADY.launches, CELL, UNCHANGED)
-VARIANT = Variant(NAME, None, None, None, ENVIRONMENT)
+VARIANT = Variant("training", None, None, None, ENVIRONMENT)
 
 
 def runs(condition: str) -> Sides:
-    return separate(SAME, of_cell(STEADY.launches, CELL, condition), (52, 52), drawing())
+    return separate(SAME, of_cell(STEADY.launches, CELL, condition), 52, drawing())
+
+
+def beside_baseline(sides: Sides) -> Outcome:
+    return beside(stored(sides, ENVIRONMENT, SETTINGS), sides, SETTINGS)
 
 
 def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
@@ -59,7 +62,7 @@ def test_launches_that_took_turns_know_their_blocks() -> None:
 
 def test_a_baseline_takes_all_the_time_of_a_save() -> None:
     """A pilot of 0.7 s and launches of 1.2 s: 49 fit into 60 s; looks come at 8, 16, 32 and with what time is left."""
-    record = stored(SAME[:60], ENVIRONMENT, SETTINGS)
+    record = stored(Sides(tuple(SAME[:60]), ()), ENVIRONMENT, SETTINGS)
     (samples,) = (series.samples for series in record.series if series.metric == "step_time")
     assert len(samples) in (48, 49)
     assert record.plan == Plan(5, 10)
@@ -67,7 +70,7 @@ def test_a_baseline_takes_all_the_time_of_a_save() -> None:
 
 def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
     """One pilot and six launches."""
-    outcome = against_baseline(runs(UNCHANGED), ENVIRONMENT, SETTINGS)
+    outcome = beside_baseline(runs(UNCHANGED))
     assert outcome.verdict is Verdict.UNCHANGED
     assert outcome.launches == 7
     assert outcome.seconds == pytest.approx(0.7 + 6 * 1.2, rel=0.02)
@@ -88,7 +91,7 @@ def test_more_work_is_found_side_by_side_though_steps_scatter() -> None:
 
 def test_a_tenth_slower_is_found_and_confirmed() -> None:
     """A pilot, six launches that make it a suspect, and six fresh ones."""
-    outcome = against_baseline(runs("+10%"), ENVIRONMENT, SETTINGS)
+    outcome = beside_baseline(runs("+10%"))
     assert outcome.verdict is Verdict.REGRESSED
     assert outcome.launches == 13
     assert outcome.change == pytest.approx(0.10, abs=0.01)
@@ -108,16 +111,16 @@ def test_what_slows_whole_rounds_cancels_out_side_by_side_only() -> None:
     """Rounds slow down to 1.6 times: a stored baseline is overtaken, partners are not."""
     drifting = campaign(60, drift=lambda number: 1 + 0.01 * number).launches
     same = of_cell(drifting, CELL, UNCHANGED)
-    apart = separate(same, same, (52, 52), drawing())
+    apart = separate(same, same, 52, drawing())
     together = side_by_side(partners(drifting, CELL, UNCHANGED), 26, drawing())
-    assert against_baseline(apart, ENVIRONMENT, SETTINGS).verdict is not Verdict.UNCHANGED
+    assert beside_baseline(apart).verdict is not Verdict.UNCHANGED
     assert against_partner(together, ENVIRONMENT, SETTINGS).verdict is Verdict.UNCHANGED
 
 
 def test_a_short_recording_is_a_short_time_to_measure() -> None:
     """Six launches of 1.2 s: screening gets half of 7.2 s, and nothing is dealt twice."""
     few = Sides(tuple(SAME[:6]), tuple(SAME[6:12]))
-    assert against_baseline(few, ENVIRONMENT, SETTINGS).launches <= 6
+    assert beside_baseline(few).launches <= 6
 
 
 def test_each_side_has_launches_of_its_own() -> None:
