@@ -1,10 +1,9 @@
-"""Recorded launches: their file (compressed JSON lines), and comparisons drawn from them in the order recorded."""
+"""Recorded launches, and their file: compressed JSON lines."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -170,10 +169,6 @@ class Sides:
     new: tuple[Recorded, ...]
 
 
-class TooFew(ValueError):
-    """There are not enough launches for any comparison of this kind."""
-
-
 def of_cell(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[Recorded]:
     """The launches of a cell in one condition that ran alone, in the order recorded."""
     return [
@@ -189,42 +184,3 @@ def partners(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[t
         if launch.cell == cell and launch.pair == about:
             rounds.setdefault(launch.round, []).append(launch)
     return [(both[0], both[1]) for both in rounds.values() if len(both) == 2]
-
-
-def separate(base: Sequence[Recorded], new: Sequence[Recorded], wanted: int, draw: random.Random) -> Sides:
-    """Two separate runs of at most so many launches: a baseline from the first half of ``base``, and later ``new``."""
-    length = min(wanted, len(base) // 2)
-    if length < 1:
-        raise TooFew(f"{len(base)} launches leave none for a baseline")
-    first = draw.randrange(len(base) // 2 - length + 1)
-    stored = base[first : first + length]
-    later = [launch for launch in new if launch.started > stored[-1].started]
-    rest = min(wanted, max(1, len(new) // 2), len(later))
-    if rest < 1:
-        raise TooFew("no launch comes after the baseline")
-    begin = draw.randrange(len(later) - rest + 1)
-    return Sides(tuple(stored), tuple(later[begin : begin + rest]))
-
-
-def with_first(sides: Sides, first: Sequence[Recorded], draw: random.Random) -> Sides:
-    """The same, with the first launch of the new run taken from ``first``."""
-    return Sides(sides.base, (draw.choice(first), *sides.new[1:]))
-
-
-def side_by_side(pairs: Sequence[tuple[Recorded, Recorded]], wanted: int, draw: random.Random) -> Sides:
-    """One run that measured both: a stretch of rounds, each with a launch of either side."""
-    if not pairs:
-        raise TooFew("no round has both sides")
-    length = min(wanted, len(pairs))
-    begin = draw.randrange(len(pairs) - length + 1)
-    base, new = zip(*pairs[begin : begin + length], strict=True)
-    return Sides(base, new)
-
-
-def one_each(base: Sequence[Recorded], new: Sequence[Recorded], draw: random.Random) -> Sides:
-    """One launch of either side, the new one later."""
-    early = [launch for launch in base if new and launch.started < new[-1].started]
-    if not early:
-        raise TooFew("no launch comes after another one")
-    old = draw.choice(early)
-    return Sides((old,), (draw.choice([launch for launch in new if launch.started > old.started]),))

@@ -10,19 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from benchmarks.quality.launches import (
-    Campaign,
-    Cell,
-    Recorded,
-    Sides,
-    TooFew,
-    of_cell,
-    one_each,
-    partners,
-    separate,
-    side_by_side,
-    with_first,
-)
+from benchmarks.quality.launches import Campaign, Cell, Recorded, Sides, of_cell, partners
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, beside, seconds_of, steps_of, stored
 from pytest_ddpperf.settings import Settings
@@ -105,14 +93,14 @@ def judged(campaign: Campaign, cell: Cell, comparisons: int, seed: int) -> Talli
     def beside_baseline(sides: Sides, tests: int = 1) -> Outcome:
         return beside(stored(sides, env, settings), sides, settings, tests)
 
-    ours: dict[str, tuple[Callable[[_Draws, random.Random], Sides], Callable[[Sides], Outcome]]] = {
-        STORED: (_Draws.separate, beside_baseline),
-        ONE_OF_SUITE: (_Draws.separate, partial(beside_baseline, tests=SUITE)),
-        PAIRED: (_Draws.paired, lambda sides: against_partner(sides, env, settings)),
+    ours: dict[str, tuple[Callable[[Draws, random.Random], Sides], Callable[[Sides], Outcome]]] = {
+        STORED: (Draws.separate, beside_baseline),
+        ONE_OF_SUITE: (Draws.separate, partial(beside_baseline, tests=SUITE)),
+        PAIRED: (Draws.paired, lambda sides: against_partner(sides, env, settings)),
     }
     tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (*OURS, *RULES)}
     for condition in CONDITIONS:
-        draws = _Draws(launches, cell, condition, settings)
+        draws = Draws(launches, cell, condition, settings)
         draw = random.Random(f"{seed} {cell} {condition}")  # noqa: S311  no secret
         for rule, (sides, replay) in ours.items():
             with suppress(TooFew):
@@ -127,38 +115,68 @@ def judged(campaign: Campaign, cell: Cell, comparisons: int, seed: int) -> Talli
     return tallies
 
 
-class _Draws:
-    """The launches of one condition and how comparisons are drawn from them."""
+class TooFew(ValueError):
+    """There are not enough launches for any comparison of this kind."""
 
-    def __init__(self, launches: Sequence[Recorded], cell: Cell, condition: str, settings: Settings) -> None:
+
+class Draws:
+    """Draws comparisons from the launches of one condition: stretches in the order recorded, so that drift stays in."""
+
+    def __init__(
+        self, launches: Sequence[Recorded], cell: Cell, condition: str, settings: Settings | None = None
+    ) -> None:
         self.base = of_cell(launches, cell, UNCHANGED)
         self.first = of_cell(launches, cell, condition) if condition == FIRST else []
         self.run = self.base if condition in (FIRST, UNCHANGED) else of_cell(launches, cell, condition)
         self.pairs = partners(launches, cell, condition)
-        self.wanted = self._affordable(settings)
-        self.rounds = self._affordable(settings, paired=True) // 2 + 1
+        max_time = (settings or Settings()).max_time
+        self.wanted = self._affordable(max_time)
+        self.rounds = self._affordable(max_time, paired=True) // 2 + 1
 
-    def _affordable(self, settings: Settings, *, paired: bool = False) -> int:
+    def _affordable(self, max_time: float, *, paired: bool = False) -> int:
         """How many launches there is time for."""
         if not self.base:
             return 3
         steps = steps_of(self.base[0], paired=paired)
         each = statistics.fmean(seconds_of(launch, steps) for launch in self.base)
-        return int(settings.max_time / each) + 2  # a pilot, and the last one, which may run over
+        return int(max_time / each) + 2  # a pilot, and the last one, which may run over
 
     def separate(self, draw: random.Random) -> Sides:
-        """Two separate runs."""
-        sides = separate(self.base, self.run, self.wanted, draw)
-        return with_first(sides, self.first, draw) if self.first else sides
+        """Two separate runs: a baseline from the first half of the unchanged launches, and a later stretch."""
+        half = len(self.base) // 2
+        length = min(self.wanted, half)
+        if length < 1:
+            raise TooFew(f"{len(self.base)} launches leave none for a baseline")
+        first = draw.randrange(half - length + 1)
+        stored = self.base[first : first + length]
+        later = [launch for launch in self.run if launch.started > stored[-1].started]
+        rest = min(self.wanted, max(1, len(self.run) // 2), len(later))
+        if rest < 1:
+            raise TooFew("no launch comes after the baseline")
+        begin = draw.randrange(len(later) - rest + 1)
+        return self._with_first(stored, later[begin : begin + rest], draw)
 
     def paired(self, draw: random.Random) -> Sides:
-        """One run that measured both sides."""
-        sides = side_by_side(self.pairs, self.rounds, draw)
-        return with_first(sides, self.first, draw) if self.first else sides
+        """One run that measured both: a stretch of rounds, each with a launch of either side."""
+        if not self.pairs:
+            raise TooFew("no round has both sides")
+        length = min(self.rounds, len(self.pairs))
+        begin = draw.randrange(len(self.pairs) - length + 1)
+        base, new = zip(*self.pairs[begin : begin + length], strict=True)
+        return self._with_first(base, new, draw)
+
+    def _with_first(self, base: Sequence[Recorded], new: Sequence[Recorded], draw: random.Random) -> Sides:
+        """Both sides, the new one with a slow first launch where the condition is about that."""
+        return Sides(tuple(base), (draw.choice(self.first), *new[1:]) if self.first else tuple(new))
 
     def single(self, draw: random.Random) -> Sides:
-        """One launch of either side."""
-        return one_each(self.base, self.first or self.run, draw)
+        """One launch of either side, the new one later."""
+        new = self.first or self.run
+        early = [launch for launch in self.base if new and launch.started < new[-1].started]
+        if not early:
+            raise TooFew("no launch comes after another one")
+        base = draw.choice(early)
+        return Sides((base,), (draw.choice([launch for launch in new if launch.started > base.started]),))
 
     @property
     def independent_launches(self) -> int:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.launches import Recorded, Sides, of_cell, partners, separate, side_by_side
+from benchmarks.quality.launches import Recorded, Sides, of_cell, partners
+from benchmarks.quality.rates import Draws
 from benchmarks.quality.simulate import CELL, ENVIRONMENT
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 from benchmarks.quality.verdicts import (
@@ -32,8 +33,12 @@ SAME = of_cell(STEADY.launches, CELL, UNCHANGED)
 VARIANT = Variant("training", None, None, None, ENVIRONMENT)
 
 
-def runs(condition: str) -> Sides:
-    return separate(SAME, of_cell(STEADY.launches, CELL, condition), 52, drawing())
+def runs(condition: str, launches: tuple[Recorded, ...] = STEADY.launches) -> Sides:
+    return Draws(launches, CELL, condition).separate(drawing())
+
+
+def rounds(condition: str, launches: tuple[Recorded, ...] = STEADY.launches) -> Sides:
+    return Draws(launches, CELL, condition).paired(drawing())
 
 
 def beside_baseline(sides: Sides) -> Outcome:
@@ -85,7 +90,8 @@ def test_more_work_is_found_side_by_side_though_steps_scatter() -> None:
 
     pairs = partners(campaign(60, launch_spread=0.15).launches, CELL, "+10%")
     known = [(with_work(base, 0.09), with_work(new, 0.10)) for base, new in pairs]
-    verdicts = [against_partner(side_by_side(p, 30, drawing()), ENVIRONMENT, SETTINGS).verdict for p in (pairs, known)]
+    runs = (Sides(*zip(*rounds[:30], strict=True)) for rounds in (pairs, known))
+    verdicts = [against_partner(sides, ENVIRONMENT, SETTINGS).verdict for sides in runs]
     assert verdicts == [Verdict.INCONCLUSIVE, Verdict.REGRESSED]
 
 
@@ -101,8 +107,7 @@ def test_a_tenth_slower_is_found_and_confirmed() -> None:
     ("condition", "verdict"), [(UNCHANGED, Verdict.UNCHANGED), ("+5%", Verdict.REGRESSED), ("+10%", Verdict.REGRESSED)]
 )
 def test_side_by_side(condition: str, verdict: Verdict) -> None:
-    sides = side_by_side(partners(STEADY.launches, CELL, condition), 26, drawing())
-    outcome = against_partner(sides, ENVIRONMENT, SETTINGS)
+    outcome = against_partner(rounds(condition), ENVIRONMENT, SETTINGS)
     assert outcome.verdict is verdict
     assert outcome.change == pytest.approx(CONDITIONS[condition].work, abs=0.01)
 
@@ -110,9 +115,7 @@ def test_side_by_side(condition: str, verdict: Verdict) -> None:
 def test_what_slows_whole_rounds_cancels_out_side_by_side_only() -> None:
     """Rounds slow down to 1.6 times: a stored baseline is overtaken, partners are not."""
     drifting = campaign(60, drift=lambda number: 1 + 0.01 * number).launches
-    same = of_cell(drifting, CELL, UNCHANGED)
-    apart = separate(same, same, 52, drawing())
-    together = side_by_side(partners(drifting, CELL, UNCHANGED), 26, drawing())
+    apart, together = runs(UNCHANGED, drifting), rounds(UNCHANGED, drifting)
     assert beside_baseline(apart).verdict is not Verdict.UNCHANGED
     assert against_partner(together, ENVIRONMENT, SETTINGS).verdict is Verdict.UNCHANGED
 
