@@ -76,9 +76,9 @@ def smallest_p(rng: np.random.Generator, *, in_rounds: bool) -> tuple[Array, Arr
 def centers(samples: Array, outliers: Outliers) -> tuple[Array, Array, Array]:
     """``center_of`` of each row: means, squared standard errors, degrees of freedom; the first row is checked."""
     found = capped(samples) if outliers == "both" else trimmed(samples)
-    one = center_of([float(sample) for sample in samples[0]], outliers)
-    assert one.variance is not None  # noqa: S101  a check of this script
-    assert np.allclose([column[0] for column in found], [one.mean, one.variance, one.df])  # noqa: S101
+    first = center_of([float(sample) for sample in samples[0]], outliers)
+    assert first.variance is not None  # noqa: S101  a check of this script
+    assert np.allclose([column[0] for column in found], [first.mean, first.variance, first.df])  # noqa: S101
     return found
 
 

@@ -29,14 +29,14 @@ def test_a_quiet_machine_gives_the_right_answers_at_once() -> None:
 
 
 def test_what_is_unchanged_is_compared_more_often() -> None:
-    numbers = {one.condition: one.comparisons for one in tasks(10, seed=0, settings=SETTINGS)}
+    numbers = {task.condition: task.comparisons for task in tasks(10, seed=0, settings=SETTINGS)}
     assert numbers == {UNCHANGED: 40, **dict.fromkeys(EFFECTS[1:], 10)}
-    assert {one.paired for one in tasks(1, seed=0, settings=SETTINGS) if one.condition == "+10% undone"} == {True}
+    assert {task.paired for task in tasks(1, seed=0, settings=SETTINGS) if task.condition == "+10% undone"} == {True}
 
 
 def test_what_rounds_have_in_common_is_for_partners_only() -> None:
-    assert {one.paired for one in tasks(1, seed=0, settings=SETTINGS) if one.machine.of_rounds} == {True}
-    assert {one.paired for one in tasks(1, seed=0, settings=SETTINGS) if one.machine == MACHINES[0]} == {True, False}
+    assert {task.paired for task in tasks(1, seed=0, settings=SETTINGS) if task.machine.of_rounds} == {True}
+    assert {task.paired for task in tasks(1, seed=0, settings=SETTINGS) if task.machine == MACHINES[0]} == {True, False}
 
 
 def test_any_number_of_processes_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

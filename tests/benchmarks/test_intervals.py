@@ -79,8 +79,8 @@ def test_effects_are_taken_off_and_what_is_left_keeps_its_variance() -> None:
     rounds = 60
     pairs = pairs_of(campaign(rounds).launches, CELL, typical)
     assert len(pairs) == 2 * rounds
-    assert [one.started for one in pairs] == sorted(one.started for one in pairs)
-    assert max(abs(one.value) for one in pairs) < 0.05
+    assert [pair.started for pair in pairs] == sorted(pair.started for pair in pairs)
+    assert max(abs(pair.value) for pair in pairs) < 0.05
     slower = [pairs[i].value for i in range(1, len(pairs), 2)]
     assert math.fsum(slower) == pytest.approx(0, abs=1e-12)
     assert np.mean(np.square(slower)) == pytest.approx(np.var(np.divide(slower, root(60 / 59)), ddof=1))
@@ -113,8 +113,8 @@ def test_one_pair_is_judged_by_its_blocks_or_not_at_all() -> None:
 
 
 def test_cells_are_counted_together() -> None:
-    one = Intervals((0.5, 0.01), (0.1, 0.2), 1)
-    both = together([one, Intervals((0.04, 0.2), (0.3, 0.4), 2)])
+    first = Intervals((0.5, 0.01), (0.1, 0.2), 1)
+    both = together([first, Intervals((0.04, 0.2), (0.3, 0.4), 2)])
     assert both.covers.value == 0.75
     assert both.covers.independent == 3
     assert both.beyond(0.05) == 0.25
@@ -149,7 +149,7 @@ def test_runs_that_deviate_as_a_whole_are_told_from_launches_that_do() -> None:
     assert same.usual == pytest.approx(0.02, rel=0.05)
     assert abs(same.runs) < 0.005
     shifts = [draw.gauss(0, 0.04) for _ in range(1000)]
-    moved = [Known(one.started, one.value + shifts[i // 4], one.moved) for i, one in enumerate(launches)]
+    moved = [Known(launch.started, launch.value + shifts[i // 4], launch.moved) for i, launch in enumerate(launches)]
     apart = stretches_of(moved, 4)
     assert apart is not None
     assert apart.runs == pytest.approx(0.04, rel=0.1)
@@ -176,7 +176,7 @@ def test_simulations_moderate_as_the_plugin_does(samples: tuple[float, ...]) -> 
     side = centers.center_of(samples, "both")
     assert side.variance is not None
     expected = centers.moderated(side, Expected(0.02**2, 4.0))
-    many = tuple(np.array([one]) for one in (side.mean, side.variance, side.df))
+    many = tuple(np.array([figure]) for figure in (side.mean, side.variance, side.df))
     error, df = command.moderated((many[0], many[1], many[2]), len(samples), np.array([0.02**2]), 4.0)
     assert expected.variance == pytest.approx(float(error[0]) ** 2)
     assert expected.df == pytest.approx(float(df[0]))

@@ -54,11 +54,11 @@ def test_of_calls_within_calls_the_innermost_counts() -> None:
 def test_of_launches_that_take_turns_the_one_that_is_at_work_counts() -> None:
     """Both wait for a quarter of a second at the hand-over, and one while the other is still warming up."""
     all_along = ("launch", 0.0, 6.0)
-    one = launched(
+    first = launched(
         *(all_along, ("warm-up", 0.0, 1.0), ("timed", 1.0, 6.0), ("waiting", 1.0, 2.0), ("waiting", 4.0, 6.0))
     )
     other = launched(all_along, ("warm-up", 0.0, 2.0), ("timed", 2.0, 6.0), ("waiting", 2.0, 4.25))
-    found = {kind: seconds for kind, seconds in at([one, other]).items() if seconds}
+    found = {kind: seconds for kind, seconds in at([first, other]).items() if seconds}
     assert found == {"warm-up": 2.0, "timed": 3.75, "waiting": 0.25}
 
 
@@ -94,7 +94,7 @@ def lines() -> list[str]:
         {"function": "run_launch", "variant": "ddp", "other": False, **timed},
         {"test": "perf/test_training.py::test_step", "seconds": 7.0},
     ]
-    return [json.dumps(one) for one in noted]
+    return [json.dumps(line) for line in noted]
 
 
 def test_what_is_not_timed_prepares() -> None:
@@ -151,9 +151,9 @@ def test_calls_are_noted_where_there_is_such_a_function(monkeypatch: pytest.Monk
 def test_a_real_benchmark_is_taken_apart() -> None:
     found = measured("4ms", 4.0, 2)
     assert [*found] == [*CASES]
-    for one in found.values():
-        assert one.missing == ()
-        assert one.launches[1] >= 2
-        assert 0 < one.parts["timed steps"] < one.measuring < one.test
-        assert sum(one.parts.values()) == pytest.approx(one.measuring)
-        assert min(one.parts.values()) > -0.01 * one.measuring
+    for case in found.values():
+        assert case.missing == ()
+        assert case.launches[1] >= 2
+        assert 0 < case.parts["timed steps"] < case.measuring < case.test
+        assert sum(case.parts.values()) == pytest.approx(case.measuring)
+        assert min(case.parts.values()) > -0.01 * case.measuring

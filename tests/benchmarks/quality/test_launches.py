@@ -34,14 +34,14 @@ def test_a_campaign_is_read_as_it_was_written(tmp_path: Path) -> None:
         CAMPAIGN.environments,
         CAMPAIGN.calibrations,
     )
-    for one, other in zip(again.launches, CAMPAIGN.launches, strict=True):
-        assert (one.cell, one.round, one.condition, one.resident) == (
+    for launch, other in zip(again.launches, CAMPAIGN.launches, strict=True):
+        assert (launch.cell, launch.round, launch.condition, launch.resident) == (
             other.cell,
             other.round,
             other.condition,
             other.resident,
         )
-        assert one.step_times == pytest.approx(other.step_times, abs=5e-8)
+        assert launch.step_times == pytest.approx(other.step_times, abs=5e-8)
     assert [path.name for path in tmp_path.iterdir()] == ["file.gz"]
 
 
@@ -56,8 +56,8 @@ def test_launches_are_added_and_a_cut_costs_the_last_one_at_most(tmp_path: Path)
     file = tmp_path / "file.gz"
     write(CAMPAIGN, file)
     with gzip.open(file, "at") as out:
-        for one in CAMPAIGN.launches[:3]:
-            append(one, out)
+        for launch in CAMPAIGN.launches[:3]:
+            append(launch, out)
         whole = file.read_bytes()  # nothing closes the file: as if it ended here
     file.write_bytes(whole)
     assert len(read(file).launches) == len(CAMPAIGN.launches) + 3
@@ -104,7 +104,7 @@ def test_partners_are_of_one_round_and_never_the_same_launch() -> None:
 def test_launches_that_took_turns_are_not_among_those_that_ran_alone() -> None:
     alone = of_cell(LAUNCHES, CELL, "+5%")
     assert len(alone) == 20
-    assert {one.pair for one in alone} == {None}
+    assert {launch.pair for launch in alone} == {None}
 
 
 def test_a_round_that_was_cut_off_has_no_partners() -> None:

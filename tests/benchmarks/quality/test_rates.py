@@ -106,14 +106,16 @@ def test_the_scatter_is_that_of_launches_alone_and_of_what_two_in_turns_differ_b
 
 def test_the_busiest_rank_s_cpu_time_scatters_too_where_all_tell_it() -> None:
     """The ranks' CPU times: 0.02, and in every other round 0.01 and 0.022: 5 % above and below their middle."""
-    launches = [replace(one, cpu=(0.02, 0.01) if one.round % 2 else (0.01, 0.022)) for one in campaign(20).launches]
+    launches = [
+        replace(launch, cpu=(0.02, 0.01) if launch.round % 2 else (0.01, 0.022)) for launch in campaign(20).launches
+    ]
     found = scatters(launches, launches[0].cell)[CPU_TIME]
     assert found.alone == pytest.approx(0.05, rel=0.1)
     assert (found.paired, found.shown) == (0.0, 0.0)
 
 
 def test_what_was_not_gathered_is_not_shown() -> None:
-    launches = [one for one in campaign(10).launches if one.condition != SHOWN]
+    launches = [launch for launch in campaign(10).launches if launch.condition != SHOWN]
     assert scatters(launches, launches[0].cell)[TYPICAL].shown is None
     other = scatters(launches, Cell("another", 8))[TYPICAL]
     assert (other.alone, other.paired, other.shown) == (0, 0, None)

@@ -83,7 +83,7 @@ def test_each_false_alarm_is_shown() -> None:
 
 def test_runs_beside_one_baseline_are_not_independent() -> None:
     """One of six: by Clopper and Pearson 0 to 64 %, but they were beside two baselines, as which they count."""
-    stored = [replace(one, change="stored: unchanged") for one in (RED, *[run(UNCHANGED, "unchanged")] * 5)]
+    stored = [replace(repeated, change="stored: unchanged") for repeated in (RED, *[run(UNCHANGED, "unchanged")] * 5)]
     (text,) = red_lines(stored)
     assert (
         text.splitlines()[0] == "unchanged code was red in 16.7 % [0 .. 91] of its benchmarks beside a stored baseline"
@@ -159,8 +159,10 @@ def test_a_table_of_widths_is_narrow() -> None:
 
 
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
-    one = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
-    twice = replace(one, results=(*one.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0)
+    suite = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
+    twice = replace(
+        suite, results=(*suite.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0
+    )
     (row,) = suite_table([twice, run(SUITE, "new", seconds=395.0)]).rows
     assert row == ("2", "1.5", "1", "1", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
     assert "rank 1 hangs" in red_lines([twice])[0]

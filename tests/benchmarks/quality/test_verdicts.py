@@ -57,10 +57,10 @@ def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
 
 def test_launches_that_took_turns_know_their_blocks() -> None:
     """90 steps are 45 blocks of two; of those that are asked for, the first."""
-    one = recorded(0, UNCHANGED, (0.01,) * 90)
-    assert [rank.blocks for rank in launch_of(one, paired=True).ranks] == [(2,) * 45] * 2
-    assert [rank.blocks for rank in launch_of(one).ranks] == [()] * 2
-    dealt = dealer(Sides((one,), (one,)), ENVIRONMENT, paired=True)
+    launch = recorded(0, UNCHANGED, (0.01,) * 90)
+    assert [rank.blocks for rank in launch_of(launch, paired=True).ranks] == [(2,) * 45] * 2
+    assert [rank.blocks for rank in launch_of(launch).ranks] == [()] * 2
+    dealt = dealer(Sides((launch,), (launch,)), ENVIRONMENT, paired=True)
     ((ranks, _),) = dealt.run([(VARIANT, Plan(5, 51))], ONLY_TIMES)
     assert [rank.blocks for rank in ranks] == [(2,) * 25 + (1,)] * 2
 
@@ -85,8 +85,8 @@ def test_more_work_is_found_side_by_side_though_steps_scatter() -> None:
     """Launches by 15 %, what they have a core for by 1 %."""
     draw = drawing()
 
-    def with_work(one: Recorded, seconds: float) -> Recorded:
-        return replace(one, cpu=(seconds * draw.lognormvariate(0, 0.01),) * 2)
+    def with_work(launch: Recorded, seconds: float) -> Recorded:
+        return replace(launch, cpu=(seconds * draw.lognormvariate(0, 0.01),) * 2)
 
     pairs = partners(campaign(60, launch_spread=0.15).launches, CELL, "+10%")
     known = [(with_work(base, 0.09), with_work(new, 0.10)) for base, new in pairs]
