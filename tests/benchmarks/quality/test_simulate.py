@@ -8,9 +8,9 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
 from benchmarks.quality.launches import Recorded
-from benchmarks.quality.simulated import STEP, STEPS, Machine, lengthened, made_up, run_of_rounds, separate_runs
+from benchmarks.quality.simulate import STEP, STEPS, Machine, lengthened, run_of_rounds, separate_runs
+from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 
 SILENT = Machine(0.0, of_runs=0.0, of_steps=0.0)
 SLOWER = CONDITIONS["+5%"]
@@ -22,8 +22,8 @@ def drawing(seed: int = 0) -> np.random.Generator:
 
 def levels(launches: tuple[Recorded, ...]) -> list[float]:
     """By what factor each launch, all of whose steps are alike, is slower than a silent one."""
-    assert all(len(set(one.step_times)) == 1 for one in launches)
-    return [one.step_times[0] / STEP for one in launches]
+    assert all(len(set(launch.step_times)) == 1 for launch in launches)
+    return [launch.step_times[0] / STEP for launch in launches]
 
 
 def test_one_step_in_ten_counts_from_the_first_warm_up_step() -> None:
@@ -42,11 +42,11 @@ def test_other_work_is_in_every_step() -> None:
 
 def test_without_noise_a_launch_is_what_the_condition_makes_of_it() -> None:
     sides = separate_runs(SILENT, SLOWER, 3, drawing())
-    assert [one.step_times for one in sides.base] == [(STEP,) * STEPS] * 3
-    assert [one.step_times for one in sides.new] == [(STEP * 1.05,) * STEPS] * 3
-    assert [one.seconds for one in sides.base] == [pytest.approx(1.3)] * 3  # 0.3 s to start and a second of steps
-    assert [one.round for one in sides.new] == [0, 1, 2]
-    assert [one.condition for one in (sides.base[0], sides.new[0])] == [UNCHANGED, "+5%"]
+    assert [launch.step_times for launch in sides.base] == [(STEP,) * STEPS] * 3
+    assert [launch.step_times for launch in sides.new] == [(STEP * 1.05,) * STEPS] * 3
+    assert [launch.seconds for launch in sides.base] == [pytest.approx(1.3)] * 3  # 0.3 s to start and a second of steps
+    assert [launch.round for launch in sides.new] == [0, 1, 2]
+    assert [launch.condition for launch in (sides.base[0], sides.new[0])] == [UNCHANGED, "+5%"]
     assert run_of_rounds(SILENT, SLOWER, 3, drawing()) == sides
 
 
@@ -77,18 +77,18 @@ def test_a_disturbed_launch_is_slower_by_a_tenth_to_two_fifths() -> None:
 def test_launches_and_steps_scatter_by_what_was_asked_for() -> None:
     launches = run_of_rounds(Machine(0.03, of_steps=0.0), CONDITIONS[UNCHANGED], 2000, drawing()).base
     assert statistics.stdev(map(math.log, levels(launches))) == pytest.approx(0.03, rel=0.05)
-    (steps,) = (one.step_times for one in made_up(CONDITIONS[UNCHANGED], np.ones(1), Machine(0.0), drawing()))
+    steps = run_of_rounds(Machine(0.0), CONDITIONS[UNCHANGED], 1, drawing()).base[0].step_times
     assert statistics.stdev(map(math.log, steps)) == pytest.approx(0.05, rel=0.2)
 
 
 def test_the_cpu_time_of_a_launch_is_its_work_with_a_noise_of_its_own() -> None:
     steady = run_of_rounds(Machine(0.1, of_cpu=0.0), SLOWER, 3, drawing())
-    assert {one.cpu for one in steady.base} == {(STEP, STEP)}
-    assert [one.cpu[0] for one in steady.new] == pytest.approx([1.05 * STEP] * 3)
+    assert {launch.cpu for launch in steady.base} == {(STEP, STEP)}
+    assert [launch.cpu[0] for launch in steady.new] == pytest.approx([1.05 * STEP] * 3)
     noisy = run_of_rounds(Machine(0.0, of_cpu=0.04), CONDITIONS[UNCHANGED], 2000, drawing()).base
-    logs = [math.log(one.cpu[0]) for one in noisy if one.cpu[0] is not None]
+    logs = [math.log(launch.cpu[0]) for launch in noisy if launch.cpu[0] is not None]
     assert statistics.stdev(logs) == pytest.approx(0.04, rel=0.05)
-    assert {one.cpu for one in run_of_rounds(SILENT, SLOWER, 3, drawing()).new} == {(None, None)}
+    assert {launch.cpu for launch in run_of_rounds(SILENT, SLOWER, 3, drawing()).new} == {(None, None)}
 
 
 def test_the_same_seed_makes_the_same_launches() -> None:

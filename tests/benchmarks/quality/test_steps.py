@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.quality.conditions import (
+from benchmarks.quality.steps import (
     CONDITIONS,
     LENGTHS,
     OF_CAMPAIGNS,

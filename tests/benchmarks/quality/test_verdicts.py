@@ -6,35 +6,43 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.conditions import CONDITIONS, UNCHANGED
-from benchmarks.quality.launches import Recorded
-from benchmarks.quality.replay import (
-    NAME,
-    against_baseline,
+from benchmarks.quality.launches import Recorded, Sides, of_cell, partners
+from benchmarks.quality.rates import Draws
+from benchmarks.quality.simulate import CELL, ENVIRONMENT
+from benchmarks.quality.steps import CONDITIONS, UNCHANGED
+from benchmarks.quality.verdicts import (
+    Outcome,
     against_partner,
+    beside,
     dealer,
     launch_of,
     seconds_of,
     steps_of,
     stored,
 )
-from benchmarks.quality.resampling import Sides, of_cell, partners, separate, side_by_side
-from benchmarks.quality.simulated import CELL, ENVIRONMENT
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.costs import ONLY_TIMES
-from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
+from tests.factories import make_variant
 
 SETTINGS = Settings()
 STEADY = campaign(60)
 SAME = of_cell(STEADY.launches, CELL, UNCHANGED)
-VARIANT = Variant(NAME, None, None, None, ENVIRONMENT)
+VARIANT = make_variant("training", environment=ENVIRONMENT)
 
 
-def runs(condition: str) -> Sides:
-    return separate(SAME, of_cell(STEADY.launches, CELL, condition), (52, 52), drawing())
+def runs(condition: str, launches: tuple[Recorded, ...] = STEADY.launches) -> Sides:
+    return Draws(launches, CELL, condition).separate(drawing())
+
+
+def rounds(condition: str, launches: tuple[Recorded, ...] = STEADY.launches) -> Sides:
+    return Draws(launches, CELL, condition).paired(drawing())
+
+
+def beside_baseline(sides: Sides) -> Outcome:
+    return beside(stored(sides, ENVIRONMENT, SETTINGS), sides, SETTINGS)
 
 
 def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
@@ -49,17 +57,17 @@ def test_the_steps_of_a_launch_are_those_that_the_plugin_would_time() -> None:
 
 def test_launches_that_took_turns_know_their_blocks() -> None:
     """90 steps are 45 blocks of two; of those that are asked for, the first."""
-    one = recorded(0, UNCHANGED, (0.01,) * 90)
-    assert [rank.blocks for rank in launch_of(one, paired=True).ranks] == [(2,) * 45] * 2
-    assert [rank.blocks for rank in launch_of(one).ranks] == [()] * 2
-    dealt = dealer(Sides((one,), (one,)), ENVIRONMENT, paired=True)
+    launch = recorded(0, UNCHANGED, (0.01,) * 90)
+    assert [rank.blocks for rank in launch_of(launch, paired=True).ranks] == [(2,) * 45] * 2
+    assert [rank.blocks for rank in launch_of(launch).ranks] == [()] * 2
+    dealt = dealer(Sides((launch,), (launch,)), ENVIRONMENT, paired=True)
     ((ranks, _),) = dealt.run([(VARIANT, Plan(5, 51))], ONLY_TIMES)
     assert [rank.blocks for rank in ranks] == [(2,) * 25 + (1,)] * 2
 
 
 def test_a_baseline_takes_all_the_time_of_a_save() -> None:
     """A pilot of 0.7 s and launches of 1.2 s: 49 fit into 60 s; looks come at 8, 16, 32 and with what time is left."""
-    record = stored(SAME[:60], ENVIRONMENT, SETTINGS)
+    record = stored(Sides(tuple(SAME[:60]), ()), ENVIRONMENT, SETTINGS)
     (samples,) = (series.samples for series in record.series if series.metric == "step_time")
     assert len(samples) in (48, 49)
     assert record.plan == Plan(5, 10)
@@ -67,7 +75,7 @@ def test_a_baseline_takes_all_the_time_of_a_save() -> None:
 
 def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
     """One pilot and six launches."""
-    outcome = against_baseline(runs(UNCHANGED), ENVIRONMENT, SETTINGS)
+    outcome = beside_baseline(runs(UNCHANGED))
     assert outcome.verdict is Verdict.UNCHANGED
     assert outcome.launches == 7
     assert outcome.seconds == pytest.approx(0.7 + 6 * 1.2, rel=0.02)
@@ -77,18 +85,19 @@ def test_more_work_is_found_side_by_side_though_steps_scatter() -> None:
     """Launches by 15 %, what they have a core for by 1 %."""
     draw = drawing()
 
-    def with_work(one: Recorded, seconds: float) -> Recorded:
-        return replace(one, cpu=(seconds * draw.lognormvariate(0, 0.01),) * 2)
+    def with_work(launch: Recorded, seconds: float) -> Recorded:
+        return replace(launch, cpu=(seconds * draw.lognormvariate(0, 0.01),) * 2)
 
     pairs = partners(campaign(60, launch_spread=0.15).launches, CELL, "+10%")
     known = [(with_work(base, 0.09), with_work(new, 0.10)) for base, new in pairs]
-    verdicts = [against_partner(side_by_side(p, 30, drawing()), ENVIRONMENT, SETTINGS).verdict for p in (pairs, known)]
+    runs = (Sides(*zip(*rounds[:30], strict=True)) for rounds in (pairs, known))
+    verdicts = [against_partner(sides, ENVIRONMENT, SETTINGS).verdict for sides in runs]
     assert verdicts == [Verdict.INCONCLUSIVE, Verdict.REGRESSED]
 
 
 def test_a_tenth_slower_is_found_and_confirmed() -> None:
     """A pilot, six launches that make it a suspect, and six fresh ones."""
-    outcome = against_baseline(runs("+10%"), ENVIRONMENT, SETTINGS)
+    outcome = beside_baseline(runs("+10%"))
     assert outcome.verdict is Verdict.REGRESSED
     assert outcome.launches == 13
     assert outcome.change == pytest.approx(0.10, abs=0.01)
@@ -98,8 +107,7 @@ def test_a_tenth_slower_is_found_and_confirmed() -> None:
     ("condition", "verdict"), [(UNCHANGED, Verdict.UNCHANGED), ("+5%", Verdict.REGRESSED), ("+10%", Verdict.REGRESSED)]
 )
 def test_side_by_side(condition: str, verdict: Verdict) -> None:
-    sides = side_by_side(partners(STEADY.launches, CELL, condition), 26, drawing())
-    outcome = against_partner(sides, ENVIRONMENT, SETTINGS)
+    outcome = against_partner(rounds(condition), ENVIRONMENT, SETTINGS)
     assert outcome.verdict is verdict
     assert outcome.change == pytest.approx(CONDITIONS[condition].work, abs=0.01)
 
@@ -107,17 +115,15 @@ def test_side_by_side(condition: str, verdict: Verdict) -> None:
 def test_what_slows_whole_rounds_cancels_out_side_by_side_only() -> None:
     """Rounds slow down to 1.6 times: a stored baseline is overtaken, partners are not."""
     drifting = campaign(60, drift=lambda number: 1 + 0.01 * number).launches
-    same = of_cell(drifting, CELL, UNCHANGED)
-    apart = separate(same, same, (52, 52), drawing())
-    together = side_by_side(partners(drifting, CELL, UNCHANGED), 26, drawing())
-    assert against_baseline(apart, ENVIRONMENT, SETTINGS).verdict is not Verdict.UNCHANGED
+    apart, together = runs(UNCHANGED, drifting), rounds(UNCHANGED, drifting)
+    assert beside_baseline(apart).verdict is not Verdict.UNCHANGED
     assert against_partner(together, ENVIRONMENT, SETTINGS).verdict is Verdict.UNCHANGED
 
 
 def test_a_short_recording_is_a_short_time_to_measure() -> None:
     """Six launches of 1.2 s: screening gets half of 7.2 s, and nothing is dealt twice."""
     few = Sides(tuple(SAME[:6]), tuple(SAME[6:12]))
-    assert against_baseline(few, ENVIRONMENT, SETTINGS).launches <= 6
+    assert beside_baseline(few).launches <= 6
 
 
 def test_each_side_has_launches_of_its_own() -> None:
