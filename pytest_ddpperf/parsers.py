@@ -178,12 +178,7 @@ def switch(value: object) -> bool:
 
 
 def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
-    """A parser for members of an enum by their values: ``"regressed,broken"``, a list of such words, or ``none``.
-
-    Args:
-        kind: the enum; its values are strings.
-        noun: what its members are called, in the plural.
-    """
+    """A parser for members of an enum by their values: ``"regressed,broken"``, a list of such words, or ``none``."""
     expected = f"{noun} out of {', '.join(one.value for one in kind)}, separated by commas, or none"
 
     def parse(value: object) -> frozenset[E]:

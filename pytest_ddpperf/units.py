@@ -36,12 +36,7 @@ class Scale:
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """The scale in which a group of values reads well, chosen for its typical (median) value so that units never mix.
-
-    Args:
-        values: quantities in ``unit``; may be empty.
-        unit: a base unit of the records: ``s``, ``B``, ``1``, a rate such as ``samples/s``; others are left unscaled.
-    """
+    """The scale in which a group of values reads well, chosen for its typical (median) value so that units never mix."""
     sizes = [abs(value) for value in values if value]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":
@@ -80,12 +75,7 @@ def format_number(value: float) -> str:
 
 
 def format_value(value: float, unit: str) -> str:
-    """A quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``.
-
-    Args:
-        value: the quantity in ``unit``.
-        unit: a base unit of the records; see `scale`.
-    """
+    """A quantity in the unit that fits its size: ``format_value(0.0418, "s")`` is ``41.8 ms``."""
     return scale([value], unit).text(value)
 
 

@@ -38,22 +38,7 @@ class Store:
         return self.folder / key / module_folder(test) / test_file(test)
 
     def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
-        """The record to compare a benchmark with.
-
-        Args:
-            test: pytest node id.
-            name: the variant's name within its test.
-            environment: of the run.
-
-        Returns:
-            The record of the same environment; else the nearest one of another environment (fewest differing facts,
-            then the first key), with the facts that differ; else no record and the reason. And the record to hold
-            counts against: that of the same environment if it has any, else the newest of those that are equally
-            comparable, of the nearest machine.
-
-        Raises:
-            BaselineError: a file that might hold the record is broken.
-        """
+        """The record to compare a benchmark with."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         if mine is not None and mine.counts is not None:
@@ -74,11 +59,7 @@ class Store:
         return replace(nearest, record=record, origin=key, differs=differs)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
-        """All records of a test, of all environments.
-
-        Raises:
-            BaselineError: one of its files is broken.
-        """
+        """All records of a test, of all environments."""
         return tuple(record for key in self._keys() for record in self._records(test, key))
 
     def files(self) -> tuple[Path, ...]:
@@ -86,11 +67,7 @@ class Store:
         return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
 
     def read(self, file: Path) -> BaselineFile:
-        """The content of one file of this set.
-
-        Raises:
-            BaselineError: it cannot be read, is broken, or belongs to another place: a moved or copied file.
-        """
+        """The content of one file of this set."""
         content = self._read(file)
         if content is None:
             raise BaselineError(f"baseline file {file}: there is no such file")
@@ -100,12 +77,6 @@ class Store:
         """Stores records of a test beside its others; a record of the same name and environment is replaced.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
-
-        Returns:
-            What changed, a line for each record and one for each of its metrics.
-
-        Raises:
-            BaselineError: a file cannot be written, or what is there is broken: it is left as it is.
         """
         groups: dict[Path, list[BaselineRecord]] = {}
         for record in records:
@@ -132,11 +103,7 @@ class Store:
         return tuple(changes)
 
     def ensure_there(self) -> None:
-        """Makes sure that a set with a name exists: beside a misspelt one everything would pass as new.
-
-        Raises:
-            SettingError: there is no such set; those there are are named.
-        """
+        """Makes sure that a set with a name exists: beside a misspelt one everything would pass as new."""
         if self._name == DEFAULT_SET or self.folder.is_dir():
             return
         folder = self.folder.parent
@@ -145,11 +112,7 @@ class Store:
         raise SettingError(f"--ddpperf-baseline={self._name}: no such set in {folder}; {there}")
 
     def ensure_writable(self) -> None:
-        """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind.
-
-        Raises:
-            BaselineError: they cannot.
-        """
+        """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind."""
         try:
             existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
             # Permission bits say little to root and on read-only file systems: only trying tells.

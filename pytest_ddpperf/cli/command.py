@@ -43,11 +43,7 @@ class Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Returns:
-        The exit status: 0, or 2 after an error, which is told in one line on stderr.
-    """
+    """Runs the command line."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_on:
@@ -144,11 +140,7 @@ def _chosen(test: str, options: argparse.Namespace) -> list[BaselineFile]:
 
 
 def _place(options: argparse.Namespace) -> tuple[Path, str]:
-    """The folder of the baselines and the name of their set: as named, else those of the project we are in.
-
-    Raises:
-        SettingError: the ini file cannot be read, or names no set.
-    """
+    """The folder of the baselines and the name of their set: as named, else those of the project we are in."""
     defaults = Settings()
     folder, name = options.baselines, options.set
     if folder is None:

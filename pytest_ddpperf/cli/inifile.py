@@ -24,14 +24,7 @@ _FILES = {
 
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """A setting of pytest's, as a run in ``folder`` would find it: in the next file upwards with a section for pytest.
-
-    Returns:
-        Its value, and the folder of the file, which is the root of the project; None where it is not set, or empty.
-
-    Raises:
-        SettingError: a file cannot be read.
-    """
+    """A setting of pytest's, as a run in ``folder`` would find it: in the next file upwards with a section for pytest."""
     for parent in (folder.absolute(), *folder.absolute().parents):
         for file, sections in _FILES.items():
             if (parent / file).is_file():

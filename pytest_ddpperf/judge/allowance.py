@@ -64,12 +64,6 @@ def spread_between_runs(
 
     As a fraction; as an amount where times are compared by subtraction. Exposed communication is what is left of two
     step times, and has their deviation, however little it is itself.
-
-    Args:
-        series: of the run.
-        environment: of the run.
-        step: seconds of its step; None where it was not timed.
-        noise: what was learned for the benchmark; None to go by the defaults.
     """
     if not _deviates(series):
         return NO_SPREAD

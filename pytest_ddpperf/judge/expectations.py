@@ -34,13 +34,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, on every rank, a line each. What is not the same in every step is never as expected.
-
-    Args:
-        counts: of the group.
-        collectives: calls by collective, all that there may be; None for whatever there is.
-        totals: by metric.
-    """
+    """What is not as expected, on every rank, a line each. What is not the same in every step is never as expected."""
     asked = [*(["collective_calls"] if collectives is not None else []), *totals]
     lines = [
         f"expected {metric} to be the same in every step: {counts.unstable[metric]}"

@@ -53,17 +53,7 @@ class StoredReferences:
 
 
 class Judge:
-    """Follows one benchmark through its looks; ``results`` are those of the last one.
-
-    Args:
-        test: pytest node id.
-        settings: of the test.
-        references: what the benchmarks are compared with.
-        relate: adds to measurements what they amount to side by side: efficiency, speedup.
-        tests: of the whole suite, which has so many benchmarks or more: they share the false alarms.
-        margin: times the tolerance: as of ``decide``.
-        scatter: as of ``DecisionContext``.
-    """
+    """Follows one benchmark through its looks; ``results`` are those of the last one."""
 
     def __init__(
         self,

@@ -20,15 +20,7 @@ PRACTICABLE = 200
 def note_on(
     decision: Decision, evidence: Evidence, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding | None:
-    """What explains a decision; None where nothing has to be explained.
-
-    Args:
-        decision: on the metric.
-        evidence: that it rests on.
-        context: of the judgement, with the metric's own tolerance.
-        paired: whether the reference was measured in the same rounds.
-        launches: of the candidate, of which most metrics have a sample each.
-    """
+    """What explains a decision; None where nothing has to be explained."""
     series, change = evidence.series, evidence.change
     if decision.ground != "numbers" or change is None:
         return _ground(decision, evidence, context)

@@ -103,25 +103,13 @@ STOP = Action("stop")
 
 
 def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> float:
-    """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni).
-
-    Args:
-        benchmarks: of the whole suite.
-        metrics: of the benchmark, that are judged by their scatter.
-        paired: whether the reference is measured in the same rounds.
-    """
+    """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni)."""
     alone, of_suite = (PAIRED_ALPHA, PAIRED_SUITE_ALPHA) if paired else (ALPHA, SUITE_ALPHA)
     return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
 
 
 def advance(state: State, action: Action, *, screened: bool = False) -> State:
-    """The state at the next look, when what ``action`` asked for has been measured.
-
-    Args:
-        state: at this look.
-        action: what to do next.
-        screened: whether there is no time any more to confirm what looks worse from now on.
-    """
+    """The state at the next look, when what ``action`` asked for has been measured."""
     if action.action == "confirm":
         return State(launches=action.launches, first=state.first, phase=Phase.CONFIRM)
     phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
@@ -139,13 +127,6 @@ def next_action(
     """What to do after a look.
 
     A confirmation takes a first look whatever it costs: a suspect is never the verdict.
-
-    Args:
-        state: at this look.
-        verdicts: of all gated metrics of all variants; the worst of them decides.
-        suspects: whether any of them looks worse, by the easy test.
-        last: whether one more launch, of every variant if there are several, would end after the time is up.
-        measure_on: whether what the verdicts leave open is not all that is asked.
     """
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):

@@ -102,12 +102,7 @@ class Metric:
 
 
 def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None) -> tuple[Series, ...]:
-    """The series of a measurement, in the table's order, without the metrics that it does not have.
-
-    Args:
-        measurement: with any number of launches; without launches there are no series.
-        metrics: the table (default: ``METRICS``).
-    """
+    """The series of a measurement, in the table's order, without the metrics that it does not have."""
     if not measurement.launches:
         return ()
     found = ((metric, metric.samples(measurement)) for metric in (METRICS if metrics is None else metrics))

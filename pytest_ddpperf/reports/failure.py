@@ -38,17 +38,7 @@ _ACCEPT = {
 
 
 def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = ()) -> str:
-    """Why a benchmark fails its test.
-
-    Args:
-        result: the judged benchmark.
-        accept: the command that stores what was measured as the new baseline.
-        failing: the verdicts whose metrics are told; the result's own always is.
-
-    Returns:
-        A line for each failing metric, then indented ones: what was measured against what, what else moved and what
-        remained undecided, findings, and the command to accept it.
-    """
+    """Why a benchmark fails its test."""
     verdicts = {result.verdict, *failing}
     heads = decisive(result, verdicts)
     general = _general(result)

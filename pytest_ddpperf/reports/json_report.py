@@ -38,14 +38,7 @@ def results_document(
     searches: Sequence[Search] = (),
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, Any]:
-    """The results as JSON data.
-
-    Args:
-        results: in the order measured.
-        code: what was checked out; None where unknown.
-        searches: for the largest batch, in the order made.
-        calibrated: benchmarks that were held against themselves, in the order measured.
-    """
+    """The results as JSON data."""
     # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
     measured = [*(result.measurement for result in results), *(one.measurement for one in calibrated)]
     largest = max(measured, key=lambda measurement: measurement.world_size, default=None)
@@ -61,11 +54,7 @@ def results_document(
 
 
 def ensure_writable(path: Path) -> None:
-    """Makes sure, before anything is measured, that results can be written there. Leaves nothing behind.
-
-    Raises:
-        SettingError: they cannot.
-    """
+    """Makes sure, before anything is measured, that results can be written there. Leaves nothing behind."""
     existing = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         if path.is_dir():
@@ -77,11 +66,7 @@ def ensure_writable(path: Path) -> None:
 
 
 def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
-    """Writes a document, whole or not at all; makes the folder if need be.
-
-    Raises:
-        SettingError: the file cannot be written.
-    """
+    """Writes a document, whole or not at all; makes the folder if need be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, render(document))

@@ -59,10 +59,6 @@ def parts_text(result: Result) -> str:
     A part has changed where the interval of its change is all on one side of 0, and the change is more than the
     tolerance of the step time comes to; the one that changed most comes first. It is unchanged where its whole interval
     is within that. Of any other part neither can be said, and parts that take less than that on both sides are no news.
-
-    Returns:
-        ``exposed communication +5.10 ms [95 % CI +4.00 ms .. +6.20 ms]; forward and optimizer unchanged, each within
-        1.25 ms``; empty where there is nothing to be said.
     """
     step = find(result, "step_time")
     if step is None or step.baseline is None:

@@ -10,15 +10,7 @@ _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 
 
 def progress_line(name: str, launch: int, of: int, elapsed: float, expected: float | None) -> str:
-    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``.
-
-    Args:
-        name: of the benchmark.
-        launch: the one that runs now, from 1.
-        of: launches until the next look at the data.
-        elapsed: seconds since the benchmark began.
-        expected: seconds that it will have taken then; None where unknown.
-    """
+    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``."""
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
     return line if expected is None else f"{line} of about {max(expected, elapsed):.0f} s"
 

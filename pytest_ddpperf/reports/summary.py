@@ -44,14 +44,7 @@ class Told:
 def summary_parts(
     told: Told, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
 ) -> list[tuple[str, str]]:
-    """Title and text of each part that has anything to say.
-
-    Args:
-        told: what there is.
-        width: columns of the terminal; None where nobody watches one.
-        paint: gives a verdict its colour.
-        brief: without what tells only why.
-    """
+    """Title and text of each part that has anything to say."""
     parts = []
     if told.results:
         table = summary_table(told.results, accepting=told.accepting, here=told.here)

@@ -66,11 +66,6 @@ def summary_table(results: Sequence[Result], *, accepting: bool = False, here: s
     """One row for each benchmark: what was measured, how it changed, and the verdict.
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
-
-    Args:
-        results: the judged benchmarks.
-        accepting: what was measured is being stored, so that a worsening is no failure and nothing need be stored.
-        here: the commit that was measured, as it is shown beside another revision; empty where none is known.
     """
     labels = labels_of(results)
     columns = [

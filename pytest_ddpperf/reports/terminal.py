@@ -23,14 +23,7 @@ _JOINED = "\u00a0"  # a space that no line is broken at
 
 
 def render(table: Table, width: int | None = None, paint: Callable[[str], str] = str) -> str:
-    """The table as plain text: its title, the rows, then the notes, a line each.
-
-    Args:
-        table: what to show.
-        width: columns of the terminal. What is too wide is grouped, then loses intervals but the last, then has a
-            paragraph for each row; texts are wrapped. None for as many as it takes.
-        paint: gives the last cell of a row its colour, after everything has found its place.
-    """
+    """The table as plain text: its title, the rows, then the notes, a line each."""
     title = wrapped(table.title.split("\n"), width) if table.title else []
     return "\n".join([*title, *_body(table, width, paint), *wrapped(table.notes, width)])
 

@@ -100,11 +100,7 @@ class Archive:
         return found if found.df else None
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
-        """Store the results of a test that may be stored; of those, by ``id``, the result with what is to be said.
-
-        Raises:
-            BaselineError: they cannot be written.
-        """
+        """Store the results of a test that may be stored; of those, by ``id``, the result with what is to be said."""
         accepted = [result for result in results if self._settings.force_save or acceptable(result)]
         self.notes += [
             f"not stored: {result.name} of {test} is inconclusive; the old baseline stays "
@@ -118,22 +114,14 @@ class Archive:
         return {id(result): warned(result) for result in accepted}
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
-        """Store what calibrations of a test have told.
-
-        Raises:
-            BaselineError: it cannot be written.
-        """
+        """Store what calibrations of a test have told."""
         found = [(one.measurement.environment, one.calibration) for one in calibrated]
         for file in noise.save(self._baselines, test, found):
             names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
             self.notes.append(f"{self._shown(str(file))}: noise of {test}: {names}")
 
     def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
-        """Add a run to the history; its number.
-
-        Raises:
-            HistoryError: it cannot be written; then nothing of the run is in it.
-        """
+        """Add a run to the history; its number."""
         from pytest_ddpperf.baselines.history.database import record, run_of
 
         return record(self._root / history, run_of(code), results)

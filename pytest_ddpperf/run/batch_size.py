@@ -28,14 +28,7 @@ class Found:
 
 
 def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0) -> Found:
-    """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials.
-
-    Args:
-        fits: called once for each number that is tried; a number that fits means that smaller ones do.
-        start: the smallest number that is tried.
-        limit: the largest number that is tried; None for no limit.
-        resolution: how far the smallest number that does not fit may lie above it, as a share of it.
-    """
+    """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials."""
     tried: list[tuple[int, bool]] = []
 
     def trial(number: int) -> bool:
@@ -69,20 +62,7 @@ def search(
     memory_limit: int | None = None,
     resolution: float = 0.0,
 ) -> BatchSize:
-    """The largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes of it.
-
-    Args:
-        probe: trains a few steps with a batch size in a fresh launch, and gives what its ranks report.
-        start: the smallest size that is tried.
-        limit: the largest size that is tried; None for no limit.
-        memory_limit: bytes for each rank; None for what the device has.
-        resolution: as of ``largest``.
-
-    Raises:
-        SettingError: there is no size from ``start`` to ``limit``.
-        WorkloadError: not even ``start`` fits; or there is no ``limit``, and memory does not depend on the size.
-        RankFailed: a rank failed for another reason than memory; DdpperfError: whatever else ``probe`` raises.
-    """
+    """The largest batch size with which no rank runs out of memory or uses more than ``memory_limit`` bytes of it."""
     _require_size("start", start)
     if limit is not None:
         _require_size("limit", limit)
@@ -115,9 +95,6 @@ def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
     How far readings of the same memory lie apart, the search itself tells: if nothing grows, the latest of eleven is
     the largest by a chance of one in eleven, and again so at the next doubling. What does grow with the size soon
     exceeds that, however little it is beside the model's own state.
-
-    Raises:
-        WorkloadError: ten doublings, and the latest size took no more than one of the smaller ones.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:
@@ -155,11 +132,7 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: object, device: str) -> int | None:
-    """The limit of a rank's memory in bytes, as the call gave it.
-
-    Raises:
-        SettingError: it is no number of bytes; or there is none on CPU, where a search would fill the machine.
-    """
+    """The limit of a rank's memory in bytes, as the call gave it."""
     if memory_limit is not None:
         return byte_count(memory_limit)
     if device == "cpu":
@@ -171,11 +144,7 @@ def required_limit(memory_limit: object, device: str) -> int | None:
 
 
 def byte_count(value: object) -> int:
-    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``.
-
-    Raises:
-        SettingError: it is none.
-    """
+    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     match = _BYTES.fullmatch(value) if isinstance(value, str) else None

@@ -41,13 +41,6 @@ class BenchmarkRun:
     Attributes:
         measured: what it has measured so far, of the candidate.
         passes: its launches.
-
-    Args:
-        session: launches, finds baselines, keeps results.
-        test: pytest node id.
-        settings: of the call.
-        sections: titles and texts for the test's report.
-        reference: the other revision that the call is held against; None where it is held against none.
     """
 
     def __init__(
@@ -68,13 +61,7 @@ class BenchmarkRun:
         self.passes = Passes(session, test, settings, sections, self._imports)
 
     def judged(self, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must.
-
-        Raises:
-            Regression: a verdict that fails the test.
-            IncorrectTraining: a strategy does not compute what a single process computes.
-            DdpperfError: it could not be measured.
-        """
+        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
         __tracebackhide__ = True
         if self._imports is not None:
             relate = gated_beside(relate)
@@ -159,14 +146,7 @@ class BenchmarkRun:
     def measure(
         self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge is content.
-
-        Args:
-            variants: what to measure.
-            judge: says how to go on.
-            which: tells the progress line more.
-            compared: whether they are held against something, and time is kept to confirm that they are worse.
-        """
+        """Measures prepared variants side by side until the judge is content."""
         __tracebackhide__ = True
         if self._settings.counted_only:
             measurements = tuple(map(counted_only, variants))

@@ -57,14 +57,7 @@ def repeated(
     measured: Callable[[Sequence[Variant], int], Measured],
     clock: Callable[[], float] = time.monotonic,
 ) -> Runs:
-    """The variants measured ``number`` times, in runs that follow each other; all with the steps of the first one.
-
-    Args:
-        variants: of one benchmark.
-        number: of runs.
-        measured: measures variants in a run of this number, from 1, as far as a first look goes.
-        clock: in seconds.
-    """
+    """The variants measured ``number`` times, in runs that follow each other; all with the steps of the first one."""
     __tracebackhide__ = True
     runs: list[Measured] = []
     starts: list[float] = []
@@ -78,15 +71,7 @@ def repeated(
 def calibrated(
     test: str, settings: Settings, runs: Runs, relate: Relate, provenance: Provenance
 ) -> tuple[Calibrated, ...]:
-    """What runs of a benchmark amount to, for each variant.
-
-    Args:
-        test: pytest node id.
-        settings: of the test.
-        runs: of all variants.
-        relate: as of ``Judge``.
-        provenance: of the runs.
-    """
+    """What runs of a benchmark amount to, for each variant."""
     number = len(runs.each)
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]

@@ -15,16 +15,7 @@ FOR: Mapping[str, tuple[str, str]] = {  # the setting without which one means no
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
-    """Refuse settings of which one would have to be ignored.
-
-    Args:
-        settings: of the session.
-        said: the knobs that the command line names: what it says must mean something, and nothing contradict it. An ini
-            file may say it for runs in which it will.
-
-    Raises:
-        SettingError: two contradict each other, or one needs another.
-    """
+    """Refuse settings of which one would have to be ignored."""
     for name, (needed, purpose) in FOR.items():
         if name in said and not getattr(settings, needed):
             raise SettingError(f"{KNOBS[name].option} is for {purpose}: give {KNOBS[needed].option}")

@@ -27,12 +27,7 @@ DIAGNOSIS = Telling(diagnosed=True, growth=True, times=False)
 
 
 class Costs:
-    """What rounds have taken, and so will take.
-
-    Args:
-        pilot: seconds that a round takes, going by launches that may have been slow: what comes first fills caches,
-            compiles, connects.
-    """
+    """What rounds have taken, and so will take."""
 
     def __init__(self, pilot: float) -> None:
         self._pilot = pilot

@@ -29,12 +29,6 @@ def grouped(
 
     All where all can: what is held against each other has to be timed alike. Else both sides of each that can. Turns do
     not suit what works on in the background meanwhile: data would be there before it is waited for.
-
-    Args:
-        variants: of both sides.
-        background: whether ranks of each work on while their steps wait.
-        nbytes: of memory that the ranks of each take.
-        budget: whether turns are wanted, and what there is room for.
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)

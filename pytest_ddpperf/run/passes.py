@@ -53,13 +53,6 @@ class Passes:
     Attributes:
         settings: of the call.
         sections: titles and texts for the test's report.
-
-    Args:
-        session: launches, and has a line for what goes on.
-        test: pytest node id.
-        settings: of the call.
-        sections: titles and texts for the test's report.
-        imports: what both sides have imported, where another revision is measured side by side; else None.
     """
 
     def __init__(
@@ -105,11 +98,7 @@ class Passes:
             other.start(self._seats)
 
     def ready(self) -> None:
-        """Return when that is done: else it would disturb steps, and cost the time that measuring has.
-
-        Raises:
-            LaunchError: it cannot be imported.
-        """
+        """Return when that is done: else it would disturb steps, and cost the time that measuring has."""
         __tracebackhide__ = True
         self._session.launchers.wait(self._seats)
         if self._imports is not None and self._session.other is not None:
@@ -131,10 +120,6 @@ class Passes:
         """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
 
         Each takes one launch, or none where this session has found out the same before.
-
-        Raises:
-            IncorrectTraining: some of this side differ from a single process; all of them are named.
-            OtherSideFailed: the other side cannot run one.
         """
         __tracebackhide__ = True
 
@@ -175,11 +160,7 @@ class Passes:
             self._imports.abort()
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
-        """What the ranks of one launch report that may use so many bytes each; None for what the device has.
-
-        Raises:
-            RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
-        """
+        """What the ranks of one launch report that may use so many bytes each; None for what the device has."""
         __tracebackhide__ = True
         job = self.job(variant, plan)
         return self.launch(variant, probe_launch, job, memory_limit).values

@@ -89,11 +89,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """What a launch told that ran this plan, in so many seconds.
-
-    Raises:
-        WorkloadError: its ranks left out different steps.
-    """
+    """What a launch told that ran this plan, in so many seconds."""
     step = typical(launch_of(0, ranks, seconds).step_times)
     return Pilot(
         step,
@@ -105,14 +101,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
 
 
 def _settled(variant: Variant, budget: Budget, run: Run, share: float) -> Pilot:
-    """The pilot of a variant; another one where it was slow: the first launch may fill caches, compile, connect.
-
-    Args:
-        variant: whose pilot may be known.
-        budget: of all variants.
-        run: launches.
-        share: seconds that there are for each launch.
-    """
+    """The pilot of a variant; another one where it was slow: the first launch may fill caches, compile, connect."""
     plan = pilot_plan(budget.warmup, budget.steps)
     first = variant.pilot or _piloted(variant, plan, run)
     # One that is known has taken none of the time for measuring, which another one would.

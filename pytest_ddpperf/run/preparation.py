@@ -73,18 +73,7 @@ class Launch(Protocol):
 def prepared(
     settings: Settings, variants: Sequence[Variant], launch: Launch, known: MutableMapping[bytes, Prepared]
 ) -> list[Variant]:
-    """The variants with what is found out about each, in a launch where it is not known.
-
-    Args:
-        settings: of the test.
-        variants: of both sides, this one's first.
-        launch: runs a launch.
-        known: what was found out before, by ``identity``; what is right is added.
-
-    Raises:
-        IncorrectTraining: some of this side differ from a single process; all of them are named.
-        DdpperfError: a launch failed.
-    """
+    """The variants with what is found out about each, in a launch where it is not known."""
     __tracebackhide__ = True
     done: list[Variant] = []
     wrong: list[tuple[Variant, Discrepancy]] = []
@@ -140,13 +129,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: Launch) -> Prepared:
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """What a preparing launch of a variant has to find out; the other side is not compared with a single process.
-
-    Args:
-        settings: of the test; ranks are given those alone that change what a training is.
-        variant: of either side.
-        picked: how another variant, which this one is compared with, was found to load best; None for none.
-    """
+    """What a preparing launch of a variant has to find out; the other side is not compared with a single process."""
     counted = settings.counted or settings.counted_only
     verified = settings.verify and variant.resolved is not None and not variant.other
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
@@ -173,9 +156,6 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
     The subject counts as it travels, for functions made twice do not compare equal. What it imports or reads from files
     is taken to stay the same for a session.
-
-    Raises:
-        PayloadError: the subject cannot be sent to ranks.
     """
     environment = variant.environment
     place = (
@@ -190,11 +170,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
 
 def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
-    """What the ranks of a preparing launch found out together.
-
-    Raises:
-        WorkloadError: they left out different steps after fp16 overflows.
-    """
+    """What the ranks of a preparing launch found out together."""
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]

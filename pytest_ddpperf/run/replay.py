@@ -20,12 +20,7 @@ from pytest_ddpperf.settings import Settings
 
 @dataclass
 class Dealer:
-    """Deals recorded launches one after another, and owns the clock that their seconds move on.
-
-    Args:
-        decks: the launches of each variant, by its ``deck``; they have to last for all that is asked.
-        diagnoses: the same of launches that diagnose; where a variant has none, they tell nothing and take no time.
-    """
+    """Deals recorded launches one after another, and owns the clock that their seconds move on."""
 
     decks: Mapping[tuple[str, int, bool], Iterator[Launch]]
     diagnoses: Mapping[tuple[str, int, bool], Iterator[Launch]] = field(default_factory=dict)

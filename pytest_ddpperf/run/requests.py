@@ -51,18 +51,7 @@ def several(
     over: GivenStrategy,
     strategy: GivenStrategy = None,
 ) -> Ways:
-    """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies.
-
-    Args:
-        subject: one, or several by name.
-        strategies: of a single one.
-        over: the one that the others are held against; None for the first.
-        strategy: of those among several that are Workloads.
-
-    Raises:
-        SettingError: they are not two or more, ``over`` is none of them, there is neither of both, or ``strategy`` has
-            no Workload by name to be for.
-    """
+    """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies."""
     ways: dict[str, Way] = {}
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(one, Workload) for one in workloads):
@@ -125,18 +114,7 @@ class Asked:
 def variant(
     asked: Asked, environment: Environment, *, strategy: GivenStrategy, name: str | None, mode: Mode | None = None
 ) -> Variant:
-    """The variant that is asked for.
-
-    Args:
-        asked: what the call says.
-        environment: of its group.
-        strategy: of a Workload; None for ``ddp``, or ``single`` with one rank.
-        name: as the test gave it; what differs from plain training is added. None for the strategy.
-        mode: of a point of a scaling curve.
-
-    Raises:
-        SettingError: a count, a strategy or a setting does not fit the subject.
-    """
+    """The variant that is asked for."""
     for word in ("samples_per_step", "tokens_per_step"):
         _require_count(word, getattr(asked, word))
     if name is not None and not isinstance(name, str):

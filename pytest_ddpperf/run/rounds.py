@@ -22,9 +22,6 @@ def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Obs
 
     Every second round reverses the order of the one before, so that each variant comes first as often as last. The plan
     is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
-
-    Raises:
-        DdpperfError: a launch failed.
     """
     start = observer.clock()
     piloted = pilot(variants, budget, run)
@@ -107,9 +104,6 @@ class _Measuring:
 
         Growth is a gate, so it is looked for though the time is up. What seems worse has to be so in fresh launches as
         well.
-
-        Raises:
-            DdpperfError: a launch of this side failed, and nothing is known to be worse.
         """
         spent = self._elapsed + self.piloted.diagnosis_seconds > self.budget.max_time
         telling = ONLY_GROWTH if spent and not explain else DIAGNOSIS

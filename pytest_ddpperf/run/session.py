@@ -151,11 +151,7 @@ class Session:
         return settings.world_size or (len(self._torch.gpus) or DEFAULT_WORLD_SIZE,)
 
     def environment(self, settings: Settings, world_size: int) -> Environment:
-        """The facts that a benchmark with this many ranks depends on.
-
-        Raises:
-            LaunchError: this machine has not what the settings ask for.
-        """
+        """The facts that a benchmark with this many ranks depends on."""
         placement = place(settings.device, settings.backend, world_size, self._torch)
         return environment(
             self._machine,
@@ -175,11 +171,7 @@ class Session:
         return " ".join(("pytest", f'"{test}"', *self._options, save))
 
     def end_test(self, test: str, *, passed: bool) -> None:
-        """Store the results of a test, if that was asked for and it may be.
-
-        Raises:
-            BaselineError: they cannot be written.
-        """
+        """Store the results of a test, if that was asked for and it may be."""
         if self._launchers is not None:
             self._launchers.keep(KEPT)
         if self.other is not None:
@@ -228,11 +220,7 @@ class Session:
         return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
     def write_json(self) -> None:
-        """Write the results to the file that was asked for, if one was.
-
-        Raises:
-            SettingError: it cannot be written.
-        """
+        """Write the results to the file that was asked for, if one was."""
         if self.settings.json is not None:
             from pytest_ddpperf.reports.json_report import results_document, write
 
@@ -240,11 +228,7 @@ class Session:
             write(self._root / self.settings.json, document)
 
     def record(self) -> None:
-        """Add the run to the history, if that was asked for and anything was measured.
-
-        Raises:
-            HistoryError: it cannot be written; then nothing of the run is in it.
-        """
+        """Add the run to the history, if that was asked for and anything was measured."""
         if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
         number = self.archive.record(self.settings.history, self._code, self.results)

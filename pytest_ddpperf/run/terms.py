@@ -79,12 +79,7 @@ class Observer:
 
 
 def budget_of(settings: Settings, *, compared: bool = True) -> Budget:
-    """How much measuring a benchmark with these settings may take.
-
-    Args:
-        settings: of the test.
-        compared: whether it is held against something, and time kept to confirm that it is worse.
-    """
+    """How much measuring a benchmark with these settings may take."""
     return Budget(
         settings.steps,
         settings.warmup,

@@ -94,11 +94,7 @@ def measurement_of(
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
-    """A launch whose ranks ran the same steps.
-
-    Raises:
-        WorkloadError: they left out different ones, so that their times cannot be put side by side.
-    """
+    """A launch whose ranks ran the same steps."""
     if len({rank.skipped_steps for rank in ranks}) > 1:
         counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
         raise WorkloadError(
