@@ -14,9 +14,9 @@ from benchmarks.quality.report import rate_text
 from benchmarks.quality.runs import STORED_RUNS, SUITE, TOLD, Run, Runs
 from pytest_ddpperf.metrics.table import CPU_TIME, STEP_TIME, TAIL
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.run.rounds import CONFIRMED
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count
 

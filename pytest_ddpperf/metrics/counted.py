@@ -1,4 +1,4 @@
-"""Counts as series: one exact number each, gated without any statistics."""
+"""Counts as series: each is one exact number and needs no statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BY_KERNEL = frozenset({"kernel_launches", "device_copies", "operators"})
 def counted_series(counts: Counts) -> tuple[Series, ...]:
     """A series for each metric that was counted, in the order of ``UNITS``.
 
-    Whether an unstable one is gated depends on the baseline's, and is for the comparison to say.
+    Whether an unstable count is gated depends on the baseline, so the comparison decides that.
     """
     return tuple(
         Series(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_ddpperf.metrics.table import BESIDE, METRICS, Metric, series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from tests.factories import make_environment
 
 
 def rank(
@@ -32,19 +33,7 @@ def rank(
 
 def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
     world_size = len(launches[0]) if launches else 1
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=world_size,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", world_size=world_size)
     rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
     return Measurement(
         name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds

@@ -12,10 +12,11 @@ import torch
 from pytest_ddpperf.instruments.phases.memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch
+from tests.factories import make_environment
 
 pytestmark = pytest.mark.skipif(
     memory_reader(torch.device("cpu")) is None, reason="this system does not tell what malloc has given out"
@@ -76,19 +77,7 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
     job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=FEWEST_GROWTH_STEPS))
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
     assert [len(rank.held) for rank in ranks] == [FEWEST_GROWTH_STEPS + 1, 0]
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu")
     measured = Measurement(
         name="custom",
         strategy="custom",

@@ -10,7 +10,7 @@ from pytest_ddpperf.records.measurement import Better, Mode, Scale
 from pytest_ddpperf.reports.documents.kinds import Natural, Positive, about
 
 
-class IntervalData(TypedDict):
+class TrendIntervalData(TypedDict):
     """A confidence interval."""
 
     low: float
@@ -36,7 +36,7 @@ class PointData(TypedDict):
     recorded: Annotated[str, about("When the first of its runs was recorded; ISO 8601, UTC.")]
     runs: Positive
     value: Annotated[float, about("Of several runs their mean, geometric for ratios.")]
-    interval: Annotated[IntervalData | None, about("That of the launches of a single run.")]
+    interval: Annotated[TrendIntervalData | None, about("That of the launches of a single run.")]
     level: Annotated[float, about("The value without noise, as fitted.")]
     change: Annotated[float | None, about("Of the value against the level before; null for the first point.")]
 
@@ -47,7 +47,7 @@ class ChangeData(TypedDict):
     kind: Literal["step", "creep"]
     worse: bool
     size: float
-    interval: IntervalData
+    interval: TrendIntervalData
     before: Annotated[RunData, about("The last commit of the old level.")]
     after: Annotated[RunData, about("The first commit of the new level.")]
     earliest: Annotated[RunData, about("A step lies after this commit with 95 % confidence.")]

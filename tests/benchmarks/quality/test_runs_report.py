@@ -21,8 +21,8 @@ from benchmarks.quality.runs_report import (
     suite_table,
     widths_table,
 )
+from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.run.rounds import CONFIRMED
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:

@@ -1,17 +1,17 @@
-"""What a comparison goes by."""
+"""What a judgement goes by besides the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.judge.decision import MARGIN
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.records.measurement import Spread
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a comparison goes by.
+@dataclass(frozen=True, kw_only=True)
+class DecisionContext:
+    """What a judgement goes by besides the numbers.
 
     Attributes:
         tolerance: the worsening that is accepted, as a fraction (absolute for differences).
@@ -29,7 +29,7 @@ class Rules:
 
     tolerance: float
     alpha: float
-    margin: float = MARGIN
+    margin: float = EQUIVALENCE_MARGIN
     affordable: int = 0
     last: bool = False
     screened: bool = False
