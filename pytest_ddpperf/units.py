@@ -36,7 +36,7 @@ class Scale:
 
 
 def scale(values: Iterable[float], unit: str) -> Scale:
-    """The scale in which a group of values reads well, chosen for its typical (median) value so that units never mix."""
+    """The scale in which a group of values reads well, chosen for its median so that units never mix."""
     sizes = [abs(value) for value in values if value]
     typical = statistics.median(sizes) if sizes else 0.0
     if unit == "1":

@@ -30,7 +30,9 @@ def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
     if old is None or not same or result.differs:
         return new
-    timed, counted = (tuple(one for one in old.series if (one.scale == "exact") is exact) for exact in (False, True))
+    timed, counted = (
+        tuple(series for series in old.series if (series.scale == "exact") is exact) for exact in (False, True)
+    )
     if not measured.launches:
         return replace(old, series=(*timed, *measured.series), counts=measured.counts, counted=now)
     if measured.counts is None and old.counts is not None:

@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.spreads import components, noise_floor, pooled
 from pytest_ddpperf.stats.summaries import typical
 
-MOST_LAUNCHES = 32  # recommended ones: beyond them a launch more says next to nothing new
+MAX_LAUNCHES = 32  # recommended ones: beyond them a launch more says next to nothing new
 TOLERANCE_STEP = 0.005  # what a recommended tolerance is rounded up to
 TIME_STEP = 5.0  # s; likewise
 
@@ -102,7 +102,7 @@ def recommended(
         round_seconds: that a launch takes, with those measured in turn with it.
         max_time: the setting, in seconds.
     """
-    wanted = max(launches, min(MOST_LAUNCHES, math.ceil((found.between_launches.sd / spread) ** 2)))
+    wanted = max(launches, min(MAX_LAUNCHES, math.ceil((found.between_launches.sd / spread) ** 2)))
     needed = 2 * (wanted + 1) * round_seconds
     return Recommended(
         launches=wanted,

@@ -23,7 +23,7 @@ _LABELS = {
     "torch": "torch",
     "cuda": "CUDA",
 }
-_LONGEST_NAME = 48  # characters of a device's name in a key
+_MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
 _KEY = re.compile(
     rf"(?P<device>cpu|cuda)(?:-(?P<device_model>{_NAME})-x(?P<device_count>\d+))?"
@@ -159,7 +159,7 @@ def _plain(model: str) -> str:
 def _slug(fact: Fact) -> str:
     """A fact as part of a file name: a dash for each space, an underscore for each dash."""
     slug = re.sub(r"[^a-z0-9._]+", "-", str(fact).replace("-", "_").lower())
-    return slug.strip("-")[:_LONGEST_NAME] or "unknown"
+    return slug.strip("-")[:_MAX_NAME] or "unknown"
 
 
 def _shown(env: Environment, name: str) -> str:

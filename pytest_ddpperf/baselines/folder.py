@@ -15,11 +15,7 @@ from pytest_ddpperf.errors import BaselineError
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder, made if need be, against other processes that save.
-
-    Raises:
-        BaselineError: it cannot be made or held.
-    """
+    """Holds the folder, made if need be, against other processes that save; BaselineError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)
@@ -46,11 +42,7 @@ def _lock(folder: Path) -> int:
 
 
 def write(file: Path, text: str) -> None:
-    """Writes a file, whole or not at all.
-
-    Raises:
-        BaselineError: it cannot be written; what was there before still is.
-    """
+    """Writes a file, or leaves the old one and raises BaselineError."""
     try:
         replace_file(file, text)
     except OSError as error:

@@ -20,11 +20,7 @@ def rounded(value: float) -> float:
 
 
 def render(value: Any) -> str:
-    """JSON text with sorted keys and a newline at its end; a list of scalars, and what is short, is one line.
-
-    Raises:
-        ValueError: a number is NaN or infinite, which JSON cannot say.
-    """
+    """JSON text with sorted keys; a list of scalars, and what is short, is one line; ValueError on NaN and infinity."""
     return _lines(value, "") + "\n"
 
 
@@ -51,11 +47,7 @@ def _flat(value: Any) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that every reader, and a crash at any moment, sees the old content or the new, whole.
-
-    Raises:
-        OSError: it cannot be written; the old content is still there and nothing else is left behind.
-    """
+    """Writes a file so that every reader, and a crash at any moment, sees the old content or the new, whole."""
     # Beside the target, for only within one file system a rename is atomic; a hidden name, ignored by all readers.
     # Not by tempfile, whose files only their owner may read: the user's umask decides.
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")

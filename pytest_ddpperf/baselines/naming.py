@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pytest_ddpperf.records.measurement import training_text
 
 _OPTIONS = re.compile(r"\[[^\[\]]*\]")
-_LONGEST = 100  # characters; file systems take 255, and paths have limits of their own
+_MAX_LENGTH = 100  # characters; file systems take 255, and paths have limits of their own
 _MODULE = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*\.py")
 _TEST = re.compile(r"\w+(?:::\w+)*(?:\[[A-Za-z0-9._-]+\])?", re.ASCII)
 
@@ -39,7 +39,7 @@ def plain_name(name: str, recipe: Mapping[str, str]) -> str:
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
     """The slug, made safe; with a hash behind ``~``, which no plain slug holds, if it is no longer unmistakable."""
-    if lossless and len(slug) <= _LONGEST:
+    if lossless and len(slug) <= _MAX_LENGTH:
         return slug
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_LONGEST]
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
     return f"{safe}~{digest(whole)}"

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.fields import Field, Kind, parse, require_schema
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.folder import locked, write
 from pytest_ddpperf.baselines.jsonfile import render, rounded
-from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.baselines.reading import FileKind, parse, read_text
+from pytest_ddpperf.baselines.typed import Day, NotNegative, Positive, Several, Shape
 from pytest_ddpperf.records.measurement import Environment, Spread
 from pytest_ddpperf.records.results import Calibration
 
-_FAMILY = "pytest-ddpperf/noise/"
-_VERSION = 2
-SCHEMA = f"{_FAMILY}{_VERSION}"
-KIND = Kind("noise file", "restore it from version control, or delete it and run ddpperf calibrate again")
-_SPREADS = ("within", "between_launches", "between_runs")
 _TRAINING = ("strategy", "recipe")  # not in files of version 1
-
 Calibrations = Mapping[str, Mapping[str, Calibration]]  # by test, then by the variant's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NoiseFile:
+    environment: str  # its key
+    tests: Calibrations
+
+
+_SHAPES = {
+    _NoiseFile: Shape(types={"schema": str}, make=lambda schema, **found: _NoiseFile(**found)),  # noqa: ARG005
+    Calibration: Shape(
+        types={
+            "date": Day,
+            "runs": Several,
+            **dict.fromkeys(("launches", "steps"), Positive),
+            **dict.fromkeys(("seconds", "floor"), NotNegative),
+        },
+        optional=_TRAINING,
+        absent=("name",),
+        make=partial(Calibration, name=""),
+    ),
+    Spread: Shape(types={"sd": NotNegative, "df": int}),
+}
+NOISE = FileKind(
+    name="noise file",
+    cure="restore it from version control, or delete it and run ddpperf calibrate again",
+    family="pytest-ddpperf/noise/",
+    version=2,
+    content=_NoiseFile,
+    shapes=_SHAPES,
+)
 
 
 def noise_file(root: Path, environment: Environment) -> Path:
@@ -31,102 +57,41 @@ def noise_file(root: Path, environment: Environment) -> Path:
 
 
 def read(file: Path) -> Calibrations:
-    """All that a file holds; nothing if there is no such file.
-
-    Raises:
-        BaselineError: it cannot be read, is broken, or belongs to another folder; the message names file and field.
-    """
-    top = Field(file, "", None, KIND)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    """All that a file holds; nothing if there is no file, BaselineError if it is broken or of another folder."""
+    text = read_text(file, NOISE)
+    if text is None:
         return {}
-    except UnicodeDecodeError:
-        raise top.error("is not text in UTF-8") from None
-    except OSError as error:
-        raise BaselineError(f"{KIND.name} {file}: cannot be read: {error.strerror}") from None
-    top = parse(text, file, KIND)
-    require_schema(top, _FAMILY, _VERSION)
-    fields = top.fields("schema", "environment", "tests")
-    if fields["environment"].text() != file.parent.name:
-        raise fields["environment"].error(f"the file is of {fields['environment'].text()}: it was moved or copied")
+    content, _ = parse(text, file, NOISE)
+    if content.environment != file.parent.name:
+        raise NOISE.error(file, f"field environment: the file is of {content.environment}: it was moved or copied")
     return {
-        test: {name: _calibration(name, field) for name, field in variants.mapping().items()}
-        for test, variants in fields["tests"].mapping().items()
+        test: {name: replace(calibration, name=name) for name, calibration in variants.items()}
+        for test, variants in content.tests.items()
     }
 
 
 def find(root: Path, test: str, name: str, environment: Environment) -> Calibration | None:
-    """The calibration of a variant of a test in an environment; None if there is none.
-
-    Raises:
-        BaselineError: as of ``read``.
-    """
+    """The calibration of a variant of a test in an environment; None if there is none."""
     return read(noise_file(root, environment)).get(test, {}).get(name)
 
 
 def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]) -> tuple[Path, ...]:
-    """Stores calibrations of a test beside those of others; one of the same variant and environment is replaced.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        BaselineError: a file cannot be written, or what is there is broken: it is left as it is.
-    """
+    """Stores calibrations of a test beside those of others, and returns the files; a broken file is left as it is."""
     groups: dict[Path, list[Calibration]] = {}
     for environment, calibration in found:
         groups.setdefault(noise_file(root, environment), []).append(calibration)
     for file, calibrations in groups.items():
         with locked(file.parent):
             tests = {other: dict(variants) for other, variants in read(file).items()}
-            tests.setdefault(test, {}).update({one.name: one for one in calibrations})
-            write(file, render(_document(file, tests)))
+            tests.setdefault(test, {}).update({calibration.name: calibration for calibration in calibrations})
+            data = {test: {name: _data(found) for name, found in variants.items()} for test, variants in tests.items()}
+            write(file, render({"schema": NOISE.schema, "environment": file.parent.name, "tests": data}))
     return tuple(groups)
 
 
-def _document(file: Path, tests: Calibrations) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "environment": file.parent.name,
-        "tests": {test: {name: _data(one) for name, one in variants.items()} for test, variants in tests.items()},
-    }
-
-
 def _data(calibration: Calibration) -> dict[str, Any]:
-    fields = {field.name: getattr(calibration, field.name) for field in dataclasses.fields(calibration)}
-    spreads = {name: {"sd": rounded(fields[name].sd), "df": fields[name].df} for name in _SPREADS}
-    for name in ("name", *(() if calibration.strategy else _TRAINING)):
-        del fields[name]
-    return {**fields, **spreads, "seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor)}
-
-
-def _calibration(name: str, field: Field) -> Calibration:
-    names = [one.name for one in dataclasses.fields(Calibration) if one.name != "name"]
-    fields = field.fields(*names, optional=_TRAINING)
-    return Calibration(
-        name=name,
-        date=fields["date"].day(),
-        commit=None if fields["commit"].value is None else fields["commit"].text(),
-        runs=fields["runs"].whole(least=2),
-        launches=fields["launches"].whole(least=1),
-        steps=fields["steps"].whole(least=1),
-        seconds=_not_negative(fields["seconds"]),
-        floor=_not_negative(fields["floor"]),
-        within=_spread(fields["within"]),
-        between_launches=_spread(fields["between_launches"]),
-        between_runs=_spread(fields["between_runs"]),
-        strategy=fields["strategy"].text() if "strategy" in fields else "",
-        recipe={word: value.text() for word, value in fields["recipe"].mapping().items()} if "recipe" in fields else {},
-    )
-
-
-def _spread(field: Field) -> Spread:
-    fields = field.fields("sd", "df")
-    return Spread(sd=_not_negative(fields["sd"]), df=fields["df"].whole())
-
-
-def _not_negative(field: Field) -> float:
-    if field.number() < 0:
-        raise field.error(f"expected a number of at least 0, found {field.value}")
-    return field.number()
+    data = {name: value for name, value in asdict(calibration).items() if calibration.strategy or name not in _TRAINING}
+    del data["name"]
+    for spread in ("within", "between_launches", "between_runs"):
+        data[spread]["sd"] = rounded(data[spread]["sd"])
+    return {**data, "seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor)}

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
-from pytest_ddpperf.baselines.fields import CURE
+from pytest_ddpperf.baselines.codec import BASELINE, BaselineFile, decode, encode
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key, kernel_differences
 from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
+from pytest_ddpperf.baselines.reading import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import difference_text, quantity_texts
@@ -95,7 +95,9 @@ class Store:
                 old = self._read(file)
                 before = {record.name: record for record in (old.records if old else ())}
                 after = before | {record.name: record for record in groups[file]}
-                texts[file] = encode(BaselineFile(test, tuple(after[name] for name in sorted(after))), file)
+                texts[file] = encode(
+                    BaselineFile(test=test, records=tuple(after[name] for name in sorted(after))), file
+                )
                 for record in groups[file]:
                     changes += _changes(file, before.get(record.name), record)
             for file, text in texts.items():
@@ -136,14 +138,9 @@ class Store:
 
     def _read(self, file: Path) -> BaselineFile | None:
         """The checked content of a file; None if there is no such file."""
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
+        text = read_text(file, BASELINE)
+        if text is None:
             return None
-        except UnicodeDecodeError:
-            raise BaselineError(f"baseline file {file}: is not text in UTF-8; {CURE}") from None
-        except OSError as error:
-            raise BaselineError(f"baseline file {file}: cannot be read: {error.strerror}") from None
         content = decode(text, file)
         self._require_place(content, file)
         return content

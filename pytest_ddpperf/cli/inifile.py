@@ -24,7 +24,7 @@ _FILES = {
 
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
-    """A setting of pytest's, as a run in ``folder`` would find it: in the next file upwards with a section for pytest."""
+    """A setting of pytest, as a run in a folder would find it: in the next file upwards with a section for pytest."""
     for parent in (folder.absolute(), *folder.absolute().parents):
         for file, sections in _FILES.items():
             if (parent / file).is_file():

@@ -1,4 +1,4 @@
-"""All results of a run as one JSON document; ``results.schema.json`` describes it."""
+"""All results of a run as one JSON document, which ``documents.results`` declares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.against.checkout import Checkout
 from pytest_ddpperf.baselines.calibration import Calibrated
@@ -22,13 +22,33 @@ from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
-from pytest_ddpperf.records.measurement import Interval, Launch
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.measurement import Interval, Launch, Spread
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.stats.rates import Rate
 
-SCHEMA = "pytest-ddpperf/results/1"
+if TYPE_CHECKING:  # types alone, and they need msgspec, which only making the schema does
+    from pytest_ddpperf.reports.documents.benchmark import (
+        AgainstData,
+        BaselineData,
+        MetricData,
+        ProvenanceData,
+        ResultData,
+    )
+    from pytest_ddpperf.reports.documents.kinds import IntervalData
+    from pytest_ddpperf.reports.documents.machine import CpuData, EnvironmentData, GpuData, HealthData
+    from pytest_ddpperf.reports.documents.results import (
+        BatchSizeData,
+        CalibratedData,
+        RateData,
+        RecommendedData,
+        ResultsData,
+        SpreadData,
+    )
+    from pytest_ddpperf.reports.documents.step import CountsData, MemoryUseData, ProfileData
+
+SCHEMA: Literal["pytest-ddpperf/results/1"] = "pytest-ddpperf/results/1"
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
 
@@ -38,23 +58,24 @@ def results_document(
     searches: Sequence[Search] = (),
     calibrated: Sequence[Calibrated] = (),
 ) -> dict[str, Any]:
-    """The results as JSON data."""
+    """The results, searches and calibrated benchmarks of a run, each in the order made, and the code that was run."""
     # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
-    measured = [*(result.measurement for result in results), *(one.measurement for one in calibrated)]
+    measured = [*(result.measurement for result in results), *(benchmark.measurement for benchmark in calibrated)]
     largest = max(measured, key=lambda measurement: measurement.world_size, default=None)
-    return {
+    document: ResultsData = {
         "schema": SCHEMA,
-        "environment": None if largest is None else environment_data(largest.environment),
+        "environment": None if largest is None else cast("EnvironmentData", environment_data(largest.environment)),
         "commit": None if code is None else code.commit,
         "dirty": code is not None and code.dirty,
         "results": [_result_data(result) for result in results],
         "batch_sizes": [_search_data(search) for search in searches],
-        "calibration": [_calibrated_data(one) for one in calibrated],
+        "calibration": [_calibrated_data(benchmark) for benchmark in calibrated],
     }
+    return cast("dict[str, Any]", document)
 
 
 def ensure_writable(path: Path) -> None:
-    """Makes sure, before anything is measured, that results can be written there. Leaves nothing behind."""
+    """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
     existing = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         if path.is_dir():
@@ -66,7 +87,7 @@ def ensure_writable(path: Path) -> None:
 
 
 def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
-    """Writes a document, whole or not at all; makes the folder if need be."""
+    """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, render(document))
@@ -78,8 +99,8 @@ def _unwritable(path: Path, error: OSError, option: str = "--ddpperf-json") -> S
     return SettingError(f"{option}: {path} cannot be written: {error.strerror or error}; name another file")
 
 
-def _result_data(result: Result) -> dict[str, Any]:
-    measured, baseline = result.measurement, result.baseline
+def _result_data(result: Result) -> ResultData:
+    measured = result.measurement
     return {
         "test": result.test,
         "name": result.name,
@@ -95,41 +116,48 @@ def _result_data(result: Result) -> dict[str, Any]:
         "plan": {"warmup": measured.plan.warmup, "steps": measured.plan.steps},
         "turns": measured.turns,
         "launches": len(measured.launches),
-        "seconds": _number(result.seconds),
+        "seconds": rounded(result.seconds),
         "against": _paired_data(result.paired),
-        "baseline": None
-        if baseline is None
-        else {
-            "environment_key": environment_key(baseline.environment),
-            "date": baseline.date,
-            "commit": baseline.commit,
-            "dirty": baseline.dirty,
-            "counted": None if baseline.counted is None else dataclasses.asdict(baseline.counted),
-        },
+        "baseline": _baseline_data(result.baseline),
         "origin": result.origin,
-        "counts": counts_data(measured.counts),
+        "counts": cast("CountsData | None", counts_data(measured.counts)),
         "still_sent": still_sent(measured),
         "profile": _profile_data(measured.profile),
         "sections": [
             {
                 "path": section.path,
-                "count": _number(section.count),
-                "seconds": _number(section.seconds),
-                "own_seconds": _number(section.own_seconds),
-                "share": _number(section.share),
+                "count": rounded(section.count),
+                "seconds": rounded(section.seconds),
+                "own_seconds": rounded(section.own_seconds),
+                "share": rounded(section.share),
             }
             for section in sections_of(measured)
         ],
         "memory_by_rank": {
-            kind: [_number(value) for value in ranks] for kind, ranks in memory_by_rank(measured).items()
+            kind: [rounded(value) for value in ranks] for kind, ranks in memory_by_rank(measured).items()
         },
-        "memory_by_phase": {phase: dataclasses.asdict(use) for phase, use in memory_of_phases(measured).items()},
+        "memory_by_phase": {
+            phase: cast("MemoryUseData", dataclasses.asdict(use)) for phase, use in memory_of_phases(measured).items()
+        },
         "health": [_health(launch) for launch in measured.launches],
         "findings": list(findings(result)),
     }
 
 
-def _search_data(search: Search) -> dict[str, Any]:
+def _baseline_data(baseline: BaselineRecord | None) -> BaselineData | None:
+    if baseline is None:
+        return None
+    counted = baseline.counted
+    return {
+        "environment_key": environment_key(baseline.environment),
+        "date": baseline.date,
+        "commit": baseline.commit,
+        "dirty": baseline.dirty,
+        "counted": None if counted is None else cast("ProvenanceData", dataclasses.asdict(counted)),
+    }
+
+
+def _search_data(search: Search) -> BatchSizeData:
     return {
         "test": search.test,
         "training": search.training,
@@ -145,9 +173,8 @@ def _search_data(search: Search) -> dict[str, Any]:
     }
 
 
-def _calibrated_data(calibrated: Calibrated) -> dict[str, Any]:
+def _calibrated_data(calibrated: Calibrated) -> CalibratedData:
     found, measured = calibrated.calibration, calibrated.measurement
-    spreads = {"within": found.within, "between_launches": found.between_launches, "between_runs": found.between_runs}
     return {
         "test": calibrated.test,
         "name": found.name,
@@ -158,18 +185,24 @@ def _calibrated_data(calibrated: Calibrated) -> dict[str, Any]:
         "step_time": [[_number(step) for step in run] for run in calibrated.runs],
         "steps": found.steps,
         "seconds": _number(found.seconds),
-        **{name: {"sd": _number(spread.sd), "df": spread.df} for name, spread in spreads.items()},
+        "within": _spread_data(found.within),
+        "between_launches": _spread_data(found.between_launches),
+        "between_runs": _spread_data(found.between_runs),
         "noise_floor": _number(found.floor),
         "mde": _number(calibrated.mde),
         "false_alarms": _rate_data(calibrated.alarms),
         "inconclusive": _rate_data(calibrated.inconclusive),
-        "recommended": dataclasses.asdict(calibrated.recommended),
+        "recommended": cast("RecommendedData", dataclasses.asdict(calibrated.recommended)),
         "health": [_health(launch) for launch in measured.launches],
         "findings": list(map(finding_text, calibrated.findings)),
     }
 
 
-def _rate_data(rate: Rate) -> dict[str, Any]:
+def _spread_data(spread: Spread) -> SpreadData:
+    return {"sd": _number(spread.sd), "df": cast("int", spread.df)}  # infinite for a default one alone, not here
+
+
+def _rate_data(rate: Rate) -> RateData:
     return {
         "found": rate.found,
         "of": rate.of,
@@ -179,43 +212,44 @@ def _rate_data(rate: Rate) -> dict[str, Any]:
     }
 
 
-def _profile_data(profile: CommunicationProfile | None) -> dict[str, Any] | None:
+def _profile_data(profile: CommunicationProfile | None) -> ProfileData | None:
     if profile is None:
         return None
     window = profile.window
     return {
-        "step": _number(profile.step),
-        "communication_busy": _number(profile.busy),
-        "communication_busy_share": _number(profile.busy_share),
+        "step": rounded(profile.step),
+        "communication_busy": rounded(profile.busy),
+        "communication_busy_share": rounded(profile.busy_share),
         "overlap": _number(profile.overlap),
-        "exposed": _number(profile.exposed),
-        "gaps": _number(profile.gaps),
+        "exposed": rounded(profile.exposed),
+        "gaps": rounded(profile.gaps),
         "transfer": _number(profile.transfer),
         "wait": _number(profile.wait),
         "slowest": None if profile.slowest is None else {"rank": profile.slowest[0], "share": profile.slowest[1]},
         "bandwidths": {
-            one.kind: {"algbw": _number(one.algorithm), "busbw": _number(one.bus)} for one in profile.bandwidths
+            bandwidth.kind: {"algbw": rounded(bandwidth.algorithm), "busbw": rounded(bandwidth.bus)}
+            for bandwidth in profile.bandwidths
         },
         "ddp_window": None
         if window is None
-        else {"communication": _number(window.communication), "exposed": _number(window.exposed)},
+        else {"communication": rounded(window.communication), "exposed": rounded(window.exposed)},
     }
 
 
-def _health(launch: Launch) -> dict[str, Any] | None:
+def _health(launch: Launch) -> HealthData | None:
     """What went on in the machine during a launch; null where nobody looked."""
     if launch.health is None:
         return None
-    return {"cpu": _facts(launch.health.cpu), "gpus": [_gpu(gpu) for gpu in gpus_of(launch)]}
+    return {"cpu": cast("CpuData", _facts(launch.health.cpu)), "gpus": [_gpu(gpu) for gpu in gpus_of(launch)]}
 
 
-def _gpu(gpu: GpuHealth) -> dict[str, Any]:
-    others = [{"pid": pid, "memory": size} for pid, size in gpu.others.items()]
-    return {
+def _gpu(gpu: GpuHealth) -> GpuData:
+    facts = {
         **_facts(gpu),
         "throttled": {name: _number(share) for name, share in gpu.throttled.items()},
-        "others": others,
+        "others": [{"pid": pid, "memory": size} for pid, size in gpu.others.items()],
     }
+    return cast("GpuData", facts)
 
 
 def _facts(health: CpuHealth | GpuHealth) -> dict[str, Any]:
@@ -223,7 +257,7 @@ def _facts(health: CpuHealth | GpuHealth) -> dict[str, Any]:
     return {name: _number(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
 
 
-def _paired_data(paired: PairedRevision | None) -> dict[str, Any] | None:
+def _paired_data(paired: PairedRevision | None) -> AgainstData | None:
     if paired is None:
         return None
     return {
@@ -234,7 +268,7 @@ def _paired_data(paired: PairedRevision | None) -> dict[str, Any] | None:
     }
 
 
-def _metric_data(comparison: Comparison) -> dict[str, Any]:
+def _metric_data(comparison: Comparison) -> MetricData:
     series = comparison.series
     return {
         "unit": series.unit,
@@ -262,7 +296,7 @@ def _number(value: float | None) -> float | None:
     return rounded(value) if value is not None and math.isfinite(value) else None
 
 
-def _interval(interval: Interval | None) -> dict[str, float | None] | None:
+def _interval(interval: Interval | None) -> IntervalData | None:
     if interval is None:
         return None
-    return {"low": _number(interval.low), "high": _number(interval.high), "confidence": _number(interval.confidence)}
+    return {"low": _number(interval.low), "high": _number(interval.high), "confidence": rounded(interval.confidence)}

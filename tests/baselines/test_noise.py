@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.noise import SCHEMA, find, noise_file, read, save
+from pytest_ddpperf.baselines.noise import NOISE, find, noise_file, read, save
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment, Spread
@@ -75,7 +75,7 @@ def test_what_was_saved_without_its_training_is_read_as_of_none_and_kept(
     assert find(tmp_path, TEST, "ddp", make_environment()) == old
     save(tmp_path, TEST, [(make_environment(), replace(CALIBRATION, name="naive"))])
     assert find(tmp_path, TEST, "ddp", make_environment()) == old
-    assert json.loads(file.read_text())["schema"] == SCHEMA == "pytest-ddpperf/noise/2"
+    assert json.loads(file.read_text())["schema"] == NOISE.schema == "pytest-ddpperf/noise/2"
 
 
 def test_a_calibration_is_of_its_own_training_alone() -> None:
@@ -107,13 +107,17 @@ def changed(file: Path, *path: str, value: Any) -> None:
     ("path", "value", "problem"),
     [
         (("schema",), None, "field schema: is missing, so this is no noise file"),
-        (("schema",), "pytest-ddpperf/baseline/1", f"field schema: expected {SCHEMA}, found pytest-ddpperf/baseline/1"),
+        (
+            ("schema",),
+            "pytest-ddpperf/baseline/1",
+            f"field schema: expected {NOISE.schema}, found pytest-ddpperf/baseline/1",
+        ),
         (("environment",), "cpu-x", "field environment: the file is of cpu-x: it was moved or copied"),
         (("tests", TEST, "ddp", "floor"), -0.1, f"field tests.{TEST}.ddp.floor: expected a number of at least 0"),
         (("tests", TEST, "ddp", "runs"), 1, f"field tests.{TEST}.ddp.runs: expected a whole number of at least 2"),
         (("tests", TEST, "ddp", "date"), "soon", f"field tests.{TEST}.ddp.date: expected a day such as 2026-01-31"),
         (("tests", TEST, "ddp", "within"), {"sd": "1"}, f"field tests.{TEST}.ddp.within.df: is missing"),
-        (("tests", TEST, "ddp", "strategy"), "", f"field tests.{TEST}.ddp.strategy: is empty"),
+        (("tests", TEST, "ddp", "strategy"), "", f"field tests.{TEST}.ddp.strategy: expected a text that is not empty"),
         (
             ("tests", TEST, "ddp", "recipe"),
             {"precision": 16},

@@ -56,7 +56,7 @@ def record() -> BaselineRecord:
 
 def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:
     other = replace(record, name="b", commit=None, series=record.series[1:])
-    table = list_table([BaselineFile("t.py::test_a", (record, other))])
+    table = list_table([BaselineFile(test="t.py::test_a", records=(record, other))])
     assert table.rows == (
         ("t.py::test_a", "weak", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "3f2a1c0", "41.8 ms"),
         ("t.py::test_a", "b", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "-", "-"),
@@ -81,5 +81,5 @@ def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> Non
 
 def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
     changed = replace(record, dirty=True)
-    assert list_table([BaselineFile("t.py::test_a", (changed,))]).rows[0][4] == "3f2a1c0+changes"
+    assert list_table([BaselineFile(test="t.py::test_a", records=(changed,))]).rows[0][4] == "3f2a1c0+changes"
     assert "at commit 3f2a1c0+changes as" in record_table("t.py::test_a", changed).title

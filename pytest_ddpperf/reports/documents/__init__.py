@@ -1,0 +1,1 @@
+"""What reports write as JSON: types that builders are checked against, and that the published schemas are made of."""
