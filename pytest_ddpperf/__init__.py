@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.metrics.table import Metric
     from pytest_ddpperf.records.batch_size import BatchSize
-    from pytest_ddpperf.records.measurement import Measurement
+    from pytest_ddpperf.records.finding import Finding
+    from pytest_ddpperf.records.measurement import Measurement, MetricRules
+    from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.strategies.parallel import Parallel
@@ -19,10 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchSize",
     "Ddpperf",
+    "Finding",
     "Measurement",
+    "Metric",
+    "MetricRules",
     "Parallel",
     "RankContext",
     "RankGroup",
+    "Result",
     "ScalingCurve",
     "SideBySide",
     "Strategy",
@@ -32,10 +39,14 @@ __all__ = [
 _HOMES = {
     "BatchSize": "records.batch_size",
     "Ddpperf": "fixture",
+    "Finding": "records.finding",
     "Measurement": "records.measurement",
+    "Metric": "metrics.table",
+    "MetricRules": "records.measurement",
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
     "RankGroup": "run.rank_group",
+    "Result": "records.results",
     "ScalingCurve": "records.side_by_side",
     "SideBySide": "records.side_by_side",
     "Strategy": "strategies.strategy",

@@ -77,7 +77,7 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "check")
-        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         return self._judged(settings, [one], alone)[0]
 
@@ -94,7 +94,7 @@ class Ddpperf:
         """Measures a benchmark as ``check`` does, but compares with nothing, stores nothing and lists nothing."""
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "measure")
-        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         run = self._run(replace(settings, verify=False))
         variants = run.passes.prepared([one])
@@ -144,7 +144,7 @@ class Ddpperf:
             knobs = {**knobs, "world_size": tuple(world_sizes)}
         settings = self._overlaid(knobs, "scaling")
         sizes = self._curve_sizes(settings) if world_sizes is None else self._session.world_sizes(settings)
-        asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         variants = [
             variant(
                 asked,
@@ -190,12 +190,12 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS))
-        ways = several(subject, strategies, over, strategy)
+        ways = several(subject, strategies, over, strategy, self._session.extensions.strategies)
         environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
         before = "" if name is None else f"{name} "
         variants = [
             variant(
-                Asked(way.subject, settings, knobs, samples_per_step, tokens_per_step),
+                self._asked(way.subject, settings, knobs, samples_per_step, tokens_per_step),
                 environment,
                 strategy=way.strategy,
                 name=f"{before}{key}",
@@ -283,7 +283,7 @@ class Ddpperf:
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
-        environment = self._environment(Asked(workload_of, settings, knobs), strategy)
+        environment = self._environment(self._asked(workload_of, settings, knobs), strategy)
         most = required_limit(memory_limit, environment.device)
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
@@ -292,7 +292,7 @@ class Ddpperf:
             if not isinstance(workload, Workload):
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
-            tried.append(variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None))
+            tried.append(variant(self._asked(workload, settings, knobs), environment, strategy=strategy, name=None))
             return run.passes.probe(tried[-1], PLAN, most)
 
         tried: list[Variant] = []
@@ -313,6 +313,17 @@ class Ddpperf:
             )
         )
         return found
+
+    def _asked(
+        self,
+        subject: Subject,
+        settings: Settings,
+        knobs: dict[str, Any],
+        samples_per_step: float | None = None,
+        tokens_per_step: float | None = None,
+    ) -> Asked:
+        added = self._session.extensions
+        return Asked(subject, settings, knobs, samples_per_step, tokens_per_step, added.strategies, added.metrics)
 
     def _run(self, settings: Settings, *, judged: bool = False) -> BenchmarkRun:
         """A call of a verb, which ``expect`` then looks at; what is judged is held against the other revision."""
@@ -338,7 +349,11 @@ class Ddpperf:
 
     def _environment(self, asked: Asked, strategy: GivenStrategy) -> Environment:
         """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
-        lone = strategy is not None and "world_size" not in asked.knobs and row_of(resolve(strategy)).single_rank
+        lone = (
+            strategy is not None
+            and "world_size" not in asked.knobs
+            and row_of(resolve(strategy, asked.more)).single_rank
+        )
         size = 1 if lone else max(self._session.world_sizes(asked.settings))
         return self._session.environment(asked.settings, size)
 

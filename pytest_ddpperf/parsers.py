@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -194,6 +195,16 @@ def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:
             raise ValueError(expected) from None
 
     return parse
+
+
+def literal(value: object) -> str | int | float | bool:
+    """A number or a switch where a text is one; else the text itself."""
+    if not isinstance(value, str):
+        return value if isinstance(value, (bool, int, float)) else str(value)
+    for parse in (int, float, switch):
+        with contextlib.suppress(ValueError):
+            return parse(value)
+    return value
 
 
 def set_name(value: object) -> str:

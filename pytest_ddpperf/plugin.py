@@ -44,6 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our own hooks."""
+    from pytest_ddpperf import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve what the command line and the ini file say; refuse what cannot be."""
     words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
@@ -137,6 +144,7 @@ def _session(config: pytest.Config) -> Session:
             _given_options(config),
             config.stash[REVISION],
             probe=probe,
+            hook=config.hook,
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
     return config.stash[SESSION]
@@ -241,7 +249,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     writer = config.get_terminal_writer()
     width = writer.fullwidth if terminalreporter.isatty else None
     brief = config.get_verbosity() < QUIET
-    for title, text in summary_parts(config.stash[SESSION].told(), width, verdict_painter(writer.markup), brief=brief):
+    session = config.stash[SESSION]
+    parts = summary_parts(session.told(), width, verdict_painter(writer.markup), brief=brief)
+    for title, text in (*parts, *session.extensions.reports(session.results)):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 

@@ -74,7 +74,7 @@ class BenchmarkRun:
             results = self._results(variants, relate)
         except IncorrectTraining as error:
             wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.results += [broken(self._test, v, error.wrong[v.key]) for v in wrong]
+            self._session.add([broken(self._test, v, error.wrong[v.key]) for v in wrong])
             self._skip_unless_failing(error)
             raise
         except DdpperfError as error:
@@ -83,7 +83,7 @@ class BenchmarkRun:
                 error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
             self._skip_unless_failing(error)
             raise
-        self._session.results += results
+        self._session.add(results)
         self._fail_if_due(results)
         return tuple(result.measurement for result in results)
 
@@ -151,7 +151,7 @@ class BenchmarkRun:
         if self._settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
-            self.measured = _of_candidate(variants, measurements)
+            self._heard(_of_candidate(variants, measurements))
             return measurements
         variants = self.passes.profiled(variants)
         observer = Observer(
@@ -164,8 +164,13 @@ class BenchmarkRun:
             self.passes.ready()
             budget = self.passes.budget(compared=compared)
             measurements = measure(variants, budget, self.passes.timed(), observer)
-        self.measured = _of_candidate(variants, measurements)
+        self._heard(_of_candidate(variants, measurements))
         return measurements
+
+    def _heard(self, measurements: tuple[Measurement, ...]) -> None:
+        """Keep what was measured, and tell those who listen."""
+        self.measured = measurements
+        self._session.extensions.measured(self._test, measurements)
 
     def _scatter(self, environment: Environment) -> Spread | None:
         """By how much launches that run alone scatter here, as far as anything tells."""
@@ -187,7 +192,7 @@ class BenchmarkRun:
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
         guilty, reason = error.benchmark, str(error).partition("\n")[0]
         others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
-        self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
+        self._session.add([broken(self._test, v, reason if v.key == guilty else others) for v in variants])
 
     def _skip_unless_failing(self, error: DdpperfError) -> None:
         if Verdict.BROKEN not in self._settings.failing:

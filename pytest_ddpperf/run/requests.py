@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Mode, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
@@ -16,7 +18,8 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
 from pytest_ddpperf.training.workload import Workload, unfit
 
-FEWEST_WAYS = 2
+MIN_WAYS = 2
+NO_MORE: Mapping[str, Callable[..., Any]] = {}
 Subject: TypeAlias = "Workload | Callable[[Any], Any]"
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
@@ -50,6 +53,7 @@ def several(
     strategies: GivenWays,
     over: GivenStrategy,
     strategy: GivenStrategy = None,
+    more: Mapping[str, Callable[..., Any]] = NO_MORE,
 ) -> Ways:
     """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies."""
     ways: dict[str, Way] = {}
@@ -72,15 +76,15 @@ def several(
         ways = {str(name): Way(subject, one) for name, one in strategies.items()}
         canonical, given = str, f"strategies={list(ways)}"
     else:
-        chosen = [resolve(one) for one in strategies]
+        chosen = [resolve(one, more) for one in strategies]
         ways = {str(one): Way(subject, one) for one in chosen}
-        canonical, given = _strategy_words, f"strategies={[str(one) for one in chosen]}"
+        canonical, given = partial(_strategy_words, more), f"strategies={[str(one) for one in chosen]}"
         twice = next((one for one in chosen if chosen.count(one) > 1), None)
         if twice is not None:
             raise SettingError(
                 f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
             )
-    if len(ways) < FEWEST_WAYS:
+    if len(ways) < MIN_WAYS:
         what = "strategies" if isinstance(subject, Workload) else "subjects"
         raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(ways))
@@ -89,8 +93,8 @@ def several(
     return Ways(ways, base, canonical)
 
 
-def _strategy_words(strategy: Any) -> str:
-    return str(resolve(strategy))
+def _strategy_words(more: Mapping[str, Callable[..., Any]], strategy: Any) -> str:
+    return str(resolve(strategy, more))
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class Asked:
         settings: the call's, all layers laid over each other.
         knobs: the settings that the call itself gave.
         samples_per_step: of one rank; None to ask the subject. ``tokens_per_step`` likewise.
+        more: functions of strategies that hooks add, by name.
+        metrics: that hooks add.
     """
 
     subject: Subject
@@ -109,6 +115,8 @@ class Asked:
     knobs: Mapping[str, object]
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
+    more: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
 
 
 def variant(
@@ -119,7 +127,7 @@ def variant(
         _require_count(word, getattr(asked, word))
     if name is not None and not isinstance(name, str):
         raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
-    resolved = _strategy(asked.subject, strategy, environment.world_size, asked.knobs)
+    resolved = _strategy(asked, strategy, environment.world_size)
     recipe, findings = _recipe(asked.subject, asked.settings, asked.knobs)
     return Variant(
         name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
@@ -132,6 +140,7 @@ def variant(
         environment=environment,
         samples_per_step=asked.samples_per_step,
         tokens_per_step=asked.tokens_per_step,
+        metrics=asked.metrics,
     )
 
 
@@ -159,12 +168,11 @@ def _recipe(
     return recipe, ()
 
 
-def _strategy(
-    subject: Subject, strategy: GivenStrategy, world_size: int, knobs: Mapping[str, object]
-) -> Strategy | None:
+def _strategy(asked: Asked, strategy: GivenStrategy, world_size: int) -> Strategy | None:
     """The strategy of a Workload; None for a step that brings its own."""
+    subject, knobs = asked.subject, asked.knobs
     if isinstance(subject, Workload):
-        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"))
+        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), asked.more)
         require_world_size(resolved, world_size)
         if resolved.function is not None:
             _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.against.checkout import Checkout, checkout
 from pytest_ddpperf.against.other_side import OtherSide
@@ -24,6 +25,7 @@ from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Provenance, Result
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.archive import Archive
+from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.run.preparation import Prepared
 from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
@@ -57,6 +59,7 @@ class Session:
         complaints: what the summary has to say about the session itself.
         other: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
+        extensions: what hooks add, and who is told.
         own: the side that is measured, where that is not this checkout.
         probe: how this run is to differ, as one of a search over commits; None where it is none.
     """
@@ -71,9 +74,11 @@ class Session:
         *,
         probe: Probe | None = None,
         tests: int = 1,
+        hook: Any = None,
     ) -> None:
         self.settings = settings
         self.tests = tests
+        self.extensions = Extensions(hook)
         self.line = line
         self.results: list[Result] = []
         self.searches: list[Search] = []
@@ -153,7 +158,7 @@ class Session:
     def environment(self, settings: Settings, world_size: int) -> Environment:
         """The facts that a benchmark with this many ranks depends on."""
         placement = place(settings.device, settings.backend, world_size, self._torch)
-        return environment(
+        found = environment(
             self._machine,
             device=placement.device,
             backend=placement.backend,
@@ -163,6 +168,12 @@ class Session:
             cuda=self._torch.cuda,
             gpu_names=self._torch.gpus,
         )
+        return replace(found, recorded={**found.recorded, **self.extensions.facts})
+
+    def add(self, results: Sequence[Result]) -> None:
+        """List results, and tell those who listen."""
+        self.results += results
+        self.extensions.judged(results)
 
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""

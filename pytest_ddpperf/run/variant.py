@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -49,6 +49,7 @@ class Variant(BenchmarkId):
         profile: its communication as the profiler sees it; None where it was not profiled.
         pilot: what a first launch of it told; None where there was none yet.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
+        metrics: that hooks add to those of the table.
         other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
     """
 
@@ -62,6 +63,7 @@ class Variant(BenchmarkId):
     other: bool = False
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
+    metrics: tuple[Metric, ...] = ()
 
 
 def counted_only(variant: Variant) -> Measurement:
@@ -90,7 +92,7 @@ def measurement_of(
         diagnoses=tuple(diagnoses),
     )
     counted = () if variant.counts is None else counted_series(variant.counts)
-    return replace(measured, series=(*series_of(measured), *counted))
+    return replace(measured, series=(*series_of(measured, (*METRICS, *variant.metrics)), *counted))
 
 
 def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:

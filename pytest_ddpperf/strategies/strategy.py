@@ -46,7 +46,7 @@ class Strategy:
         return hash((str(self), self.function))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.function or self.name, dict(self.options))
+        return added, (self.name, self.function, dict(self.options))
 
 
 def parse(text: str) -> Strategy:
@@ -87,5 +87,8 @@ def _called(function: Callable[..., Any]) -> str:
     return f"{name}({said})"
 
 
-def _again(name: str | Callable[..., Any], options: dict[str, Option]) -> Strategy:
-    return Strategy(name, **options)
+def added(name: str, function: Callable[..., Any] | None, options: Mapping[str, Option]) -> Strategy:
+    """A strategy of that name; ``function`` is its own where it is in no table."""
+    strategy = Strategy(name, **options)
+    object.__setattr__(strategy, "function", function)
+    return strategy

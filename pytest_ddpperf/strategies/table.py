@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import amount, one_of, positive_int, switch, whole_number
+from pytest_ddpperf.parsers import amount, literal, one_of, positive_int, switch, whole_number
 from pytest_ddpperf.strategies.combinations import (
     ddp_options,
     distributed_data_parallel_options,
@@ -18,7 +18,7 @@ from pytest_ddpperf.strategies.combinations import (
     whole_replicas,
 )
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.strategy import Strategy, parse
+from pytest_ddpperf.strategies.strategy import Strategy, added, parse
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
 
 _PACKAGE = __name__.rpartition(".")[0]
+_NONE: Mapping[str, Callable[..., Any]] = {}
 _DTYPE = one_of("fp32", "bf16", "fp16")
 
 
@@ -157,12 +158,13 @@ def row_of(strategy: Strategy) -> StrategyRow:
     return row
 
 
-def resolve(given: str | Strategy | Callable[..., Any]) -> Strategy:
+def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
     """The strategy that a test means, by the table's name, its options checked and parsed.
 
     Args:
         given: a name, a name with options (``ddp[bucket_cap_mb=5]``), a Strategy, or a function
             ``parallelise(module, ctx) -> Parallel`` of the user's own.
+        more: functions of strategies that hooks add, by name.
 
     Raises:
         SettingError: there is no such strategy or option (the right ones are named), a value does not fit, or options
@@ -175,6 +177,8 @@ def resolve(given: str | Strategy | Callable[..., Any]) -> Strategy:
     strategy = given if isinstance(given, Strategy) else parse(given) if isinstance(given, str) else Strategy(given)
     if strategy.function is not None:
         return strategy
+    if strategy.name in more:
+        return added(strategy.name, more[strategy.name], {name: literal(raw) for name, raw in strategy.options.items()})
     row = row_of(strategy)
     parsed = {}
     for said, raw in strategy.options.items():

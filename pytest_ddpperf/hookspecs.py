@@ -1,0 +1,76 @@
+"""The hooks of this plugin: what a project's ``conftest.py`` or another plugin can add, and what it can hear.
+
+The records that hooks are given are frozen. Their documented attributes stay as they are within a major version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.metrics.table import Metric
+    from pytest_ddpperf.records.measurement import Measurement
+    from pytest_ddpperf.records.results import Result
+
+
+@pytest.hookspec
+def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
+    """Adds strategies by name: ``ddpperf.check(workload, strategy="gossip[rounds=2]")`` then finds ``gossip``.
+
+    Returns:
+        By name, a function ``parallelise(module, ctx, **options) -> Parallel``. Ranks import it, so it has to be in a
+        module that they can import.
+    """
+
+
+@pytest.hookspec
+def pytest_ddpperf_metrics() -> Sequence[Metric]:  # type: ignore[empty-body]
+    """Adds metrics, which are measured, stored and gated like those of the plugin.
+
+    Returns:
+        Rows of the table of metrics. The function ``samples`` of a row is given a ``Measurement`` and returns one
+        number for each of its launches, or None where the measurement does not have the metric.
+    """
+
+
+@pytest.hookspec
+def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Adds facts of the environment: ``{"driver": "570.86"}``.
+
+    Returns:
+        Facts by name. Baselines and results record them; they do not decide which baseline belongs to a run.
+    """
+
+
+@pytest.hookspec
+def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
+    """Adds a part to the summary on the terminal, once a session has ended that judged benchmarks.
+
+    Args:
+        results: of all benchmarks, in the order measured.
+
+    Returns:
+        The title and the text of the part; None for no part. The hook may write files, too.
+    """
+
+
+@pytest.hookspec
+def pytest_ddpperf_measured(test: str, measurement: Measurement) -> None:
+    """Is called when a benchmark was measured, before its verdict fails the test.
+
+    Args:
+        test: pytest node id.
+        measurement: of the candidate.
+    """
+
+
+@pytest.hookspec
+def pytest_ddpperf_verdict(result: Result) -> None:
+    """Is called when a benchmark was judged, or could not be measured, before its verdict fails the test.
+
+    Args:
+        result: the benchmark with its verdict.
+    """

@@ -1,0 +1,92 @@
+"""What a project or another plugin adds to a session by hooks, and what the session tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS, Metric
+from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES
+
+_TITLE_AND_TEXT = 2
+
+
+class Extensions:
+    """The hooks of one session; ``hook`` is pytest's relay, None where nobody adds anything."""
+
+    def __init__(self, hook: Any = None) -> None:
+        self._hook = hook
+
+    @cached_property
+    def strategies(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions of added strategies by name."""
+        added: dict[str, Callable[..., Any]] = {}
+        for given in self._called("pytest_ddpperf_strategies"):
+            if not isinstance(given, Mapping):
+                raise SettingError(f"pytest_ddpperf_strategies gave {given!r}: return functions by name")
+            for name, function in given.items():
+                if name in {*STRATEGIES, *ALIASES, *added}:
+                    raise SettingError(f"pytest_ddpperf_strategies: there is a strategy {name!r} already: rename it")
+                if not callable(function) or not isinstance(name, str) or not name.isidentifier():
+                    raise SettingError(
+                        f"pytest_ddpperf_strategies: {name!r}: {function!r} is no strategy: name a function "
+                        "parallelise(module, ctx) -> Parallel"
+                    )
+                added[name] = function
+        return added
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The rows of added metrics."""
+        added: dict[str, Metric] = {}
+        known = {*(row.name for row in METRICS), *COUNTS, EFFICIENCY, SPEEDUP}
+        for given in self._called("pytest_ddpperf_metrics"):
+            for row in given if isinstance(given, Sequence) else (given,):
+                if not isinstance(row, Metric):
+                    raise SettingError(f"pytest_ddpperf_metrics gave {row!r}: return a list of pytest_ddpperf.Metric")
+                if row.name in {*known, *added}:
+                    raise SettingError(f"pytest_ddpperf_metrics: there is a metric {row.name!r} already: rename it")
+                if not row.name.isidentifier() or row.name != row.name.lower():
+                    raise SettingError(f"pytest_ddpperf_metrics: {row.name!r}: expected a name in snake_case")
+                added[row.name] = row
+        return tuple(added.values())
+
+    @cached_property
+    def facts(self) -> Mapping[str, str]:
+        """Added facts of the environment by name."""
+        added: dict[str, str] = {}
+        for given in self._called("pytest_ddpperf_environment"):
+            if not isinstance(given, Mapping) or not all(
+                isinstance(one, str) for pair in given.items() for one in pair
+            ):
+                raise SettingError(f"pytest_ddpperf_environment gave {given!r}: return texts by name")
+            added |= given
+        return added
+
+    def measured(self, test: str, measurements: Sequence[Measurement]) -> None:
+        """Tell that benchmarks were measured."""
+        for measurement in measurements:
+            self._called("pytest_ddpperf_measured", test=test, measurement=measurement)
+
+    def judged(self, results: Sequence[Result]) -> None:
+        """Tell the verdicts on benchmarks."""
+        for result in results:
+            self._called("pytest_ddpperf_verdict", result=result)
+
+    def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
+        """Title and text of each added part of the summary."""
+        parts = self._called("pytest_ddpperf_report", results=tuple(results)) if results else []
+        for part in parts:
+            if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
+                raise SettingError(f"pytest_ddpperf_report gave {part!r}: return a title and a text, or None")
+        return parts
+
+    def _called(self, name: str, **arguments: Any) -> list[Any]:
+        """What all implementations of a hook return, without None."""
+        return [] if self._hook is None else getattr(self._hook, name)(**arguments)

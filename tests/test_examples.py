@@ -1,0 +1,121 @@
+"""The example of a plugin adds a strategy, a metric, a fact and a report, and its metric is a gate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "ddpperf_extras"
+SUITE = """
+import pytest
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu"
+)
+workload = Workload(
+    model=lambda: nn.Linear(8, 4),
+    batch=lambda: (torch.randn(6, 8), torch.randn(6, 4)),
+    loss=nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    samples_per_step=6,
+)
+"""
+
+
+@pytest.fixture
+def plugin(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
+    """A suite that runs with the example plugin, which ranks can import, too."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    inner.makeini("[pytest]\naddopts = -p ddpperf_extras\n")
+    yield inner
+    sys.modules.pop("ddpperf_extras", None)
+
+
+def results(inner: pytest.Pytester) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
+    return found
+
+
+def test_a_strategy_a_fact_and_a_report_are_added(plugin: pytest.Pytester) -> None:
+    plugin.makepyfile(
+        test_suite=SUITE
+        + """
+def test_it(ddpperf):
+    ddpperf.check(workload, strategy="reversed[half=false]")
+    compared = ddpperf.compare(workload, strategies=["naive", "reversed"])
+    assert compared.speedup("reversed") > 0
+
+
+def test_unknown(ddpperf):
+    ddpperf.check(workload, strategy="reverse")
+"""
+    )
+    run = plugin.runpytest("-q", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(
+        ["strategy 'reverse' is unknown: *", "*ddpperf verdicts*", "3 judged, 3 measured", "new: 3"]
+    )
+    assert [result["strategy"] for result in results(plugin)] == ["reversed[half=false]", "naive", "reversed"]
+    environment = json.loads((plugin.path / "results.json").read_text())["environment"]
+    assert environment["recorded"]["libc"]
+
+
+def test_an_added_metric_fails_a_test_when_it_regresses(plugin: pytest.Pytester) -> None:
+    """No time is gated here: the samples of a step are the same in every run."""
+    plugin.makepyfile(
+        test_suite=SUITE
+        + """
+import os
+
+
+class Step:
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __call__(self):
+        return 1.0
+
+
+def test_it(ddpperf):
+    most = int(os.environ["MOST"])
+    measured = ddpperf.check(lambda ctx: Step(most if ctx.rank == 0 else 8), counted=False, tolerance="1%")
+    assert measured["sample_imbalance"].value == 2 * most / (most + 8)
+"""
+    )
+    fails = "--ddpperf-fail-on=regressed"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MOST", "8")
+        plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
+        environment.setenv("MOST", "12")
+        run = plugin.runpytest("-q", "--ddpperf-json=results.json", fails)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["sample_imbalance regressed: 1.00 -> 1.20, +20.0 %*"])
+    (result,) = results(plugin)
+    assert result["metrics"]["sample_imbalance"]["verdict"] == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("pytest_ddpperf_strategies(): return {'ddp': print}", "there is a strategy 'ddp' already: rename it"),
+        ("pytest_ddpperf_strategies(): return {'mine': 3}", "'mine': 3 is no strategy: name a function*"),
+        ("pytest_ddpperf_strategies(): return 3", "gave 3: return functions by name"),
+        ("pytest_ddpperf_metrics(): return [3]", "gave 3: return a list of pytest_ddpperf.Metric"),
+        ("pytest_ddpperf_environment(): return {'a': 3}", "gave {'a': 3}: return texts by name"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
+    name = hook.partition("(")[0]
+    inner.makeconftest(f"def {hook}\n")
+    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
+    run = inner.runpytest("-q")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines([f"{name}*{message}"])
