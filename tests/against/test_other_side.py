@@ -521,10 +521,10 @@ def test_blocks(ddpperf):
 
 @pytest.fixture
 def imports() -> Imports:
-    other: Any = SimpleNamespace(
+    reference: Any = SimpleNamespace(
         redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
     )
-    return Imports(other, [])
+    return Imports(reference, [])
 
 
 def launched(*files: dict[str, str]) -> LaunchResult[Any]:
@@ -532,9 +532,9 @@ def launched(*files: dict[str, str]) -> LaunchResult[Any]:
 
 
 def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
-    imports._noted(imports._here, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
-    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
-    _require_own(imports._other, imports._there)
+    imports._noted(imports._of_candidate, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
+    imports._noted(imports._of_reference, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
+    _require_own(imports._reference, imports._of_reference)
     assert imports.modules == {
         "demo": ("/here/demo.py", "/there/demo.py"),
         "demo.b": ("/here/b.py", None),
@@ -543,6 +543,8 @@ def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
 
 
 def test_a_file_of_this_checkout_on_the_other_side_is_an_error(imports: Imports) -> None:
-    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"}))
+    imports._noted(
+        imports._of_reference, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"})
+    )
     with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
-        _require_own(imports._other, imports._there)
+        _require_own(imports._reference, imports._of_reference)

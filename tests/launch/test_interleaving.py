@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.interleaving import _WISH, Turns, Waiting, in_turns
+from pytest_ddpperf.launch.interleaving import _REQUEST, Turns, Waiting, in_turns
 from pytest_ddpperf.launch.launcher import Launcher
 
 Launch = Callable[[Turns], str]
@@ -126,7 +126,7 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
     def waits(turns: Turns) -> str:
         connection = connected(turns)
         assert connection.recv(1)  # a first turn
-        connection.sendall(_WISH.pack(turns.side, 0.5))  # which ends with the wish for the next one
+        connection.sendall(_REQUEST.pack(turns.side, 0.5))  # which ends with the wish for the next one
         assert playing.wait(30)
         if first == "hangs":
             assert connection.recv(1)  # too late to do anything with it
@@ -146,7 +146,7 @@ def connected(turns: Turns) -> socket.socket:
     """Rank 0's place in the queue, where it has asked for its first turn."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(turns.address)
-    connection.sendall(_WISH.pack(turns.side, 0.0))
+    connection.sendall(_REQUEST.pack(turns.side, 0.0))
     return connection
 
 
@@ -222,6 +222,20 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
             lambda turns: other.run(body, turns, b, a, world_size=1).rank(0),
         ]
         assert in_turns(calls, other.abort) == [[False] * 3, [True] * 3]
+
+
+def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
+    """Nobody accepts what it asks for."""
+
+    def waits(_ctx: RankContext, turns: Turns) -> None:
+        Waiting(turns, asking=True).wait()
+
+    address = f"\0ddpperf-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
+            launcher.run(waits, Turns(address, 0, 2), world_size=1, device="cpu", backend="gloo", timeout=1)
 
 
 def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
