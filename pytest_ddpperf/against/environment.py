@@ -24,9 +24,6 @@ def prepared(redirection: Redirection, folder: Path, command: str) -> Redirectio
 
     The command finds the environment's ``python`` and ``pip`` first on PATH. Packages that are installed here can be
     imported in the environment; packages that are installed in it come first.
-
-    Raises:
-        LaunchError: the environment cannot be made, or the command failed.
     """
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, {}, "cannot make a virtual environment")

@@ -24,11 +24,7 @@ class NoRepositoryError(GitError):
 
 
 def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """Run git in a folder and return its output, stripped.
-
-    Raises:
-        GitError: git exits with an error, takes longer than ``seconds``, or is not installed.
-    """
+    """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long."""
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
     quietly = ("--no-optional-locks", "-c", "log.showSignature=false")

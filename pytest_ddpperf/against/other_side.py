@@ -49,11 +49,7 @@ class OtherSide:
 
     @property
     def redirection(self) -> Redirection:
-        """The paths of the checked-out project.
-
-        Raises:
-            LaunchError: the revision cannot be checked out or set up; there is one attempt.
-        """
+        """The paths of the checked-out project; a checkout that failed fails again with the same message."""
         with self._lock:
             if self._failure is not None:
                 raise LaunchError(self._failure)

@@ -32,9 +32,6 @@ def reference_call(call: tuple[Any, ...], redirection: Redirection) -> Reference
 
     This holds for functions, classes and Workloads, wherever they are in the arguments. Lambdas and objects that
     functions make cannot be looked up, but the top-level objects that they use are.
-
-    Raises:
-        PayloadError: an object in the call cannot be pickled.
     """
     modules = _test_modules(redirection)
     by_object = {

@@ -74,9 +74,6 @@ class Worktree:
     Attributes:
         path: the top folder of the project in that revision.
         folder: the temporary folder, which may hold an environment too.
-
-    Raises:
-        LaunchError: git cannot check out the revision.
     """
 
     def __init__(self, revision: Revision) -> None:

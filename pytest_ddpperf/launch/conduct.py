@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 
 def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple[list[RankEnd], float]:
-    """Run a job on fresh ranks, sweep, and return how each rank ended and the seconds that it took.
-
-    Raises:
-        RankFailed: a rank failed; the error names the first one.
-        RanksTimedOut: the deadline passed.
-        RankSkipped: a rank called ``pytest.skip``.
-        PayloadError: a rank could not load the function or send its result.
-        LaunchError: the zygote has ended, or could not fork.
-    """
+    """Run a job on fresh ranks, sweep, and return how each rank ended and the seconds that it took."""
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
     with RankProcesses(zygote, job.local_world_size, job.first_rank) as ranks:
@@ -51,11 +43,7 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
 
 
 def value_of(end: RankEnd) -> Any:
-    """Load the value that a rank has returned.
-
-    Raises:
-        PayloadError: the value cannot be loaded here.
-    """
+    """Load the value that a rank has returned."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     try:

@@ -10,11 +10,7 @@ import subprocess
 
 
 class CopiedProcess:
-    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown.
-
-    Raises:
-        OSError: the process has ended already.
-    """
+    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -25,11 +21,7 @@ class CopiedProcess:
         return 0 if self._ended(0) else None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the process has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: the process still runs after ``timeout`` seconds.
-        """
+        """Wait until the process has ended."""
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
 

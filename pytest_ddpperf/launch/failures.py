@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch import stacks
 from pytest_ddpperf.launch.messages import Failed, Finished
-from pytest_ddpperf.launch.outputs import titled
+from pytest_ddpperf.launch.outputs import RankOutput, titled
 from pytest_ddpperf.launch.stacks import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_ddpperf.launch.messages import RankReport
-    from pytest_ddpperf.launch.outputs import RankOutput
 
 # What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
 _SECONDARY = re.compile(
@@ -37,10 +36,10 @@ class RankEnd:
     """The state of a rank when its launch was stopped; ``status`` is None where the process still ran."""
 
     rank: int
-    report: RankReport | None
-    status: int | None
-    stamp: int
-    output: RankOutput
+    report: RankReport | None = None
+    status: int | None = None
+    stamp: int = 0  # of the end
+    output: RankOutput = field(default_factory=RankOutput)
 
     @property
     def failed(self) -> bool:

@@ -44,11 +44,7 @@ def observed_packed(ctx: Any, redirection: Redirection, packed: bytes) -> Observ
 
 
 def look_up(module: str, file: str, name: str) -> Any:
-    """Import a test module of the target checkout and return the object of this dotted name, or the module for "".
-
-    Raises:
-        LookupError: the target has no such file, or no such name in it.
-    """
+    """Import a test module of the target and return the object of this dotted name; "" means the module itself."""
     if not Path(file).is_file():
         raise LookupError(f"there is no {Path(file).name} in that revision")
     loaded = sys.modules.get(module)

@@ -104,11 +104,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Start the zygote where there is none, and keep it from launching; None while a launch or start is going on.
-
-        Raises:
-            LaunchError: this is not Linux.
-        """
+        """Lend the zygote, started if need be, and keep launches waiting; None where the launcher is busy."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -118,21 +114,12 @@ class Launcher:
             self._lock.release()
 
     def wait(self) -> None:
-        """Wait until torch is imported and ranks can be forked at once.
-
-        Raises:
-            LaunchError: this is not Linux, or torch cannot be imported.
-        """
+        """Wait until torch is imported and ranks can be forked at once."""
         with self._lock:
             self._wait_until_ready(self._started())
 
     def machine(self) -> TorchMachine:
-        """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES.
-
-        Raises:
-            LaunchError: torch cannot be imported.
-            RankFailed: torch failed on the rank that asked it.
-        """
+        """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
         visible = self._environment().get("CUDA_VISIBLE_DEVICES")
         if visible not in self._machines:
             job = _job(Call(probe, ()), 1, _PROBE_SECONDS, device="cpu", group=None)

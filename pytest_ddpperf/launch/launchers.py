@@ -37,20 +37,12 @@ class Launchers:
             return self._made[number]
 
     def start(self, number: int) -> None:
-        """Let the first ``number`` launchers import torch in the background.
-
-        Raises:
-            LaunchError: ranks cannot be started here.
-        """
+        """Let the first ``number`` launchers import torch in the background."""
         for i in range(number):
             self[i].start()
 
     def wait(self, number: int) -> None:
-        """Wait until the first ``number`` launchers can run launches at once.
-
-        Raises:
-            LaunchError: torch cannot be imported.
-        """
+        """Wait until the first ``number`` launchers can run launches at once."""
         for i in range(number):
             self[i].wait()
 

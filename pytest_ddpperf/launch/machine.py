@@ -57,12 +57,7 @@ def check_names(device: str, backend: str, world_size: int) -> None:
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """Choose CUDA where there is a GPU, and NCCL where each rank has its own.
-
-    Raises:
-        SettingError: a name or number is invalid.
-        LaunchError: the machine lacks the device or backend; the message says what to ask for instead.
-    """
+    """Choose CUDA where there is a GPU, and NCCL where each rank has its own."""
     check_names(device, backend, world_size)
     count = len(machine.gpus)
     if device == "auto":

@@ -15,8 +15,8 @@ LIMIT = 64 * 1024
 class RankOutput:
     """The text that a rank has printed, cut to the last 64 KiB of each stream."""
 
-    stdout: str
-    stderr: str
+    stdout: str = ""
+    stderr: str = ""
 
 
 def open_file() -> IO[bytes]:

@@ -30,30 +30,18 @@ _registry = threading.Lock()  # cloudpickle has one list of modules by value for
 
 
 def dump_call(call: Call) -> bytes:
-    """Pickle a call for the ranks.
-
-    Raises:
-        PayloadError: an object in the call cannot be pickled; the message names the way to it.
-    """
+    """Pickle a call for the ranks."""
     with _by_value():
         return _dump(call, call.function, *_TO_RANKS)
 
 
 def dump_result(value: object, rank: int) -> bytes:
-    """Pickle a function's value for the controller.
-
-    Raises:
-        PayloadError: an object in the value cannot be pickled; the message names the way to it.
-    """
+    """Pickle a function's value for the controller."""
     return _dump(value, value, f"returned by rank {rank} cannot be sent back", "return plain data")
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """Pickle a value in which ``stand_in`` may replace each object; errors speak of ``named``.
-
-    Raises:
-        PayloadError: an object in the value cannot be pickled; the message names the way to it.
-    """
+    """Pickle a value in which ``stand_in`` may replace each object; errors speak of ``named``."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
@@ -77,6 +65,7 @@ def loads(data: bytes) -> Any:
 def _dump(
     value: object, named: object, problem: str, cure: str, dumps: Callable[[object, int], bytes] | None = None
 ) -> bytes:
+    """Pickle a value, or raise the PayloadError that names the way to the object to blame."""
     import cloudpickle
 
     try:

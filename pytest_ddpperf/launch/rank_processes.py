@@ -10,7 +10,7 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import IO, TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import outputs
 from pytest_ddpperf.launch.channel import Channel
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, RankReport, Refused, Signal
+from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,47 +42,32 @@ class End(Enum):
 
 @dataclass
 class LocalRank:
-    """One rank's socket, files and fate; ``status`` is None while the process runs."""
+    """One rank's socket and files, and its state as far as the controller knows it."""
 
     local_rank: int
-    rank: int
     channel: Channel
     stdout: IO[bytes]
     stderr: IO[bytes]
     stacks: IO[bytes]
-    report: RankReport | None = None
-    status: int | None = None
-    stamp: int = 0
+    state: RankEnd
 
     @property
     def end(self) -> RankEnd:
-        """How the rank stands now, with the text that it has printed so far."""
-        output = outputs.RankOutput(
-            outputs.read(self.stdout, f"rank {self.rank}'s stdout"),
-            outputs.read(self.stderr, f"rank {self.rank}'s stderr"),
-        )
-        return RankEnd(self.rank, self.report, self.status, self.stamp, output)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the rank has failed."""
-        return isinstance(self.report, Failed) or (self.report is None and self.status is not None)
-
-    @property
-    def over(self) -> bool:
-        """Whether the rank has reported or ended."""
-        return self.report is not None or self.status is not None
+        """The state together with the text that the rank has printed so far."""
+        name = f"rank {self.state.rank}"
+        stdout, stderr = outputs.read(self.stdout, f"{name}'s stdout"), outputs.read(self.stderr, f"{name}'s stderr")
+        return replace(self.state, output=outputs.RankOutput(stdout, stderr))
 
     def collect(self) -> None:
         """Take the report, if the rank has sent one."""
         for message in self.channel.received():
             if isinstance(message, (Finished, Failed)):
-                self.report = message
+                self.state = replace(self.state, report=message)
 
     def ended(self, event: Ended) -> None:
         """Note that the process has ended; all that it sent has arrived by now."""
         self.collect()
-        self.status, self.stamp = event.status, event.stamp
+        self.state = replace(self.state, status=event.status, stamp=event.stamp)
 
 
 class RankProcesses:
@@ -113,30 +98,26 @@ class RankProcesses:
         self._sockets_of_ranks.append(self._open.enter_context(of_rank))
         channel = Channel(self._open.enter_context(of_controller))
         stdout, stderr, stacks = (self._open.enter_context(outputs.open_file()) for _ in range(3))
-        return LocalRank(local_rank, rank, channel, stdout, stderr, stacks)
+        return LocalRank(local_rank, channel, stdout, stderr, stacks, RankEnd(rank))
 
     def fork(self, job: int, listener: socket.socket | None, preload: tuple[str, ...] = ()) -> None:
         """Start the ranks on the job in the file ``job``; rank 0 gets the socket ``listener``."""
         for rank, of_rank in zip(self.ranks, self._sockets_of_ranks, strict=True):
             files = [of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), job]
-            if rank.rank == 0 and listener is not None:
+            if rank.state.rank == 0 and listener is not None:
                 files.append(listener.fileno())
             self._zygote.request(Fork(rank.local_rank, preload), files)
             of_rank.close()
 
     def watch(self, deadline: float) -> End:
-        """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed.
-
-        Raises:
-            LaunchError: the zygote has ended, or could not fork.
-        """
+        """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until = deadline
         failed = False
         with selectors.DefaultSelector() as selector:
             selector.register(self._zygote.control, selectors.EVENT_READ)
             for rank in self.ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
-            while not all(rank.over for rank in self.ranks):
+            while not all(rank.state.over for rank in self.ranks):
                 remaining = until - time.monotonic()
                 if remaining <= 0:
                     return End.FAILED if failed else End.LATE
@@ -144,9 +125,9 @@ class RankProcesses:
                     self._take(key.data)
                     if key.data is not None and key.data.channel.closed:
                         selector.unregister(key.fileobj)
-                if not failed and any(rank.failed for rank in self.ranks):
+                if not failed and any(rank.state.failed for rank in self.ranks):
                     failed, until = True, min(deadline, time.monotonic() + GRACE)
-        return End.FAILED if any(rank.failed for rank in self.ranks) else End.FINISHED
+        return End.FAILED if any(rank.state.failed for rank in self.ranks) else End.FINISHED
 
     def _take(self, rank: LocalRank | None) -> None:
         if rank is not None:
@@ -157,7 +138,7 @@ class RankProcesses:
 
     def _note(self, event: ZygoteEvent) -> None:
         if isinstance(event, Refused):
-            raise LaunchError(f"rank {self.ranks[event.local_rank].rank} could not be forked: {event.reason}")
+            raise LaunchError(f"rank {self.ranks[event.local_rank].state.rank} could not be forked: {event.reason}")
         if isinstance(event, Ended):
             self.ranks[event.local_rank].ended(event)
 
@@ -166,13 +147,13 @@ class RankProcesses:
         for rank in self.ranks:
             rank.channel.dismiss()
         deadline = time.monotonic() + _LEAVE_SECONDS
-        while any(rank.status is None for rank in self.ranks) and time.monotonic() < deadline:
+        while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
             for event in self._zygote.events(deadline - time.monotonic()):
                 self._note(event)
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
-        waiting = [rank for rank in self.ranks if not rank.over]
+        waiting = [rank for rank in self.ranks if not rank.state.over]
         self._zygote.request(Signal(tuple(rank.local_rank for rank in waiting), signal.SIGUSR1))
         deadline = time.monotonic() + _STACK_SECONDS
         sizes: list[int] = []
@@ -182,4 +163,4 @@ class RankProcesses:
             if all(sizes) and sizes == before:
                 break
             select.select([], [], [], _STACK_POLL)
-        return {rank.rank: outputs.read(rank.stacks, "the stacks") for rank in waiting}
+        return {rank.state.rank: outputs.read(rank.stacks, "the stacks") for rank in waiting}

@@ -138,11 +138,7 @@ class ZygoteProcess:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until torch is imported.
-
-        Raises:
-            LaunchError: torch cannot be imported, or not within three minutes.
-        """
+        """Wait until torch is imported."""
         deadline = time.monotonic() + _READY_SECONDS
         while not self._ready:
             events = self.events(deadline - time.monotonic())
@@ -157,11 +153,7 @@ class ZygoteProcess:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
     def request(self, request: ZygoteRequest, descriptors: Sequence[int] = ()) -> None:
-        """Send a request; the zygote gets copies of the descriptors.
-
-        Raises:
-            LaunchError: the zygote has ended.
-        """
+        """Send a request; the zygote gets copies of the descriptors."""
         try:
             socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
         except (BrokenPipeError, ConnectionResetError):
