@@ -20,7 +20,7 @@ _PACKAGE = "pytest_ddpperf."
 
 
 @dataclass(frozen=True)
-class _Part:
+class _HeldObject:
     """An object that another one holds; an empty label leaves it out of the sentence."""
 
     label: str
@@ -53,9 +53,9 @@ def describe(value: object) -> str:
     return f"the {_type(value)}"
 
 
-def _culprit(value: object, error: BaseException) -> tuple[list[_Part], object, BaseException]:
+def _culprit(value: object, error: BaseException) -> tuple[list[_HeldObject], object, BaseException]:
     """Descend as long as one of the parts cannot be pickled either."""
-    way: list[_Part] = []
+    way: list[_HeldObject] = []
     seen = {id(value)}
     for _ in range(_DEPTH):
         for part in _parts(value):
@@ -81,39 +81,41 @@ def _failure(value: object) -> BaseException | None:
     return None
 
 
-def _parts(value: object) -> Iterator[_Part]:
+def _parts(value: object) -> Iterator[_HeldObject]:
     if isinstance(value, types.FunctionType):
         yield from _function_parts(value)
     elif isinstance(value, types.MethodType):
-        yield _Part(f"instance of method {value.__name__}", value.__self__)
-        yield _Part("", value.__func__)
+        yield _HeldObject(f"instance of method {value.__name__}", value.__self__)
+        yield _HeldObject("", value.__func__)
     elif isinstance(value, functools.partial):
-        yield _Part("", value.func)
-        yield from (_Part(f"argument {i} of {describe(value)}", part) for i, part in enumerate(value.args))
-        yield from (_Part(f"argument {name!r} of {describe(value)}", part) for name, part in value.keywords.items())
+        yield _HeldObject("", value.func)
+        yield from (_HeldObject(f"argument {i} of {describe(value)}", part) for i, part in enumerate(value.args))
+        yield from (
+            _HeldObject(f"argument {name!r} of {describe(value)}", part) for name, part in value.keywords.items()
+        )
     elif isinstance(value, dict):
-        yield from (_Part(f"key {name!r}", part) for name, part in list(value.items())[:_ITEMS])
+        yield from (_HeldObject(f"key {name!r}", part) for name, part in list(value.items())[:_ITEMS])
     elif isinstance(value, Call):
-        yield _Part("", value.function)
-        yield from (_Part(f"argument {i}", part) for i, part in enumerate(value.arguments))
+        yield _HeldObject("", value.function)
+        yield from (_HeldObject(f"argument {i}", part) for i, part in enumerate(value.arguments))
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from (_Part(f"item {i}", part) for i, part in enumerate(list(value)[:_ITEMS]))
+        yield from (_HeldObject(f"item {i}", part) for i, part in enumerate(list(value)[:_ITEMS]))
     else:
         yield from _attributes(value)
 
 
-def _function_parts(function: types.FunctionType) -> Iterator[_Part]:
+def _function_parts(function: types.FunctionType) -> Iterator[_HeldObject]:
     name = describe(function)
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not yet assigned
-            yield _Part(f"closure variable {variable!r} of {name}", cell.cell_contents)
+            yield _HeldObject(f"closure variable {variable!r} of {name}", cell.cell_contents)
     for variable in sorted(_names(function.__code__)):
         if variable in function.__globals__:
-            yield _Part(f"global {variable!r} used by {name}", function.__globals__[variable])
+            yield _HeldObject(f"global {variable!r} used by {name}", function.__globals__[variable])
     for i, default in enumerate(function.__defaults__ or ()):
-        yield _Part(f"default {i} of {name}", default)
+        yield _HeldObject(f"default {i} of {name}", default)
     for variable, default in (function.__kwdefaults__ or {}).items():
-        yield _Part(f"default of {variable!r} of {name}", default)
+        yield _HeldObject(f"default of {variable!r} of {name}", default)
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -124,7 +126,7 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _attributes(value: object) -> Iterator[_Part]:
+def _attributes(value: object) -> Iterator[_HeldObject]:
     if isinstance(value, types.ModuleType):
         return
     is_class = isinstance(value, type)
@@ -137,7 +139,7 @@ def _attributes(value: object) -> Iterator[_Part]:
     for name, part in attributes.items():
         if name not in {"__dict__", "__weakref__", "__slots__"}:
             plain = part.__func__ if isinstance(part, (staticmethod, classmethod)) else part
-            yield _Part(f"attribute {name!r} of {owner}", plain, of_plugin)
+            yield _HeldObject(f"attribute {name!r} of {owner}", plain, of_plugin)
 
 
 def _slots(cls: type) -> list[str]:
