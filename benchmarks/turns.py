@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from scipy.stats import chi2, t
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.interleaving import Turns
+    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.launch.launcher import Launcher
     from pytest_ddpperf.records.measurement import RankLaunch
 
@@ -78,7 +78,7 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     from benchmarks.quality.conditions import LENGTHS, Injection
     from benchmarks.quality.launches import WARMUP
     from benchmarks.quality.steps import Training
-    from pytest_ddpperf.launch.interleaving import in_turns
+    from pytest_ddpperf.launch.interleaving import run_interleaved
     from pytest_ddpperf.launch.launcher import Launcher
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.run.session import PRELOADED
@@ -89,7 +89,7 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     plan = Plan(WARMUP, LENGTHS[length].steps)
     subject = Training(LENGTHS[length], Injection())
 
-    def launched(launcher: Launcher, blocks: int, turns: Turns) -> tuple[RankLaunch, ...]:
+    def launched(launcher: Launcher, blocks: int, turns: TurnSlot) -> tuple[RankLaunch, ...]:
         job = LaunchJob(subject, None, Settings(), plan, growth=False, diagnosed=False, turns=turns, blocks=blocks)
         return launcher.run(run_launch, job, world_size=RANKS, backend="gloo", device="cpu", timeout=300).values
 
@@ -108,7 +108,7 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
         while time.monotonic() < until:
             for blocks in draw.sample(layouts, len(layouts)):
                 begun = time.monotonic()
-                sides = in_turns([partial(launched, side, blocks) for side in (one, other)], abort)
+                sides = run_interleaved([partial(launched, side, blocks) for side in (one, other)], abort)
                 pairs[blocks].append(pair(sides, time.monotonic() - begun))
     return {blocks: found[1:] for blocks, found in pairs.items()}  # the first one is slow
 

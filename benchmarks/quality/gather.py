@@ -18,7 +18,7 @@ from pytest_ddpperf.baselines.fingerprint import differences, environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.environment import thread_count
-from pytest_ddpperf.launch.interleaving import Turns, in_turns
+from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
 from pytest_ddpperf.run.session import PRELOADED
@@ -123,7 +123,7 @@ def measured(
     order = random.Random(started).sample(range(len(both)), len(both))  # noqa: S311  no secret
     calls = [partial(_launched, launchers[i], both[i], calibration) for i in order]
     begun = time.monotonic()
-    results = in_turns(calls, partial(_abort, launchers)) if turn.paired else [calls[0](None)]
+    results = run_interleaved(calls, partial(_abort, launchers)) if turn.paired else [calls[0](None)]
     share = (time.monotonic() - begun) / len(both)  # a pair's seconds are those of both
     found = dict(zip(order, results, strict=True))
     pair = turn.condition.name if turn.paired else None
@@ -150,7 +150,9 @@ def _abort(launchers: Sequence[Launcher]) -> None:
         one.abort()
 
 
-def _launched(launcher: Launcher, turn: Turn, calibration: Calibration, turns: Turns | None) -> tuple[RankLaunch, ...]:
+def _launched(
+    launcher: Launcher, turn: Turn, calibration: Calibration, turns: TurnSlot | None
+) -> tuple[RankLaunch, ...]:
     from benchmarks.quality.steps import Training
 
     length = LENGTHS[turn.cell.length]

@@ -28,7 +28,7 @@ PARTS = (
     ("pytest_ddpperf.training.loop", "timed_blocks", TIMED),
     ("pytest_ddpperf.training.loop", "held_after_steps", GROWTH),
     ("pytest_ddpperf.training.loop", "_diagnosis", DIAGNOSIS),
-    ("pytest_ddpperf.launch.interleaving", "Waiting.wait", WAITING),
+    ("pytest_ddpperf.launch.interleaving", "TurnClient.wait", WAITING),
 )
 """What a rank does, by module and name of the function that does it."""
 

@@ -29,12 +29,12 @@ _ABORT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnSlot:
     """The address at which the ranks of one launch ask for their turns."""
 
     address: str  # of the turn server: a socket in the abstract namespace
-    side: int  # this launch's slot
-    sides: int  # the number of slots
+    slot: int  # of this launch among the interleaved ones
+    slots: int
 
 
 class TurnServer:
@@ -70,9 +70,9 @@ class TurnServer:
         for end in (self._listening, self._inbox, self._outbox):
             end.close()
 
-    def turns(self, slot: int) -> Turns:
+    def turns(self, slot: int) -> TurnSlot:
         """Give the ranks of one launch their address."""
-        return Turns(self._address, slot, self._slots)
+        return TurnSlot(self._address, slot, self._slots)
 
     def leave(self, slot: int) -> None:
         """Stop waiting for a launch that has ended."""
@@ -150,7 +150,7 @@ class _Queue:
             connection.sendall(_GO)
 
 
-def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]) -> list[T]:
+def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable[[], None]) -> list[T]:
     """Run launches at the same time, the first in this thread, and return their results.
 
     When one launch raises, the others run to their end first. The error of a launch that did not just wait for its
@@ -186,10 +186,10 @@ def in_turns(launches: Sequence[Callable[[Turns], T]], abort: Callable[[], None]
     return cast("list[T]", results)
 
 
-class Waiting:
+class TurnClient:
     """A rank's side: with ``asking``, which rank 0 has, it asks for the turns of all ranks of its launch."""
 
-    def __init__(self, turns: Turns, *, asking: bool) -> None:
+    def __init__(self, turns: TurnSlot, *, asking: bool) -> None:
         self._turns = turns
         self._asking = asking
         self._connection: socket.socket | None = None
@@ -203,7 +203,7 @@ class Waiting:
             self._connection.connect(self._turns.address)
         # When the server is gone, the controller ends this launch as well: there is nothing to wait for.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.sendall(_REQUEST.pack(self._turns.side, progress))
+            self._connection.sendall(_REQUEST.pack(self._turns.slot, progress))
             self._connection.recv(len(_GO))
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
-LONGEST_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
+MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
@@ -160,9 +160,9 @@ class Launcher:
             LaunchError: this machine cannot start such ranks.
         """
         check_names(device, backend, world_size)
-        if not 0 < timeout <= LONGEST_TIMEOUT:
+        if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(
-                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {LONGEST_TIMEOUT:.0f}"
+                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
             )
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.

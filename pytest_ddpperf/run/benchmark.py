@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddpperf.against.other_side import Imports, OtherSide
+from pytest_ddpperf.against.paired_launches import PairedLaunches
+from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
 from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.judge.decision import MARGIN
@@ -150,15 +151,15 @@ class Benchmarks:
         return self.last
 
     def _side_by_side(
-        self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
+        self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: RevisionSide
     ) -> tuple[Result, ...]:
         __tracebackhide__ = True
-        self.passes.imports = Imports(other, self._sections, self._session.own)
+        self.passes.imports = PairedLaunches(other, self._sections, self._session.own)
         try:
             results = side_by_side(
                 other.revision, variants, relate, lambda both, found: self._results(settings, both, found, relate)
             )
-            return tuple(map(self.passes.imports.told, results))
+            return tuple(map(self.passes.imports.with_imports, results))
         finally:
             self.passes.imports = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.errors import OtherSideFailed
+from pytest_ddpperf.errors import ReferenceFailed
 from pytest_ddpperf.judge.judge import Partners
 from pytest_ddpperf.metrics.relating import Relate
 from pytest_ddpperf.records.measurement import Measurement
@@ -34,7 +34,7 @@ def side_by_side(
         theirs = [replace(one, other=True) for one in variants if one.key not in lost]
         try:
             return results([*variants, *theirs], partners(revision, variants, lost, relate))
-        except OtherSideFailed as error:
+        except ReferenceFailed as error:
             lost[error.benchmark] = str(error).partition("\n")[0]
 
 

@@ -11,19 +11,19 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_ddpperf.against.other_side import Imports
+from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.errors import (
     DdpperfError,
     LaunchError,
-    OtherSideFailed,
-    OtherSideStopped,
     RankFailed,
     RankSkipped,
     RanksTimedOut,
+    ReferenceFailed,
+    ReferenceStopped,
     SameCode,
 )
-from pytest_ddpperf.launch.interleaving import Turns, in_turns
-from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records.communication import CommunicationProfile
@@ -61,7 +61,7 @@ class Passes:
     """
 
     def __init__(self, session: Session, test: str, sections: list[tuple[str, str]]) -> None:
-        self.imports: Imports | None = None
+        self.imports: PairedLaunches | None = None
         self._session = session
         self._test = test
         self._seats = 1  # launches of a side that can run at the same time
@@ -124,7 +124,7 @@ class Passes:
 
         Raises:
             IncorrectTraining: some of this side differ from a single process; all of them are named.
-            OtherSideFailed: the other side cannot run one.
+            ReferenceFailed: the other side cannot run one.
         """
         __tracebackhide__ = True
 
@@ -133,7 +133,7 @@ class Passes:
             if job.timed:
                 self.ready()
             self._session.line.show(f"{self._test} {variant.name}: {task_text(job)}")
-            patient = replace(settings, timeout=min(settings.timeout * job.parts, LONGEST_TIMEOUT))
+            patient = replace(settings, timeout=min(settings.timeout * job.parts, MAX_TIMEOUT))
             return self.launch(patient, variant, prepare_launch, job)
 
         # Side by side, where nothing is timed, these launches alone tell what both sides import.
@@ -190,7 +190,7 @@ class Passes:
         launchers = self._session.launchers
         run = launchers[seat].run
         if self.imports is not None:
-            run = partial(self.imports.run, launchers, seat, benchmark=variant.key, other=variant.other)
+            run = partial(self.imports.run, launchers, seat, benchmark=variant.key, reference=variant.other)
         try:
             return run(
                 function,
@@ -235,12 +235,12 @@ class _Timed:
         seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
         calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
         try:
-            results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
-        except OtherSideFailed as error:
+            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._passes.abort)
+        except ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:
                 raise
-            stopped = OtherSideStopped(reason)
+            stopped = ReferenceStopped(reason)
             stopped.benchmark = error.benchmark
             raise stopped from error
         except DdpperfError as error:
@@ -250,7 +250,7 @@ class _Timed:
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
-        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: TurnSlot | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
         settings, size = self._settings, variant.environment.world_size
@@ -264,10 +264,10 @@ class _Timed:
         if turns is None:
             return self._passes.launch(settings, variant, run_launch, job)
         # It has to sit out all other launches as well.
-        shared = replace(settings, timeout=min(settings.timeout * turns.sides, LONGEST_TIMEOUT))
+        shared = replace(settings, timeout=min(settings.timeout * turns.slots, MAX_TIMEOUT))
         return self._passes.launch(shared, variant, run_launch, job, seat=seat)
 
-    def _no_fault(self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
+    def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
         crowd = _crowd(error, launches)
         if crowd:
@@ -298,7 +298,7 @@ def _launchers(settings: Settings, variants: Sequence[Variant]) -> int:
 
 def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
     """A line on a launch that failed for want of memory or time, of which it might have had enough alone."""
-    cause = error.__cause__ if isinstance(error, OtherSideFailed) else error
+    cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
     wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:
         return ""

@@ -1,24 +1,20 @@
-"""The sides of a paired run: the files and ranks of a revision, and the launches on both sides."""
+"""The launches of a paired benchmark, on the ranks of its candidate and of its reference."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_ddpperf.against.environment import prepared
-from pytest_ddpperf.against.installed import copies_of
 from pytest_ddpperf.against.reference_tests import reference_call
-from pytest_ddpperf.against.worktree import Revision, Worktree
-from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, SameCode
+from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.imports import TOOL, Observed, observed, observed_packed
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, within
+from pytest_ddpperf.launch.redirection import within
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -26,70 +22,7 @@ from pytest_ddpperf.units import format_count
 T = TypeVar("T")
 
 
-class OtherSide:
-    """Owns the files and ranks of a revision, from the first launch that needs them to ``close``.
-
-    Args:
-        revision: the revision to check out.
-        setup: a command that builds or installs it in a virtual environment of its own; None where nothing is built.
-        preload: modules that its ranks find imported.
-        tests: whether its ranks use its own test modules in place of this checkout's.
-    """
-
-    def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str], *, tests: bool = False) -> None:
-        self.revision = revision
-        self.tests = tests
-        preload = (*preload, *(("pytest",) if tests else ()))  # the first import of test modules
-        self.launchers = Launchers(lambda first: Launcher(preload=preload, redirection=self.redirection, like=first))
-        self._setup = setup
-        self._lock = threading.Lock()
-        self._worktree: Worktree | None = None
-        self._redirection: Redirection | None = None
-        self._failure: str | None = None
-
-    @property
-    def redirection(self) -> Redirection:
-        """The paths of the checked-out project; a checkout that failed fails again with the same message."""
-        with self._lock:
-            if self._failure is not None:
-                raise LaunchError(self._failure)
-            if self._redirection is None:
-                try:
-                    self._redirection = self._checked_out()
-                except LaunchError as error:
-                    self._failure = str(error)
-                    raise
-            return self._redirection
-
-    def _checked_out(self) -> Redirection:
-        root = os.path.realpath(self.revision.root)
-        worktree = self._worktree = self._worktree or Worktree(self.revision)
-        target = os.path.realpath(worktree.path)
-        plain = Redirection(root, target, interpreter_folders(root), copies=copies_of(root))
-        return plain if self._setup is None else prepared(plain, worktree.folder, self._setup)
-
-    def start(self, number: int = 1) -> None:
-        """Let ``number`` launchers import torch in the background; the first launch raises what prevents that."""
-        with contextlib.suppress(LaunchError):
-            self.launchers.start(number)
-
-    def keep(self, number: int) -> None:
-        """End all but the first ``number`` zygotes."""
-        self.launchers.keep(number)
-
-    @property
-    def ranks_parents(self) -> tuple[int | None, ...]:
-        """Process ids of the zygotes, which are the parents of ranks."""
-        return self.launchers.pids
-
-    def close(self) -> None:
-        """End the ranks and remove the files."""
-        self.launchers.close()
-        if self._worktree is not None:
-            self._worktree.close()
-
-
-class Imports:
+class PairedLaunches:
     """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported.
 
     Args:
@@ -99,7 +32,7 @@ class Imports:
     """
 
     def __init__(
-        self, reference: OtherSide, sections: list[tuple[str, str]], candidate: OtherSide | None = None
+        self, reference: RevisionSide, sections: list[tuple[str, str]], candidate: RevisionSide | None = None
     ) -> None:
         self._reference = reference
         self._candidate = candidate
@@ -110,31 +43,31 @@ class Imports:
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
     def run(
-        self, launchers: Launchers, slot: int, *call: Any, benchmark: tuple[str, int], other: bool, **group: Any
+        self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
     ) -> LaunchResult[Any]:
-        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``slot``; ``launchers`` are the candidate's.
+        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers`` are the candidate's.
 
         Raises:
-            OtherSideFailed: the reference's ranks failed.
+            ReferenceFailed: the reference's ranks failed.
             SameCode: the ranks of a revision imported a file of this checkout.
             DdpperfError: the candidate's ranks failed.
         """
         __tracebackhide__ = True
-        if not other:
+        if not reference:
             side = self._candidate or self._reference
-            result = launchers[slot].run(observed, side.redirection, *call, **group)
+            result = launchers[number].run(observed, side.redirection, *call, **group)
             return self._noted(self._of_candidate, result, self._candidate)
         try:
-            result = self._run_reference(slot, *call, **group)
+            result = self._run_reference(number, *call, **group)
         except LaunchError:
             raise
         except DdpperfError as error:
             self._sections.append((f"{benchmark[0]}, revision {self._reference.revision.label}", str(error)))
-            raise OtherSideFailed(str(error), benchmark=benchmark) from error
+            raise ReferenceFailed(str(error), benchmark=benchmark) from error
         return self._noted(self._of_reference, result, self._reference)
 
-    def _run_reference(self, slot: int, *call: Any, **group: Any) -> LaunchResult[Any]:
-        redirection, run = self._reference.redirection, self._reference.launchers[slot].run
+    def _run_reference(self, number: int, *call: Any, **group: Any) -> LaunchResult[Any]:
+        redirection, run = self._reference.redirection, self._reference.launchers[number].run
         if not self._reference.tests:
             return run(observed, redirection, *call, **group)
         with self._lock:
@@ -148,7 +81,7 @@ class Imports:
         self._reference.launchers.abort()
 
     def _noted(
-        self, files: dict[str, str], result: LaunchResult[Observed[T]], side: OtherSide | None = None
+        self, files: dict[str, str], result: LaunchResult[Observed[T]], side: RevisionSide | None = None
     ) -> LaunchResult[T]:
         """Add a launch's imports to ``files``; with ``side``, all of them have to be that revision's."""
         with self._lock:
@@ -165,7 +98,7 @@ class Imports:
         names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
-    def told(self, result: Result) -> Result:
+    def with_imports(self, result: Result) -> Result:
         """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
         if result.counterpart is None:
             return result
@@ -188,7 +121,7 @@ class Imports:
         return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
 
 
-def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:
+def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
     """Raise SameCode where the ranks of a revision have imported a file that is not the revision's."""
     redirection = side.redirection
     folders = [folder for folder in (redirection.target, redirection.environment) if folder is not None]
