@@ -51,7 +51,7 @@ FUNCTIONS = (
     ("pytest_ddpperf.training.loop", "timed_blocks", "timed"),
     ("pytest_ddpperf.training.loop", "held_after_steps", "growth"),
     ("pytest_ddpperf.training.loop", "_diagnosis", "diagnosis"),
-    ("pytest_ddpperf.launch.interleaving", "Waiting.wait", "waiting"),
+    ("pytest_ddpperf.launch.interleaving", "TurnClient.wait", "waiting"),
 )
 """What a rank does, by module and name of the function that does it."""
 

@@ -77,7 +77,7 @@ class RanksTimedOut(RankFailed):
     """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
 
 
-class OtherSideFailed(DdpperfError):
+class ReferenceFailed(DdpperfError):
     """The other revision cannot run a benchmark that this one has run; the message says why."""
 
     benchmark: tuple[str, int]
@@ -87,7 +87,7 @@ class OtherSideFailed(DdpperfError):
         self.benchmark = benchmark
 
 
-class OtherSideStopped(DdpperfError):
+class ReferenceStopped(DdpperfError):
     """The other revision failed in a launch such as it had completed before: it can run the benchmark, and did not."""
 
     def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:

@@ -32,7 +32,7 @@ from pytest_ddpperf.baselines.fingerprint import differences, environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.environment import thread_count
-from pytest_ddpperf.launch.interleaving import in_turns
+from pytest_ddpperf.launch.interleaving import run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.stats.summaries import typical
 
@@ -118,7 +118,11 @@ def measured(
     ]
     order = random.Random(started).sample(range(len(calls)), len(calls))  # noqa: S311  no secret
     begun = time.monotonic()
-    results = in_turns([calls[side] for side in order], partial(_abort, launchers)) if turn.paired else [calls[0](None)]
+    results = (
+        run_interleaved([calls[side] for side in order], partial(_abort, launchers))
+        if turn.paired
+        else [calls[0](None)]
+    )
     share = (time.monotonic() - begun) / len(calls)  # a pair's seconds are those of both
     sides = dict(zip(order, results, strict=True))
     return tuple(

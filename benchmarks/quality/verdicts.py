@@ -15,7 +15,7 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, UNPROVEN
 from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look
-from pytest_ddpperf.launch.interleaving import Turns
+from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.relating import alone, gated_beside, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
@@ -70,7 +70,14 @@ def launcher() -> Launcher:
 
 
 def timed_launch(
-    turns: Turns | None, /, *, launcher: Launcher, subject: Callable[[Any], Any], steps: int, ranks: int, **options: Any
+    turns: TurnSlot | None,
+    /,
+    *,
+    launcher: Launcher,
+    subject: Callable[[Any], Any],
+    steps: int,
+    ranks: int,
+    **options: Any,
 ) -> tuple[RankLaunch, ...]:
     """A launch as the plugin runs its own; ``options`` are further ones of its job."""
     job = LaunchJob(subject, None, Settings(), Plan(WARMUP, steps), diagnosed=False, turns=turns, **options)

@@ -1,4 +1,4 @@
-"""What git says of a repository."""
+"""Questions to git."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ _ANSWER_SECONDS = 20.0
 
 
 class GitError(Exception):
-    """Git said no; the message is what it said."""
+    """A git command failed; the message is git's own."""
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
-        super().__init__(message)
-        self.missing = missing
+
+class GitMissingError(GitError):
+    """There is no git."""
+
+
+class NoRepositoryError(GitError):
+    """The folder is in no git repository."""
 
 
 def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """What git prints, without the white space around it.
-
-    Args:
-        folder: where to run it.
-        *arguments: of git.
-        seconds: how long it may take.
-
-    Raises:
-        GitError: it exits with an error, takes longer, or is not there.
-    """
-    # Reading must not refresh the index on disk: that takes a lock and may collide with the user's own git. What it
-    # shows of a commit must not begin with a signature that it was told to check.
+    """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long."""
+    # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
+    # a commit begins with the check of its signature.
     quietly = ("--no-optional-locks", "-c", "log.showSignature=false")
     command = ["git", *quietly, "-C", str(folder), *arguments]
     try:
@@ -46,11 +41,12 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
             errors="replace",
         )
     except FileNotFoundError:
-        raise GitError("git is not installed", missing=True) from None
+        raise GitMissingError("git is not installed") from None
     except subprocess.CalledProcessError as error:
-        said = [line for line in error.stderr.splitlines() if line.strip()]
-        fatal = [line for line in said if line.startswith(("fatal:", "error:"))]
-        raise GitError((fatal or said or [f"git exited with status {error.returncode}"])[0]) from None
+        lines = [line for line in error.stderr.splitlines() if line.strip()]
+        fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        message = (fatal or lines or [f"git exited with status {error.returncode}"])[0]
+        raise (NoRepositoryError if "not a git repository" in message else GitError)(message) from None
     except subprocess.TimeoutExpired:
         raise GitError(f"git took longer than {seconds:.0f} s") from None
     except (OSError, subprocess.SubprocessError) as error:
@@ -59,23 +55,19 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
 
 
 def top_folder(folder: Path) -> Path:
-    """The top folder of the work tree that holds ``folder``.
-
-    Raises:
-        GitError: there is none.
-    """
+    """The top folder of the work tree that holds ``folder``; GitError where there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 
 def commit_of(root: Path, name: str) -> str | None:
-    """The full hash of the commit that a branch, tag or hash names; None where there is none."""
+    """The full hash of the commit that a branch, tag or hash names; None for an unknown name."""
     with contextlib.suppress(GitError):
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
     return None
 
 
 def fetching(root: Path) -> str:
-    """What brings a missing commit."""
+    """The advice for a commit that is missing here."""
     with contextlib.suppress(GitError):
         if git(root, "rev-parse", "--is-shallow-repository") == "true":
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
@@ -83,9 +75,9 @@ def fetching(root: Path) -> str:
 
 
 def no_repository(folder: Path, error: GitError) -> str:
-    """Why git knows of no repository that holds ``folder``."""
-    if error.missing:
-        return "git is not installed"
-    if "not a git repository" in str(error):
+    """The reason why git knows no repository that holds ``folder``."""
+    if isinstance(error, GitMissingError):
+        return str(error)
+    if isinstance(error, NoRepositoryError):
         return f"{folder} is in no git repository"
     return f"git cannot say what repository {folder} belongs to: {error}"

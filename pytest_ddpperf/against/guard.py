@@ -1,7 +1,7 @@
-"""Removes a temporary checkout. As a process of its own it does so when whoever started it is done or gone.
+"""The removal of a temporary checkout, by a process that waits for the end of the process that has started it.
 
-It runs as a file, with nothing but the standard library: however the other process ends, killed or not, the end of its
-standard input says so.
+It runs as a file and needs only the standard library. Its standard input ends when the other process ends, even when
+that one is killed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
 _GIT_SECONDS = 30.0
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
-# Set where pytest runs in a hook of git's.
+# Git sets these where pytest runs in one of its hooks.
 _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 def git_environ() -> dict[str, str]:
-    """The environment for git to find the repository by the folder it is run in."""
+    """The environment in which git finds the repository by the current folder."""
     return {name: value for name, value in os.environ.items() if name not in _CONFUSING}
 
 
 def remove(tree: Path, root: Path) -> None:
-    """Remove the folder that a checkout was put into, and what the repository at ``root`` knows of it."""
+    """Remove a checkout's folder, and its entry in the repository at ``root``."""
     _end_setup(tree.parent / ENVIRONMENT)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -47,7 +47,7 @@ def remove(tree: Path, root: Path) -> None:
 
 
 def _end_setup(environment: Path) -> None:
-    """Kill what is left of a setup command whose run was killed: all that it started has its virtual environment."""
+    """Kill the processes of a setup command that are left: they all have its virtual environment."""
     mark = b"VIRTUAL_ENV=" + os.fsencode(environment)
     for file in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Copies of a checkout's packages that are installed: ranks of both sides would import the same one."""
+"""Installed copies of a checkout's packages: ranks of both sides would import the same one."""
 
 from __future__ import annotations
 
@@ -13,59 +13,56 @@ from urllib.request import url2pathname
 
 from pytest_ddpperf.launch.redirection import PACKAGES, within
 
-ORIGIN = "direct_url.json"  # PEP 610: what pip, uv and others write where they do not install from an index
-LAYOUTS = ("", "src")  # where a checkout keeps its packages
+ORIGIN = (
+    "direct_url.json"  # PEP 610: pip, uv and others write it for an install from a folder, an archive or a repository
+)
+LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
 def copies_of(root: str) -> tuple[str, ...]:
-    """The files and folders, in site-packages, that would be imported in place of those of a checkout.
+    """The files and folders in site-packages that would be imported in place of a checkout's.
 
-    They were installed from it, wherever it keeps them; or they look like its packages, wherever they are from: a wheel
-    that another job has built, an index.
+    They were installed from the checkout, or they look like its packages: a wheel of another job, or from an index.
     """
     return tuple(sorted({*installed_from(root, distributions()), *namesakes(root, sys.path)}))
 
 
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:
-    """What was copied from ``root`` by installing it; nothing of editable installs.
+    """The copies that an install from ``root`` has made; editable installs make none.
 
-    Of an archive that lies in the checkout, which may be anybody's, what the checkout has as well; of a repository
-    within it, a submodule, nothing: it is no part of what is checked out elsewhere.
-
-    Args:
-        root: a checkout.
-        installed: what to look at.
+    An archive in the checkout may be of any project: only packages that the checkout has as well count. A submodule
+    does not count, because no other checkout of the project contains it.
     """
     found = set()
-    for one in installed:
-        origin = _origin(one, os.path.realpath(root))
+    for distribution in installed:
+        origin = _origin(distribution, os.path.realpath(root))
         if origin is not None:
-            tops = (top for top in _tops(one) if origin.is_dir() or _own(root, top) is not None)
-            found |= {os.path.realpath(str(one.locate_file(top))) for top in tops}
+            tops = (top for top in _tops(distribution) if origin.is_dir() or _own(root, top) is not None)
+            found |= {os.path.realpath(str(distribution.locate_file(top))) for top in tops}
     return found
 
 
 def namesakes(root: str, path: Iterable[str]) -> set[str]:
-    """What looks like a package of ``root`` in a folder of ``path`` that things are installed into.
+    """The packages in site-packages that share the name and most modules with a package of ``root``.
 
-    It has the same name, and most of its modules are there too. Namespace packages are left out: others may have parts
-    in them.
+    Namespace packages do not count: they may have parts of other projects.
     """
     packages = {file.parent.name for layout in LAYOUTS for file in Path(root, layout).glob("*/__init__.py")}
     sites = {os.path.realpath(entry) for entry in path if Path(entry).name in PACKAGES}
     found = set()
-    for place in (Path(site, name) for site in sites for name in packages):
-        own = _own(root, place.name)
-        if own is not None and (place / "__init__.py").is_file() and place.resolve() != own.resolve():
-            its, mine = _modules(place), _modules(own)
-            found |= {str(place)} if 2 * len(its & mine) > len(its) else set()
+    for installed in (Path(site, name) for site in sites for name in packages):
+        own = _own(root, installed.name)
+        if own is not None and (installed / "__init__.py").is_file() and installed.resolve() != own.resolve():
+            modules = _modules(installed)
+            if 2 * len(modules & _modules(own)) > len(modules):
+                found.add(str(installed))
     return found
 
 
 def _own(root: str, name: str) -> Path | None:
     """The package or module of the checkout that has this name."""
-    places = (Path(root, layout, name) for layout in LAYOUTS)
-    return next((place for place in places if place.exists()), None)
+    paths = (Path(root, layout, name) for layout in LAYOUTS)
+    return next((path for path in paths if path.exists()), None)
 
 
 def _modules(package: Path) -> set[Path]:
@@ -73,24 +70,24 @@ def _modules(package: Path) -> set[Path]:
 
 
 def _tops(installed: Distribution) -> set[str]:
-    """The outermost packages of a distribution, and what lies in none: of a namespace only its own parts."""
+    """The outermost packages of a distribution, and its files outside of packages."""
     files = [file for file in installed.files or () if file.parts[0] != ".."]
     files = [file for file in files if not file.parts[0].endswith(".dist-info")]
     packages = {file.parent for file in files if file.name == "__init__.py"}
-    return {str(next((one for one in reversed(file.parents) if one in packages), file)) for file in files}
+    return {str(next((folder for folder in reversed(file.parents) if folder in packages), file)) for file in files}
 
 
 def _origin(installed: Distribution, root: str) -> Path | None:
-    """The folder or archive in ``root`` that was copied; None for an editable install and for all else."""
+    """The folder or archive in ``root`` that was installed as a copy; None for any other install."""
     try:
-        told = json.loads(installed.read_text(ORIGIN) or "null")
-        if told is None or told.get("dir_info", {}).get("editable", False):
+        record = json.loads(installed.read_text(ORIGIN) or "null")
+        if record is None or record.get("dir_info", {}).get("editable", False):
             return None
-        url = urlsplit(told["url"])
+        url = urlsplit(record["url"])
     except (ValueError, KeyError, AttributeError, OSError):
-        return None  # broken metadata is none of ours to tell
+        return None  # broken metadata
     origin = Path(os.path.realpath(url2pathname(url.path)))
     if url.scheme != "file" or not within(str(origin), root):
         return None
-    inside = [one for one in (origin, *origin.parents) if one != Path(root) and within(str(one), root)]
-    return None if any((one / ".git").exists() for one in inside) else origin
+    inside = [folder for folder in (origin, *origin.parents) if folder != Path(root) and within(str(folder), root)]
+    return None if any((folder / ".git").exists() for folder in inside) else origin

@@ -1,4 +1,4 @@
-"""Another revision of a project: found before anything is measured, checked out in a temporary folder, then removed."""
+"""A revision of a project: its name resolved, and its files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -24,23 +24,16 @@ _CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 @dataclass(frozen=True)
 class Revision:
-    """What a run is held against.
+    """A commit of the project, or another folder with the project in it."""
 
-    Attributes:
-        given: as the user named it.
-        commit: full hash; None for a folder that is no git checkout.
-        root: the top folder of the project here.
-        folder: the project there, where it need not be checked out.
-    """
-
-    given: str
-    commit: str | None
-    root: Path
-    folder: Path | None = None
+    given: str  # the user's name for it
+    commit: str | None  # full hash; None for a folder that is no git checkout
+    root: Path  # the top folder of the project here
+    folder: Path | None = None  # the project's other folder, where nothing has to be checked out
 
     @property
     def label(self) -> str:
-        """In words: ``3f2a1c0 (main)``; the hash alone where that is what was given."""
+        """The name in reports, such as ``3f2a1c0 (main)``; the hash alone where the user gave a hash."""
         if self.commit is None:
             return self.given
         short = self.commit[:_SHORT]
@@ -48,12 +41,9 @@ class Revision:
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:
-    """The revision that ``given`` names: a branch, tag or commit, ``merge-base:`` and one of those, or a folder.
+    """Find the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` with one of these, or a folder.
 
-    Args:
-        given: as the user wrote it.
-        start: a folder of the project.
-        invoked: the folder that a relative path starts from.
+    ``start`` is a folder of the project; relative paths start from ``invoked``.
 
     Raises:
         SettingError: there is no such revision; the message says why and what to do.
@@ -76,17 +66,14 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 class Worktree:
-    """The files of a revision. They go with ``close``, or with this process, however it ends.
+    """The files of a revision in a temporary folder, until ``close`` or the end of this process.
 
-    A process of its own waits for that end and removes them. Should that one be killed as well, the next ``Worktree``
-    of the same repository does: whose lock nobody holds is left over.
+    A guard process waits for that end and removes the files. If the guard is killed as well, the next ``Worktree`` of
+    the same repository removes them: nobody holds their lock.
 
     Attributes:
-        path: the top folder of the project there.
-        folder: a temporary folder for whatever else goes with it.
-
-    Raises:
-        LaunchError: git cannot check it out.
+        path: the top folder of the project in that revision.
+        folder: the temporary folder, which may hold an environment too.
     """
 
     def __init__(self, revision: Revision) -> None:
@@ -99,7 +86,7 @@ class Worktree:
             self._guard = _start_guard(tree, revision.root)
             if revision.folder is not None:
                 return
-            # Hooks are for the user's own checkouts; this one is nobody's to work in.
+            # The user's git hooks are meant for checkouts that somebody works in.
             add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
             git(revision.root, *add, str(revision.commit), seconds=_CHECKOUT_SECONDS)
         except BaseException as error:
@@ -109,7 +96,7 @@ class Worktree:
             raise
 
     def close(self) -> None:
-        """Remove the files, or leave that to the guard where it takes long; may be called again."""
+        """Let the guard remove the files, and wait a bounded time for it; may be called again."""
         if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
             return
         self._guard.stdin.close()
@@ -118,10 +105,7 @@ class Worktree:
 
 
 def remove_left_over(root: Path) -> None:
-    """Remove the checkouts of runs that could not do it themselves: killed, with the process that waits for their end.
-
-    Those of runs that are still going hold their lock.
-    """
+    """Remove the checkouts of runs that were killed together with their guard; a live run's guard holds a lock."""
     with contextlib.suppress(GitError):
         listed = git(root, "worktree", "list", "--porcelain").splitlines()
         trees = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
@@ -131,7 +115,7 @@ def remove_left_over(root: Path) -> None:
 
 
 def _is_left_over(tree: Path) -> bool:
-    """Whether a work tree is one of ours that nobody uses; one of which that is not certain is the user's own."""
+    """Whether a work tree is certainly one of this plugin's that no run uses; any other may be the user's own."""
     folder = tree.parent
     if tree.name != _TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
         return False
@@ -140,7 +124,7 @@ def _is_left_over(tree: Path) -> bool:
             if lock.read() != _lock_text(tree):
                 return False
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or there is none
+    except OSError:  # the lock is held, or there is no lock
         return False
     return True
 
@@ -150,12 +134,12 @@ def _temporary() -> Path:
 
 
 def _lock_text(tree: Path) -> bytes:
-    """What a lock says: whose it is, and which checkout goes with it."""
+    """The content of a lock, which names the plugin and the checkout."""
     return b"pytest-ddpperf " + os.fsencode(tree)
 
 
 def _start_guard(tree: Path, root: Path) -> subprocess.Popen[bytes]:
-    """The process that removes ``tree`` when this one is done or gone; until then it holds the lock beside it."""
+    """Start the process that holds the lock of ``tree`` and removes ``tree`` when this process is done or gone."""
     with (tree.parent / _LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(_lock_text(tree))
@@ -172,11 +156,7 @@ def _start_guard(tree: Path, root: Path) -> subprocess.Popen[bytes]:
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """A folder as the other side.
-
-    Raises:
-        SettingError: it is this side, or a part of it.
-    """
+    """Make a revision of a folder; SettingError where the folder is a part of this checkout or holds it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
@@ -190,7 +170,7 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
 
 
 def _top_of(folder: Path) -> Path | None:
-    """The top folder of the work tree that holds ``folder``; one inside another has its own. None where unknown."""
+    """The top folder of the innermost work tree that holds ``folder``; None where it is unknown."""
     with contextlib.suppress(GitError):
         return top_folder(folder).resolve()
     return None

@@ -1,4 +1,4 @@
-"""Messages between a rank and its controller: pickles, each behind its length, over a stream socket."""
+"""Messages between a rank and its controller over a stream socket: each is a pickle with its length in front."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _CHUNK = 1 << 20
 class Channel:
     """One end of a rank's socket.
 
-    The controller never waits in it: a rank may be killed in the middle of a message while a process that it left
-    behind holds the other end open, so that no end of file ever comes.
+    ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
+    then the end of the file never comes.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._received = bytearray()
         self.closed = False
 
     def fileno(self) -> int:
-        """The descriptor, for selectors."""
+        """Give selectors the socket's descriptor."""
         return self._socket.fileno()
 
     def send(self, message: object) -> None:
-        """Send, waiting as long as it takes; a receiver that is gone is no error: there is nobody left to tell."""
+        """Send a message and wait until it is written; a receiver that is gone is no error."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             self._socket.sendall(_LENGTH.pack(len(body)))
@@ -36,7 +36,7 @@ class Channel:
             self.closed = True
 
     def received(self) -> list[object]:
-        """The messages that have arrived completely by now. Sets ``closed`` at the end of the stream."""
+        """Take the messages that have arrived completely, and set ``closed`` at the end of the stream."""
         while not self.closed:
             try:
                 data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
@@ -60,14 +60,14 @@ class Channel:
         return messages
 
     def dismiss(self) -> None:
-        """Tell the other end that nothing more will be sent."""
+        """Tell the other end that no message will follow."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             self.closed = True
 
     def wait_for_dismissal(self) -> None:
-        """Wait until the other end has nothing more to say, or is gone."""
+        """Wait until the other end has dismissed this one, or is gone."""
         try:
             while self._socket.recv(_CHUNK):
                 pass

@@ -1,4 +1,4 @@
-"""What a function is told about the rank that it runs on."""
+"""The context: a function's first argument on a rank."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 class RankContext:
     """The first argument of every function on a rank. The default process group is already initialised.
 
-    It says where the rank stands, not who started it: the same function runs on ranks of one controller or of many.
+    The same function runs on the ranks of one controller or of many.
 
     Attributes:
-        rank: global, from 0 to ``world_size`` - 1.
-        local_rank: among the ranks of this rank's controller.
-        local_world_size: how many ranks that controller owns.
-        device: where this rank computes; on CUDA it is also the current device.
+        rank: the global rank, from 0 to ``world_size`` - 1.
+        world_size: the number of ranks.
+        local_rank: the rank's number among those of its controller.
+        local_world_size: the number of ranks of its controller.
+        device: the device that this rank computes on; a CUDA device is also the current device.
         backend: ``gloo`` or ``nccl``.
-        mode: what a point of a scaling curve holds constant; None for a plain benchmark.
+        mode: ``weak`` or ``strong`` at a point of a scaling curve; None for a plain benchmark.
     """
 
     rank: int
@@ -37,10 +38,16 @@ class RankContext:
     mode: Mode | None
 
     def phase(self, name: str) -> Section:
-        """A context for a part of the step, which is then shown under that name, with its time and memory.
+        """Mark a part of the step: the report shows its time and memory under ``name``.
 
-        Sections may be nested, and entered many times in a step. One with the name of a phase (``data_wait``,
-        ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) says where that phase is, for code in which it is
-        not recognised. In timed steps it does nothing and costs nothing that could be measured.
+        Sections may be nested, and entered many times in a step. A section with the name of a phase (``data_wait``,
+        ``forward``, ``backward``, ``gradient_sync``, ``optimizer``) marks that phase in code where the plugin does not
+        recognise it. In timed steps a section does nothing, at no measurable cost.
+
+        Args:
+            name: the name of the section.
+
+        Returns:
+            A context manager.
         """
         return Section(name)

@@ -1,4 +1,4 @@
-"""The environment variables that ranks run under."""
+"""The environment variables of ranks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LAUNCHER_VARIABLES = frozenset(
     }
 )  # fmt: skip
 MARK = "PYTEST_DDPPERF_ZYGOTE"
-"""Names the zygote that a process descends from: so that its whole tree can be found even after the zygote has died."""
+"""The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """The variables that have to be settled before torch is imported, with the values that they get.
+    """The variables that must be set before torch is imported, with their values.
 
-    Threads are the user's choice, or one per rank as torchrun does it: ranks that each take every core measure each
-    other. Ranks of one machine talk over loopback, so that a launch neither depends on nor opens up its network.
+    A rank has one thread unless the user sets another number, as under torchrun: ranks that take every core slow each
+    other. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     fixed = {
@@ -34,12 +34,12 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
         MARK: mark,
     }
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        fixed[name] = "lo"  # also where the user's cluster sets another: these ranks are on one machine
+        fixed[name] = "lo"  # even where the user's cluster sets another one: these ranks are on one machine
     return fixed
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` as ranks get it: without what another launcher left there, and with ``fixed`` on top."""
+    """Give ranks ``environ`` without the variables of another launcher, and with ``fixed`` on top."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -49,7 +49,7 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str,
 
 
 def group_variables(rank: int, world_size: int, local_rank: int, local_world_size: int, port: int) -> dict[str, str]:
-    """What torchrun would have set on this rank, for code that reads it there."""
+    """The variables that torchrun would have set on this rank."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -61,11 +61,11 @@ def group_variables(rank: int, world_size: int, local_rank: int, local_world_siz
 
 
 def thread_count(environ: Mapping[str, str]) -> int:
-    """Threads of a rank. OMP_NUM_THREADS may be a list, one number for each nesting level: the first one counts."""
+    """The number of threads of a rank: the first number of OMP_NUM_THREADS, which may list one per nesting level."""
     found = re.match(r"\s*(\d+)", environ.get("OMP_NUM_THREADS", ""))
     return max(1, int(found[1])) if found else 1
 
 
 def search_path() -> tuple[str, ...]:
-    """This process's ``sys.path``, for others; entries that are no strings, which Python passes over, are left out."""
+    """This process's ``sys.path`` without entries that are no strings, which Python ignores."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))

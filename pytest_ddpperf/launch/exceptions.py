@@ -1,4 +1,4 @@
-"""An exception on a rank, put into words that can travel."""
+"""An exception on a rank as a message for the controller."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.launch.messages import Failed
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.messages import Kind, Stage
+    from pytest_ddpperf.launch.messages import FailureKind, Stage
 
 _PACKAGE = Path(__file__).parents[1]
-_MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training", "revision"))
+_MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 _INSTRUMENTS = str(_PACKAGE / "instruments")
 _CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 
 
-def describe(error: BaseException, stage: Stage) -> Failed:
-    """What a controller has to know of ``error``; this never fails itself."""
+def failed_report(error: BaseException, stage: Stage) -> Failed:
+    """Describe an exception; this never raises one itself."""
     try:
         return Failed(stage, _kind(error), _name(error), _text(error), _traceback(error), time.time_ns())
     except Exception as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose repr raises
@@ -30,9 +30,9 @@ def describe(error: BaseException, stage: Stage) -> Failed:
         return Failed(stage, "raised", type(error).__name__, text, "", time.time_ns())
 
 
-def _kind(error: BaseException) -> Kind:
+def _kind(error: BaseException) -> FailureKind:
     names = {cls.__name__ for cls in type(error).__mro__}
-    if "OutcomeException" in names:  # pytest's; its classes pose as builtins
+    if "OutcomeException" in names:  # pytest's, whose __module__ says builtins
         return "skipped" if "Skipped" in names else "failed"
     if isinstance(error, DdpperfError):
         return "refused"
@@ -65,27 +65,27 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Take out the frames that lead from the fork to the user's function, of ``error`` and of what it came from."""
+    """Remove the frames between the fork and the user's function from an exception, its cause and its context."""
     if id(summary) in seen:
         return
     seen.add(id(summary))
     kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
     users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), 0)
-    # Instruments that call the user's code lead to it as well; where none of it follows, the fault may be theirs.
-    led = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
-    summary.stack = traceback.StackSummary.from_list([*led, *kept[users:]])
+    # Frames of instruments lead to the user's code too; where none of it follows, the fault may be an instrument's.
+    leading = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
+    summary.stack = traceback.StackSummary.from_list([*leading, *kept[users:]])
     for cause in (summary.__cause__, summary.__context__):
         if cause is not None:
             _cut_machinery(cause, seen)
 
 
 def is_machinery(filename: str) -> bool:
-    """Whether a frame is one of those that carry the user's function: ours or cloudpickle's."""
+    """Whether a frame of this plugin or of cloudpickle brings the user's function to its rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 
 def in_library(filename: str) -> bool:
-    """Whether a frame is in code that users do not write: of Python, of packages, or of this plugin."""
+    """Whether a frame is in code of Python, of an installed package, or of this plugin."""
     return filename.startswith(("<", *_folders())) or "/site-packages/" in filename
 
 

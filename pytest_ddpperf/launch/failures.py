@@ -1,26 +1,25 @@
-"""Which rank failed first, and how that is said."""
+"""The first rank that failed, and the error that tells of it."""
 
 from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch import stacks
 from pytest_ddpperf.launch.messages import Failed, Finished
-from pytest_ddpperf.launch.outputs import titled
+from pytest_ddpperf.launch.outputs import RankOutput, titled
 from pytest_ddpperf.launch.stacks import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_ddpperf.launch.messages import Report
-    from pytest_ddpperf.launch.outputs import RankOutput
+    from pytest_ddpperf.launch.messages import RankReport
 
-# What torch says of a peer that is gone; whoever says it is a victim, as long as any rank has failed of itself.
+# What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
 _SECONDARY = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ss]ocket [Tt]imeout|failed to recv, got 0 bytes"
     r"|Connection refused|Socket is not connected|Timed out waiting|Wait timeout|wait timeout|Application timeout"
@@ -28,35 +27,33 @@ _SECONDARY = re.compile(
 )
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
-_BAD_ALLOC = (
-    "what():  std::bad_alloc"  # said by a thread of C++ that could not have memory, and takes the process along
-)
+_BAD_ALLOC = "what():  std::bad_alloc"  # the last words of a process whose C++ thread got no memory
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank stood when its launch was stopped; ``status`` None: it still ran."""
+    """The state of a rank when its launch was stopped; ``status`` is None where the process still ran."""
 
     rank: int
-    report: Report | None
-    status: int | None
-    stamp: int
-    output: RankOutput
+    report: RankReport | None = None
+    status: int | None = None
+    stamp: int = 0  # of the end
+    output: RankOutput = field(default_factory=RankOutput)
 
     @property
     def failed(self) -> bool:
-        """Whether it had failed by then."""
+        """Whether the rank had failed."""
         return isinstance(self.report, Failed) or (self.report is None and self.status is not None)
 
     @property
     def over(self) -> bool:
-        """Whether it had come to an end by then, of either kind."""
+        """Whether the rank had reported or ended."""
         return self.report is not None or self.status is not None
 
     @property
     def victim(self) -> bool:
-        """Whether it only says that another one is gone."""
+        """Whether the rank's error only tells of a lost peer."""
         report = self.report
         return (
             isinstance(report, Failed)
@@ -67,21 +64,21 @@ class RankEnd:
 
     @property
     def when(self) -> int:
-        """Nanoseconds since the epoch, on this machine's clock."""
+        """The time of the report or of the end, in nanoseconds since the epoch."""
         return self.report.stamp if self.report is not None else self.stamp
 
 
 def failure(ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool) -> DdpperfError:
-    """The error to raise for a launch in which at least one rank failed: the root cause first, then the others.
+    """The error for a launch in which a rank failed: the root cause first, then the other ranks.
 
-    The root is the earliest failure that is not the echo of another one. A skip counts only where nothing failed.
+    The root is the earliest failure that is not a victim's. A skip counts only where no rank failed.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
     skipped = [end for end in failed if isinstance(end.report, Failed) and end.report.kind == "skipped"]
-    own = [end for end in failed if not end.victim and end not in skipped]
-    if skipped and not own:
+    causes = [end for end in failed if not end.victim and end not in skipped]
+    if skipped and not causes:
         return RankSkipped(_report(skipped[0]).text)
-    root = own[0] if own else failed[0]
+    root = causes[0] if causes else failed[0]
     if isinstance(root.report, Failed) and root.report.stage in {"load", "send"}:
         return PayloadError(_undelivered(root.rank, root.report))
     if isinstance(root.report, Failed) and root.report.kind == "refused":
@@ -97,7 +94,7 @@ def failure(ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool) ->
 
 
 def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
-    """Whether a rank failed for want of memory; ``killed``: whether the kernel has killed for it meanwhile."""
+    """Whether a rank failed for want of memory; ``killed`` says that the kernel killed a process for that meanwhile."""
     if isinstance(end.report, Failed):
         return end.report.kind == "memory"
     if end.status == -signal.SIGABRT:
@@ -106,7 +103,7 @@ def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
 
 
 def _refusal(report: Failed) -> DdpperfError:
-    """Our own error, as it was raised on the rank."""
+    """Make the plugin's own error again that was raised on the rank."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
     refusal: DdpperfError = kind(report.text)
     return refusal
@@ -127,7 +124,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 
 
 def _what(end: RankEnd, *, out_of_memory: bool) -> str:
-    """What happened to a rank, as the rest of a sentence that starts with the rank."""
+    """Tell the fate of a rank, as the rest of a sentence that starts with the rank."""
     if isinstance(end.report, Failed):
         return _raised(end.report)
     if end.status is None or isinstance(end.report, Finished):
@@ -163,26 +160,28 @@ def _details(end: RankEnd) -> str:
 
 
 def _others(ends: Sequence[RankEnd], root: RankEnd, *, out_of_memory: bool) -> list[str]:
-    """The remaining ranks, a line for each fate that some of them share."""
-    fates: dict[str, list[int]] = {}
-    rooted = _what(root, out_of_memory=out_of_memory)
-    for end in ends:
-        if end is root:
-            continue
-        fate = "finished" if isinstance(end.report, Finished) else _what(end, out_of_memory=out_of_memory)
-        if end.victim:
-            fate = "victim"
-        elif not end.over:
-            fate = "stopped"
-        elif fate == rooted:
-            fate = "the same"
-        fates.setdefault(fate, []).append(end.rank)
+    """One line for each fate of the other ranks."""
+    root_fate = _what(root, out_of_memory=out_of_memory)
     echo = next((_echo(_report(end)) for end in ends if end.victim), "")
-    fates = {f"stopped (victims: {echo})" if fate == "victim" else fate: ranks for fate, ranks in fates.items()}
-    return ["\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in fates.items())]
+
+    def fate(end: RankEnd) -> str:
+        if end.victim:
+            return f"stopped (victims: {echo})"
+        if not end.over:
+            return "stopped"
+        if isinstance(end.report, Finished):
+            return "finished"
+        own_fate = _what(end, out_of_memory=out_of_memory)
+        return "the same" if own_fate == root_fate else own_fate
+
+    fates: dict[str, list[int]] = {}
+    for end in ends:
+        if end is not root:
+            fates.setdefault(fate(end), []).append(end.rank)
+    return ["\n".join(f"{numbers(ranks)}: {shared}" for shared, ranks in fates.items())]
 
 
 def _echo(report: Failed) -> str:
-    """The part of a victim's message that says something: without addresses, torch's source lines and good wishes."""
+    """A victim's message without addresses, torch's source lines and advice."""
     found = _SECONDARY.search(report.text)
     return f"{report.type.rpartition('.')[2]}: {found[0] if found else report.text}"

@@ -1,4 +1,4 @@
-"""The ranks' side of a redirection: they search another checkout, and tell which files they have imported."""
+"""The ranks' side of a redirection: they search the target checkout, and report the files that they imported."""
 
 from __future__ import annotations
 
@@ -19,41 +19,32 @@ from typing import Any, Generic, TypeVar
 from pytest_ddpperf.launch.redirection import Redirection, within
 
 T = TypeVar("T")
-TOOL = "pytest_ddpperf"  # what measures is this side's on both sides
-_FINDER = re.compile(r"__editable__.*_finder")  # a module that setuptools writes for each editable install
+TOOL = "pytest_ddpperf"  # both sides run this checkout's
+_FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes, one for each editable install
 
 
 @dataclass(frozen=True)
 class Observed(Generic[T]):
-    """What a function returned on a rank, and the project's modules that were imported there by then, with files."""
+    """A function's value on a rank, and the project's modules that the rank has imported, with their files."""
 
     value: T
     files: dict[str, str]
 
 
 def observed(ctx: Any, redirection: Redirection, function: Callable[..., T], *args: object) -> Observed[T]:
-    """``function(ctx, *args)``, and what this rank has imported of either checkout."""
+    """Call a function on a rank and report the imported files of both checkouts."""
     value = function(ctx, *args)
     return Observed(value, project_files(redirection))
 
 
-def observed_theirs(ctx: Any, redirection: Redirection, packed: bytes) -> Observed[Any]:
-    """As ``observed``, of a function and its arguments that are still to be loaded, with what is to be found there."""
+def observed_packed(ctx: Any, redirection: Redirection, packed: bytes) -> Observed[Any]:
+    """Unpack a function and its arguments, with lookups of names in the target, and observe its call."""
     function, *args = pickle.loads(packed)
     return observed(ctx, redirection, function, *args)
 
 
-def found_there(module: str, file: str, name: str) -> Any:
-    """An object of a test module of this checkout, by its dotted name; the module itself for an empty one.
-
-    Args:
-        module: the name that the module has here as well as there.
-        file: where it is.
-        name: of the object in it.
-
-    Raises:
-        LookupError: there is no such file, or nothing of that name in it.
-    """
+def look_up(module: str, file: str, name: str) -> Any:
+    """Import a test module of the target and return the object of this dotted name; "" means the module itself."""
     if not Path(file).is_file():
         raise LookupError(f"there is no {Path(file).name} in that revision")
     loaded = sys.modules.get(module)
@@ -66,7 +57,7 @@ def found_there(module: str, file: str, name: str) -> Any:
 
 
 def _loaded(module: str, file: str) -> ModuleType:
-    """The module in ``file``: by its name, where that leads there, for it may import others relatively."""
+    """Import ``file`` by the module's name where that leads to it, because it may have relative imports."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin == file:
@@ -81,18 +72,17 @@ def _loaded(module: str, file: str) -> ModuleType:
 
 
 def redirect(redirection: Redirection) -> None:
-    """Have this process import the project from the other checkout, whichever way it is installed here."""
+    """Let this process import the project from the target, in whichever way the project is installed here."""
     sys.path[:] = redirection.search_path([entry for entry in sys.path if isinstance(entry, str)])
-    for places in _editable_installs():
-        for name, place in places.items():
-            places[name] = (
-                redirection.path(place) if isinstance(place, str) else [redirection.path(one) for one in place]
-            )
+    for table in _editable_installs():
+        for name, paths in table.items():
+            one_path = isinstance(paths, str)
+            table[name] = redirection.path(paths) if one_path else [redirection.path(path) for path in paths]
     importlib.invalidate_caches()
 
 
 def _editable_installs() -> Iterator[dict[str, Any]]:
-    """The tables, by package, of the import hooks that editable installs have put into this process."""
+    """The tables of the import hooks of editable installs: the paths of each package."""
     for name, module in list(sys.modules.items()):
         if _FINDER.fullmatch(name):  # setuptools
             tables = [getattr(module, table, None) for table in ("MAPPING", "NAMESPACES")]
@@ -104,20 +94,20 @@ def _editable_installs() -> Iterator[dict[str, Any]]:
 
 
 def project_files(redirection: Redirection) -> dict[str, str]:
-    """The imported modules that are either checkout's, or of the other one's environment, and their files."""
+    """The imported modules of both checkouts and of the target's environment, with their files."""
     kept = (*redirection.kept, str(Path(__file__).resolve().parents[1]))
-    roots = tuple(filter(None, (redirection.root, redirection.other, redirection.environment)))
+    roots = tuple(filter(None, (redirection.root, redirection.target, redirection.environment)))
     folders: dict[str, str] = {}
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not Path(file).is_absolute() or name.partition(".")[0] == TOOL:
-            continue  # relative ones are made up: torch.classes
+            continue  # relative paths are made up, as that of torch.classes
         folder, base = os.path.split(file)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
         real = str(Path(folders[folder], base))
-        copied = any(within(real, one) for one in redirection.copies)
-        if copied or (any(within(real, root) for root in roots) and not any(within(real, one) for one in kept)):
+        copied = any(within(real, copy) for copy in redirection.copies)
+        if copied or (any(within(real, root) for root in roots) and not any(within(real, path) for path in kept)):
             found[name] = real
     return found

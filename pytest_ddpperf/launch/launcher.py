@@ -1,25 +1,22 @@
-"""Start ranks, watch them, give back what they returned, leave nothing behind."""
+"""Start ranks, watch them, return their results, leave no process behind."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
-import pickle
-import socket
 import sys
 import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut, SettingError
-from pytest_ddpperf.launch import environment, failures, payload, processes, stacks
+from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch import environment, payload
+from pytest_ddpperf.launch.conduct import conduct, value_of
 from pytest_ddpperf.launch.machine import TorchMachine, check_names, place, probe
-from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.messages import Call, Job
 from pytest_ddpperf.launch.outputs import RankOutput, titled
-from pytest_ddpperf.launch.rank_processes import End, RankGroup
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
@@ -33,40 +30,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
-LONGEST_TIMEOUT = 1e6  # seconds; what the kernel can wait for in one call is not much more
+MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
 @dataclass(frozen=True)
 class LaunchResult(Generic[T]):
-    """What a launch gave: ``values`` and ``outputs`` by rank, and the seconds from the first fork to the last exit."""
+    """The results of a launch: ``values`` and ``outputs`` by rank, and the seconds from the first fork to the end."""
 
     values: tuple[T, ...]
     outputs: tuple[RankOutput, ...]
     seconds: float
 
     def rank(self, rank: int) -> T:
-        """What the function returned on ``rank``."""
+        """The value that the function returned on ``rank``."""
         return self.values[rank]
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
-        """What the ranks printed, titled for a test's report, without those that printed nothing."""
+        """The output of each rank that printed something, with a title for the test's report."""
         return titled(enumerate(self.outputs))
 
 
 class Launcher:
-    """Owns the zygote, the process that ranks are forked from; it starts with the first launch.
+    """Owns the zygote, the process that ranks are forked from; the first launch starts it.
 
-    Safe to use from any thread; launches run one after another. ``close`` ends the zygote; so does the end of this
-    process, however it comes.
+    Any thread may use a launcher; its launches run one after another. ``close`` ends the zygote, and so does the end of
+    this process, however it comes.
 
     Args:
-        environ: what ranks get as their environment; by default this process's own, as it is at each launch.
-        preload: modules that ranks shall find imported; they must start no thread and leave CUDA alone.
-        redirection: the other checkout that ranks import the project from; None for this one.
-        like: a launcher made with the same arguments: a copy of its zygote need not import torch, and ends with it.
+        environ: environment variables of the ranks; by default those of this process at each launch.
+        preload: modules that ranks find imported; they must start no thread and leave CUDA alone.
+        redirection: another checkout that ranks import the project from; None for this one.
+        like: a launcher with the same arguments; a copy of its zygote spares the import of torch, and ends with it.
     """
 
     def __init__(
@@ -94,40 +91,35 @@ class Launcher:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the zygote, whose children ranks are; None while there is none."""
+        """Process id of the zygote, which is the parent of ranks; None while there is no zygote."""
         zygote = self._zygote
         return None if zygote is None else zygote.pid
 
     def start(self) -> None:
-        """Start the zygote without waiting for it, so that it imports torch while pytest collects.
+        """Start the zygote and let it import torch while pytest collects."""
+        # A copy costs next to nothing when its original is ready, so only originals are started early.
+        original = self if self._like is None else self._like
+        with original.idle_zygote():
+            pass
 
-        Raises:
-            LaunchError: this is not Linux.
-        """
-        # A copy is made in no time, once there is something to copy.
-        first = self if self._like is None else self._like
-        if first._lock.acquire(blocking=False):  # noqa: SLF001  else it has been started, or is just being
-            try:
-                first._started()  # noqa: SLF001
-            finally:
-                first._lock.release()  # noqa: SLF001
+    @contextlib.contextmanager
+    def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
+        """Lend the zygote, started if need be, and keep launches waiting; None where the launcher is busy."""
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            yield self._started()
+        finally:
+            self._lock.release()
 
     def wait(self) -> None:
-        """Return when ranks can be forked at once: torch has been imported.
-
-        Raises:
-            LaunchError: this is not Linux, or it cannot be imported.
-        """
+        """Wait until torch is imported and ranks can be forked at once."""
         with self._lock:
             self._wait_until_ready(self._started())
 
     def machine(self) -> TorchMachine:
-        """What torch finds in this machine, under the current CUDA_VISIBLE_DEVICES.
-
-        Raises:
-            LaunchError: torch cannot be imported.
-            RankFailed: torch failed when it was asked.
-        """
+        """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
         visible = self._environment().get("CUDA_VISIBLE_DEVICES")
         if visible not in self._machines:
             job = _job(Call(probe, ()), 1, _PROBE_SECONDS, device="cpu", group=None)
@@ -150,26 +142,27 @@ class Launcher:
         When this returns or raises, no process of the launch is left.
 
         Args:
-            function: anything callable, closures and lambdas too; what they hold travels along.
-            *args: what ``function`` is given after ``ctx``.
-            world_size: how many ranks.
+            function: any callable, closures and lambdas too; the objects that it refers to travel along.
+            *args: the function's arguments after ``ctx``.
+            world_size: the number of ranks.
             backend: ``gloo``, ``nccl`` or ``auto``: NCCL where each rank has a GPU of its own.
             device: ``cpu``, ``cuda`` or ``auto``: CUDA where there is a GPU.
-            timeout: seconds for the whole launch, the one-off import of torch apart.
-            mode: for ``ctx.mode``, where this is a point of a scaling curve.
-            preload: more modules that the ranks of this and later launches shall find imported.
+            timeout: seconds for the whole launch, without the one-off import of torch.
+            mode: the value of ``ctx.mode``, at a point of a scaling curve.
+            preload: more modules that the ranks of this and later launches find imported.
 
         Raises:
-            RankFailed: a rank raised, exited or was killed; the first one to fail is reported first.
+            RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
             RanksTimedOut: not all ranks had finished within ``timeout``; the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent.
-            SettingError, LaunchError: the ranks cannot be had like that.
+            SettingError: a device, backend, world size or timeout is invalid.
+            LaunchError: this machine cannot start such ranks.
         """
         check_names(device, backend, world_size)
-        if not 0 < timeout <= LONGEST_TIMEOUT:
+        if not 0 < timeout <= MAX_TIMEOUT:
             raise SettingError(
-                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {LONGEST_TIMEOUT:.0f}"
+                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
             )
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
@@ -179,13 +172,13 @@ class Launcher:
         return self._launch(replace(job, preload=tuple(preload)))
 
     def abort(self) -> None:
-        """End the zygote at once, and with it the launch that another thread has under way: it raises LaunchError."""
+        """End the zygote at once; a launch that another thread has under way raises LaunchError."""
         zygote = self._zygote
         if zygote is not None:
             zygote.kill()
 
     def close(self) -> None:
-        """End the zygote and everything below it; may be called again. A later launch starts a new one."""
+        """End the zygote and everything below it; the next launch starts a new one."""
         with self._lock:
             self._drop()
 
@@ -197,23 +190,8 @@ class Launcher:
             zygote = self._started()
             self._wait_until_ready(zygote)
             job = self._redirected(replace(job, environ=environment.inherited(self._environment(), zygote.pinned)))
-            started = time.monotonic()
-            kills = processes.out_of_memory_kills()
-            with RankGroup(zygote, job.local_world_size, job.first_rank) as group:
-                try:
-                    end, found = _conduct(group, job, started + job.timeout)
-                finally:
-                    self._sweep(zygote)
-                seconds = time.monotonic() - started
-                ends = [
-                    failures.RankEnd(rank.rank, rank.report, rank.status, rank.stamp, group.output(rank))
-                    for rank in group.ranks
-                ]
-        if end is End.LATE:
-            raise _timed_out(ends, found, job.world_size, job.timeout)
-        if end is End.FAILED:
-            raise failures.failure(ends, job.world_size, out_of_memory=processes.out_of_memory_kills() > kills)
-        return LaunchResult(_values(ends), tuple(end.output for end in ends), seconds)
+            ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
+        return LaunchResult(tuple(map(value_of, ends)), tuple(end.output for end in ends), seconds)
 
     def _redirected(self, job: Job) -> Job:
         if self._redirection is None:
@@ -230,22 +208,11 @@ class Launcher:
             rewriter = (_REWRITER,) if _REWRITER in sys.modules else ()
             self._owner = os.getpid()
             preload = (*_PRELOADED, *rewriter, *self._preload)
-            with self._original() as original:
+            lent = contextlib.nullcontext() if self._like is None else self._like.idle_zygote()
+            with lent as original:
                 self._zygote = ZygoteProcess(self._environment(), preload, self._redirection, original)
             atexit.register(self.close)
         return self._zygote
-
-    @contextlib.contextmanager
-    def _original(self) -> Iterator[ZygoteProcess | None]:
-        """The zygote to copy, kept from launching meanwhile; None where there is none, or where it is busy."""
-        like = self._like
-        if like is None or not like._lock.acquire(blocking=False):  # noqa: SLF001  its own class
-            yield None
-            return
-        try:
-            yield like._started()  # noqa: SLF001
-        finally:
-            like._lock.release()  # noqa: SLF001
 
     def _wait_until_ready(self, zygote: ZygoteProcess) -> None:
         try:
@@ -255,7 +222,7 @@ class Launcher:
             raise
 
     def _sweep(self, zygote: ZygoteProcess) -> None:
-        """Leave no process of the launch; a zygote that cannot see to that, or was interrupted in it, goes as well."""
+        """Leave no process of the launch; a zygote whose sweep failed or was interrupted is ended as well."""
         swept = False
         try:
             swept = zygote.sweep()
@@ -277,7 +244,7 @@ class Launcher:
 def _job(
     call: Call, world_size: int, timeout: float, *, device: str, group: str | None, mode: Mode | None = None
 ) -> Job:
-    """The job of all ranks; its port and environment are settled when the zygote is there."""
+    """The job of all ranks; ``environ`` is filled in when the zygote runs, ``listening`` when the socket is bound."""
     return Job(
         call=payload.dump_call(call),
         first_rank=0,
@@ -292,44 +259,3 @@ def _job(
         path=environment.search_path(),
         directory=str(Path.cwd()),
     )
-
-
-def _conduct(group: RankGroup, job: Job, deadline: float) -> tuple[End, dict[int, str]]:
-    """Start the ranks and see them through; with the stacks of those that the deadline has caught."""
-    with contextlib.ExitStack() as own:
-        # Bound here and served by rank 0: no other process can take the port between the choice and the use.
-        listener = own.enter_context(socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)))
-        file = os.memfd_create("ddpperf-job")
-        own.callback(os.close, file)
-        with open(file, "wb", closefd=False) as written:
-            pickle.dump(replace(job, listening=listener.getsockname()[1]), written)
-        group.fork(file, listener if job.group is not None else None, job.preload)
-    end = group.watch(deadline)
-    if end is End.FINISHED:
-        group.dismiss()
-    return end, group.stacks() if end is End.LATE else {}
-
-
-def _timed_out(ends: list[failures.RankEnd], found: dict[int, str], world_size: int, timeout: float) -> RanksTimedOut:
-    finished = [end.rank for end in ends if isinstance(end.report, Finished)]
-    first, guilty = stacks.roll_call(found, finished, world_size, timeout)
-    return RanksTimedOut(
-        f"{first}\n\n{stacks.listing(found, guilty)}",
-        rank=guilty,
-        sections=titled((end.rank, end.output) for end in ends),
-    )
-
-
-def _values(ends: list[failures.RankEnd]) -> tuple[Any, ...]:
-    values = []
-    for end in ends:
-        if not isinstance(end.report, Finished):
-            raise TypeError(end.report)
-        try:
-            values.append(payload.loads(end.report.value))
-        except Exception as error:
-            raise PayloadError(
-                f"what rank {end.rank} returned cannot be read by the test session: {type(error).__name__}: {error}; "
-                "return plain data"
-            ) from error
-    return tuple(values)

@@ -1,4 +1,4 @@
-"""The launchers of one side, as many as launches of it run at the same time."""
+"""The launchers of one side of a comparison, one for each launch that runs at the same time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 
 LAUNCHER_BYTES = 300 * 2**20
-"""What the process may take that ranks of a launcher are forked from: torch and all that they find imported.
+"""An upper bound for a zygote's memory: torch and all modules that ranks find imported.
 
-benchmarks/startup.py prints how much it is. A copy of the first shares nearly all of it, until it imports more."""
+benchmarks/startup.py prints the figure. A copy of the first zygote shares nearly all of it, until it imports more."""
 
 
 class Launchers:
-    """Launchers that all start the same ranks, made when they are asked for. Safe to use from any thread.
+    """Launchers of like ranks, each made when it is first asked for. Any thread may use them.
 
-    Args:
-        make: gives a new one, which may copy the zygote of the first; None for the first.
+    ``make`` gets the first launcher, whose zygote the new one may copy; it gets None for the first one itself.
     """
 
     def __init__(self, make: Callable[[Launcher | None], Launcher]) -> None:
@@ -31,48 +30,40 @@ class Launchers:
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Launcher:
-        """One of them, always the same by that number; the first runs what runs alone."""
+        """The launcher of this number; number 0 runs the launches that run alone."""
         with self._lock:
             while len(self._made) <= number:
                 self._made.append(self._make(self._made[0] if self._made else None))
             return self._made[number]
 
     def start(self, number: int) -> None:
-        """Have torch imported in so many of them, without waiting for it.
-
-        Raises:
-            LaunchError: ranks cannot be started here.
-        """
+        """Let the first ``number`` launchers import torch in the background."""
         for i in range(number):
             self[i].start()
 
     def wait(self, number: int) -> None:
-        """Return when so many of them can run launches at once.
-
-        Raises:
-            LaunchError: torch cannot be imported.
-        """
+        """Wait until the first ``number`` launchers can run launches at once."""
         for i in range(number):
             self[i].wait()
 
     def keep(self, number: int) -> None:
-        """End all but so many, each of which has torch in memory; they start again when they are needed."""
-        for one in tuple(self._made[number:]):
-            one.close()
+        """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
+        for launcher in tuple(self._made[number:]):
+            launcher.close()
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """Process ids of what ranks are children of; None for one that has not been started."""
+        """Process ids of the zygotes, which are the parents of ranks; None for one that does not run."""
         with self._lock:
-            return tuple(one.pid for one in self._made)
+            return tuple(launcher.pid for launcher in self._made)
 
     def abort(self) -> None:
-        """End the launches that other threads have under way: each raises LaunchError."""
-        for one in tuple(self._made):
-            one.abort()
+        """End the launches that other threads have under way; each raises LaunchError."""
+        for launcher in tuple(self._made):
+            launcher.abort()
 
     def close(self) -> None:
-        """End all of them, and everything below them."""
-        with contextlib.ExitStack() as closing:  # all, whatever becomes of one
-            for one in tuple(self._made):
-                closing.callback(one.close)
+        """End all zygotes and everything below them."""
+        with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
+            for launcher in tuple(self._made):
+                closing.callback(launcher.close)

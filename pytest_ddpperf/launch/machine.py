@@ -1,4 +1,4 @@
-"""What torch finds in this machine, and the device and backend that follow from it."""
+"""The devices and backends of this machine, and the choice among them."""
 
 from __future__ import annotations
 
@@ -16,33 +16,25 @@ BACKENDS = ("auto", "gloo", "nccl")
 
 @dataclass(frozen=True)
 class TorchMachine:
-    """Facts found by a rank, so that the controller needs no torch and no CUDA context.
+    """Facts that a rank has found, so that the controller needs no torch and no CUDA context."""
 
-    Attributes:
-        torch: full version, e.g. ``2.13.0+cpu``.
-        cuda: the CUDA version that torch was built for; None for a CPU build.
-        gpus: names of the visible GPUs, in order.
-        nccl: whether this torch has the NCCL backend.
-        backends: the process group backends that this torch was built with.
-    """
-
-    torch: str
-    cuda: str | None
-    gpus: tuple[str, ...]
+    torch: str  # full version, e.g. 2.13.0+cpu
+    cuda: str | None  # the version that torch was built for; None for a CPU build
+    gpus: tuple[str, ...]  # names of the visible ones, in order
     nccl: bool
-    backends: tuple[str, ...]
+    backends: tuple[str, ...]  # of process groups, that this torch was built with
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where ranks compute and how they talk: nothing is ``auto`` any more."""
+    """The device and backend of ranks; neither is ``auto``."""
 
     device: str
     backend: str
 
 
 def probe(_: RankContext) -> TorchMachine:
-    """The facts of this machine, found on a rank."""
+    """Ask torch, on a rank, for the facts of this machine."""
     import torch
     import torch.distributed as dist
 
@@ -53,11 +45,7 @@ def probe(_: RankContext) -> TorchMachine:
 
 
 def check_names(device: str, backend: str, world_size: int) -> None:
-    """Refuse what no machine could do.
-
-    Raises:
-        SettingError: an unknown device or backend, a combination that does not exist, or no rank at all.
-    """
+    """Raise SettingError for a device, backend or world size that no machine could have."""
     if device not in DEVICES:
         raise SettingError(f"device {device!r} is not known; it takes one of {', '.join(DEVICES)}")
     if backend not in BACKENDS:
@@ -69,12 +57,7 @@ def check_names(device: str, backend: str, world_size: int) -> None:
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """The device and backend of ``world_size`` ranks: CUDA where there is a GPU, NCCL where each has its own.
-
-    Raises:
-        SettingError: see ``check_names``.
-        LaunchError: the machine has not what was asked for; the message says what to ask instead.
-    """
+    """Choose CUDA where there is a GPU, and NCCL where each rank has its own."""
     check_names(device, backend, world_size)
     count = len(machine.gpus)
     if device == "auto":

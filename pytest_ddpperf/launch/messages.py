@@ -1,4 +1,4 @@
-"""What controller, zygote and ranks say to each other."""
+"""The messages between controller, zygote and ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Mode
 
 Stage = Literal["join", "load", "run", "send"]
-Kind = Literal["raised", "failed", "skipped", "refused", "exited", "memory"]
+FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory"]
 
 
 @dataclass(frozen=True)
 class Call:
-    """What to call on a rank: ``function(ctx, *arguments)``."""
+    """The call that a rank makes: ``function(ctx, *arguments)``."""
 
     function: Callable[..., object]
     arguments: tuple[object, ...]
@@ -24,34 +24,26 @@ class Call:
 
 @dataclass(frozen=True)
 class Job:
-    """One launch, as all its ranks read it.
+    """The description of one launch; all its ranks read the same one."""
 
-    Attributes:
-        call: a ``Call``, pickled; loaded once path, environment and directory are in place.
-        group: backend of the process group; None for a lone process that asks something of torch.
-        timeout: seconds until torch's own deadline, which is only there for when ours has failed.
-        listening: the port on which rank 0 serves the store; its socket is already bound.
-        preload: modules that the zygote imports first, where it has not yet, so that not every rank has to.
-    """
-
-    call: bytes
+    call: bytes  # a pickled Call; a rank loads it when path, environment and directory are in place
     first_rank: int
     local_world_size: int
     world_size: int
     device: str
-    group: str | None
+    group: str | None  # backend of the process group; None for a lone process without a group
     mode: Mode | None
-    timeout: float
-    listening: int
+    timeout: float  # seconds of the controller's deadline; torch's own lies behind it
+    listening: int  # port of the store that rank 0 serves; its socket is already bound
     environ: Mapping[str, str]
     path: tuple[str, ...]
     directory: str
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A rank's function has returned; ``value`` is its pickled result, ``stamp`` the time in nanoseconds."""
+    """A rank's function has returned; ``value`` is the pickled result, ``stamp`` the time in nanoseconds."""
 
     value: bytes
     stamp: int
@@ -59,22 +51,17 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank's function has ended otherwise.
-
-    Attributes:
-        type: name of the exception's class; ``text`` is its message.
-        traceback: as it is shown, without the frames of this plugin.
-    """
+    """A rank's function has not returned; ``type`` and ``text`` are the exception's class and message."""
 
     stage: Stage
-    kind: Kind
+    kind: FailureKind
     type: str
     text: str
-    traceback: str
+    traceback: str  # without the frames of this plugin
     stamp: int
 
 
-Report = Finished | Failed
+RankReport = Finished | Failed
 
 
 @dataclass(frozen=True)
@@ -84,30 +71,22 @@ class Ready:
 
 @dataclass(frozen=True)
 class Unready:
-    """The zygote could not import what ranks need."""
+    """The zygote could not import the modules that ranks need."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Asks for a rank. Its descriptors come along: report socket, stdout, stderr, stacks, job, listening socket."""
+    """The request for a rank, with its descriptors: report socket, stdout, stderr, stacks, job, listening socket."""
 
     local_rank: int
-    preload: tuple[str, ...] = ()  # modules that it shall find imported
-
-
-@dataclass(frozen=True)
-class Forked:
-    """A rank has been started."""
-
-    local_rank: int
-    pid: int
+    preload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A rank could not be forked."""
+    """The zygote could not fork a rank."""
 
     local_rank: int
     reason: str
@@ -115,14 +94,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Copy:
-    """Asks for another zygote, a copy of this one. Its control socket and the file for its output come along."""
+    """The request for a copy of the zygote, with the copy's control socket and output file as descriptors."""
 
-    mark: str  # its own, in place of this one's
+    mark: str  # replaces the original's mark in the copy
 
 
 @dataclass(frozen=True)
 class Copied:
-    """Another zygote has been forked; ``pid`` is None for one that could not be."""
+    """The zygote has forked a copy of itself; ``pid`` is None where the fork failed."""
 
     mark: str
     pid: int | None
@@ -130,7 +109,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Signal:
-    """Asks that these ranks, where they still run, get a signal."""
+    """The request to send a signal to those of these ranks that still run."""
 
     local_ranks: tuple[int, ...]
     number: int
@@ -138,12 +117,12 @@ class Signal:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Asks that every process below the zygote be killed and reaped."""
+    """The request to kill and reap every process below the zygote."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank is gone; ``status`` as of ``os.waitstatus_to_exitcode``: negative for a signal."""
+    """A rank's process has ended; ``status`` is its exit status, or minus the number of the signal."""
 
     local_rank: int
     status: int
@@ -152,10 +131,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Swept:
-    """Nothing is left below the zygote but ``remaining``, which the kernel does not let go."""
+    """The zygote has no processes below it but ``remaining``, which survived SIGKILL."""
 
     remaining: tuple[int, ...]
 
 
-Request = Fork | Copy | Signal | Sweep
-Event = Ready | Unready | Forked | Copied | Refused | Ended | Swept
+ZygoteRequest = Fork | Copy | Signal | Sweep
+ZygoteEvent = Ready | Unready | Copied | Refused | Ended | Swept

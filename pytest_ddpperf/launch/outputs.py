@@ -1,4 +1,4 @@
-"""What ranks print: files without a name, which no crash can leave behind."""
+"""The output of ranks, in files without a name: no crash can leave one behind."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LIMIT = 64 * 1024
 
 @dataclass(frozen=True)
 class RankOutput:
-    """What a rank has printed; of more than 64 KiB, the end."""
+    """The text that a rank has printed, cut to the last 64 KiB of each stream."""
 
-    stdout: str
-    stderr: str
+    stdout: str = ""
+    stderr: str = ""
 
 
 def open_file() -> IO[bytes]:
-    """A file for one stream of one rank."""
+    """Open a file for one stream of one rank."""
     return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
 
 
 def read(file: IO[bytes], title: str, limit: int = LIMIT) -> str:
-    """The last ``limit`` bytes of a stream, behind a line that says what was cut. Does not move the writer's place."""
+    """Read the last ``limit`` bytes of a stream without moving the writer's position."""
     size = os.fstat(file.fileno()).st_size
     start = max(0, size - limit)
     text = os.pread(file.fileno(), limit, start).decode(errors="replace")
@@ -35,7 +35,7 @@ def read(file: IO[bytes], title: str, limit: int = LIMIT) -> str:
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
-    """Title and text of what each rank printed, by rank, without what is empty."""
+    """Give each stream that is not empty a title for the test's report, such as ``rank 1 stderr``."""
     return tuple(
         (f"rank {rank} {name}", text)
         for rank, output in outputs

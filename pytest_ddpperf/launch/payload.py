@@ -1,4 +1,4 @@
-"""Functions, arguments and results as bytes: what each process can import travels by name, the rest by value."""
+"""Functions, arguments and results as bytes: importable objects travel by name, others by value."""
 
 from __future__ import annotations
 
@@ -23,47 +23,30 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
+"""A function and its arguments: their value replaces an object where the pickle is loaded."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
-_registry = threading.Lock()  # cloudpickle's list of modules by value is one for the whole process
+_registry = threading.Lock()  # cloudpickle has one list of modules by value for the whole process
 
 
 def dump_call(call: Call) -> bytes:
-    """A call, to be loaded on a rank.
-
-    Raises:
-        PayloadError: something in them cannot be pickled; the message names the way to it.
-    """
+    """Pickle a call for the ranks."""
     with _by_value():
         return _dump(call, call.function, *_TO_RANKS)
 
 
 def dump_result(value: object, rank: int) -> bytes:
-    """What a rank's function returned, to be loaded by the controller.
-
-    Raises:
-        PayloadError: something in it cannot be pickled; the message names the way to it.
-    """
+    """Pickle a function's value for the controller."""
     return _dump(value, value, f"returned by rank {rank} cannot be sent back", "return plain data")
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
-    """A value in which some objects are replaced, wherever they are in it.
-
-    Args:
-        value: what to dump.
-        named: what an error is about.
-        stand_in: gives, for an object, a function and its arguments: what it returns where the value is loaded is what
-            stands there for the object; None for the object as it is.
-
-    Raises:
-        PayloadError: as of ``dump_call``.
-    """
+    """Pickle a value in which ``stand_in`` may replace each object; errors speak of ``named``."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
-        def reducer_override(self, one: Any) -> Any:
-            return stand_in(one) or super().reducer_override(one)
+        def reducer_override(self, obj: Any) -> Any:
+            return stand_in(obj) or super().reducer_override(obj)
 
     def dumps(value: object, protocol: int) -> bytes:
         with io.BytesIO() as file:
@@ -75,28 +58,25 @@ def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], Sta
 
 
 def loads(data: bytes) -> Any:
-    """What was dumped.
-
-    Raises:
-        Exception: whatever the import of a module or a class's own ``__setstate__`` raises.
-    """
+    """Load a pickle; the import of a module or a class's ``__setstate__`` may raise any exception."""
     return pickle.loads(data)
 
 
 def _dump(
     value: object, named: object, problem: str, cure: str, dumps: Callable[[object, int], bytes] | None = None
 ) -> bytes:
+    """Pickle a value, or raise the PayloadError that names the way to the object to blame."""
     import cloudpickle
 
     try:
         return bytes((dumps or cloudpickle.dumps)(value, pickle.HIGHEST_PROTOCOL))
-    except Exception as error:  # a __reduce__ of anybody's may raise anything
+    except Exception as error:  # an object's own __reduce__ may raise anything
         raise PayloadError(explain(value, named, error, problem, cure)) from error
 
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Have cloudpickle send the contents of modules that a rank could not import, for the time of one dump."""
+    """Let cloudpickle send the contents of modules that a rank could not import, for the time of one dump."""
     import cloudpickle
 
     with _registry:
@@ -112,10 +92,10 @@ def _by_value() -> Iterator[None]:
 
 
 def travels_by_value(name: str, module: object) -> bool:
-    """Whether a fresh interpreter with this ``sys.path`` would not get this very module by importing ``name``.
+    """Whether a fresh interpreter with this ``sys.path`` could not import this very module by its name.
 
-    Test modules and conftests go by value even where they could be imported: pytest has rewritten their asserts, and
-    importing them would run them without it. ``__main__`` is cloudpickle's own business.
+    Test modules and conftests travel by value even where they could be imported: pytest has rewritten their asserts,
+    and an import would lose that. cloudpickle itself handles ``__main__``.
     """
     if not isinstance(module, ModuleType) or name == "__main__" or module.__dict__.get("__name__") != name:
         return False
@@ -130,7 +110,7 @@ def travels_by_value(name: str, module: object) -> bool:
 
 
 def _defines_something(name: str, module: ModuleType) -> bool:
-    """Whether a module made by hand holds functions or classes; those that only stand for a folder do not."""
+    """Whether a module without a file holds functions or classes; one that stands for a folder does not."""
     return any(
         isinstance(getattr(value, "__qualname__", None), str) and getattr(value, "__module__", None) == name
         for value in list(module.__dict__.values())
@@ -139,7 +119,7 @@ def _defines_something(name: str, module: ModuleType) -> bool:
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Folders whose modules every interpreter of this environment imports alike; this package among them."""
+    """The folders of modules that every interpreter of this environment can import, this package among them."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {entry for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}}
     folders.add(str(Path(__file__).parent.parent))
@@ -163,12 +143,12 @@ def _importable(name: str, file: str) -> bool:
 def _find(name: str, search: Any) -> importlib.machinery.ModuleSpec | None:
     for finder in list(sys.meta_path):
         if type(finder).__name__ != _REWRITER:
-            with contextlib.suppress(Exception):  # a finder that cannot answer here will not answer there
+            with contextlib.suppress(Exception):  # a finder that fails here fails on the ranks too
                 spec = finder.find_spec(name, search)
                 if spec is not None:
                     return spec
     return None
 
 
-def _same_file(one: str, other: str) -> bool:
-    return one == other or Path(one).resolve() == Path(other).resolve()
+def _same_file(first: str, second: str) -> bool:
+    return first == second or Path(first).resolve() == Path(second).resolve()

@@ -1,4 +1,4 @@
-"""Processes as the Linux kernel shows them: parents that die, children that stay, trees that have to go."""
+"""Processes as Linux shows them: parents that end, orphans, descendants."""
 
 from __future__ import annotations
 
@@ -13,21 +13,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Have the kernel send this process ``number`` when the thread that made it ends.
-
-    Where ``parent`` died before that could be arranged, this process ends at once.
-    """
+    """Let the kernel send this process the signal ``number`` when the thread that forked it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent has ended before the call
         os._exit(1)
 
 
 def overwrite_variable(name: str, value: str) -> None:
-    """Change an environment variable that this process was started with where others see it, in ``/proc/PID/environ``.
-
-    Raises:
-        ValueError: there is none of that name whose value is as long.
-    """
+    """Change an environment variable in ``/proc/PID/environ`` too, to a value of the same length."""
     encoded = value.encode()
     get = ctypes.CDLL(None).getenv
     get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_void_p
@@ -39,18 +32,18 @@ def overwrite_variable(name: str, value: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have every descendant whose parent ends become a child of this process, whatever session it has moved to."""
+    """Make this process the parent of every descendant whose own parent ends, in any session."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
-    """The pids of this process's children, ended ones that nobody has reaped included."""
+    """The pids of this process's children, zombies included."""
     me = os.getpid()
     return {pid for pid in _pids() if _parent(pid) == me}
 
 
 def marked(name: str, value: str) -> set[int]:
-    """The pids of processes that were started with the environment variable ``name`` = ``value``."""
+    """The pids of other processes that were started with the environment variable ``name`` = ``value``."""
     wanted = f"{name}={value}".encode()
     found = set()
     for pid in _pids():
@@ -62,13 +55,13 @@ def marked(name: str, value: str) -> set[int]:
 
 def kill(pid: int) -> None:
     """Kill a process, and the process group that it may lead."""
-    for end in (os.killpg, os.kill):
+    for send in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            end(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does not tell."""
+    """The number of processes that the kernel has killed for want of memory since boot; 0 where it is unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(" ")
@@ -86,5 +79,5 @@ def _parent(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything, parentheses and spaces included; the state and the parent follow it.
+    # The process name in parentheses may hold parentheses and spaces; the state and the parent follow it.
     return int(stat.rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""The life of a rank, from the fork to its end."""
+"""A rank's process, from the fork to its end."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_ddpperf.launch import environment, payload, processes
 from pytest_ddpperf.launch.channel import Channel
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.exceptions import describe
+from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.launch.messages import Report, Stage
+    from pytest_ddpperf.launch.messages import RankReport, Stage
 
 _REPORT, _STACKS, _JOB, _LISTENING = 3, 4, 5, 6
 _TARGETS = (_REPORT, 1, 2, _STACKS, _JOB, _LISTENING)  # in the order of messages.Fork
-_GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind ours, which has the better report
+_GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report
 SEED = 0
 
 
 def live(local_rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
-    """Be a rank: do the job, report, wait until everybody is done, leave. Never returns."""
+    """Do the job, report, wait until all ranks are done, and end the process."""
     status = 1
     try:
         _detach(descriptors, zygote)
@@ -47,20 +47,20 @@ def live(local_rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn
             with contextlib.suppress(Exception):
                 stream.flush()
         channel.send(report)
-        # Whoever leaves early breaks its peers' connections, which then complain louder than the rank that failed.
+        # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
         channel.wait_for_dismissal()
         if isinstance(report, Finished):
             _leave_group()
             status = 0
-    except BaseException:  # noqa: BLE001  there is no report to put it into; the rank's stderr is shown with its exit
+    except BaseException:  # noqa: BLE001  no report can carry it; the rank's stderr is shown with its exit
         traceback.print_exc()
     finally:
-        # Not sys.exit: threads and exit handlers of the user's libraries may hang, and all there is to say is said.
+        # Not sys.exit: threads and exit handlers of the user's libraries may hang, and the report is sent.
         os._exit(status)
 
 
 def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
-    """Own session, own descriptors, plain signals: nothing of the zygote is left to disturb or to be disturbed."""
+    """Replace the zygote's session, descriptors and signal handlers by the rank's own."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -68,7 +68,7 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
     os.setsid()
     processes.die_with_parent(signal.SIGKILL, zygote)
     with contextlib.suppress(OSError):
-        # Short of memory, the kernel is to take a rank, not the test session.
+        # When memory runs out, the kernel shall kill a rank and not the test session.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for source, target in zip(moved, _TARGETS, strict=False):
@@ -76,7 +76,7 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
     kept = {0, *_TARGETS[: len(descriptors)]}
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor not in kept:
-            with contextlib.suppress(OSError):  # the listing's own is gone by now
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
                 os.close(descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  lives as long as the process
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -90,7 +90,7 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
 
 
 def _content(descriptor: int) -> bytes:
-    """All of a file that other ranks read at the same time, through the same offset."""
+    """Read a file through its own offsets, because other ranks read through the same descriptor."""
     size = os.fstat(descriptor).st_size
     content = bytearray()
     while len(content) < size:
@@ -99,7 +99,7 @@ def _content(descriptor: int) -> bytes:
     return bytes(content)
 
 
-def _report(job: Job, local_rank: int) -> Report:
+def _report(job: Job, local_rank: int) -> RankReport:
     stage: Stage = "join"
     try:
         context = _join(job, local_rank)
@@ -111,12 +111,12 @@ def _report(job: Job, local_rank: int) -> Report:
         value = call.function(context, *call.arguments)
         stage = "send"
         return Finished(payload.dump_result(value, context.rank), time.time_ns())
-    except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions, and must be told
-        return describe(error, stage)
+    except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
+        return failed_report(error, stage)
 
 
 def _join(job: Job, local_rank: int) -> RankContext:
-    """Take over the controller's world as it is now, and join the process group."""
+    """Take over the controller's environment, path and folder, and join the process group."""
     import torch
 
     rank = job.first_rank + local_rank
@@ -157,7 +157,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None) 
 
 
 def seed_as_at_the_start() -> None:
-    """The same random numbers on every rank: what shall differ between them is for the function to say."""
+    """Seed all generators alike on every rank."""
     import numpy as np
     import torch
 
@@ -167,7 +167,7 @@ def seed_as_at_the_start() -> None:
 
 
 def _leave_group() -> None:
-    """NCCL wants its communicators ended; of gloo nothing outlives the process, and ending it costs 30 ms."""
+    """End NCCL's communicators; gloo's end with the process, and ending them here costs 30 ms."""
     import torch.distributed as dist
 
     if dist.is_initialized() and dist.get_backend() != "gloo":

@@ -1,4 +1,4 @@
-"""Why something cannot be pickled, said by naming the way to the object that is to blame."""
+"""The sentence that names an object that cannot be pickled, and the way to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch.messages import Call
@@ -14,30 +15,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH = 12
-_ITEMS = 200  # of a container: a guilty object among thousands is named by its container
+_ITEMS = 200  # of a container; a guilty object beyond them is named by its container
+_PACKAGE = "pytest_ddpperf."
+
+
+@dataclass(frozen=True)
+class _HeldObject:
+    """An object that another one holds; an empty label leaves it out of the sentence."""
+
+    label: str
+    value: object
+    of_plugin: bool = False  # whether an object of this plugin holds it
 
 
 def explain(value: object, named: object, error: BaseException, problem: str, cure: str) -> str:
-    """One sentence: what cannot be sent, the way to the object in it that cannot be pickled, and why.
-
-    Args:
-        value: what was to be pickled.
-        named: what the sentence is about, where that is not the whole ``value``.
-        error: what pickling ``value`` raised.
-        problem: the middle of the sentence: "cannot be sent".
-        cure: its end: what to do instead.
-    """
+    """Say that ``named`` "cannot be sent", by which way ``value`` holds the culprit, why, and what to do."""
     way, culprit, reason = _culprit(value, error)
     about = describe(named)
-    ours = [i for i, link in enumerate(way) if " of pytest_ddpperf." in link]
-    if ours:  # a user knows what it was given, not what we have wrapped it in
-        way, about = way[ours[-1] + 1 :], "what is to be measured"
-    blame = f"{' -> '.join(way)} is a {_type(culprit)}: " if way else ""
+    wrapped = [i for i, part in enumerate(way) if part.of_plugin]
+    if wrapped:  # users know the object that they gave, not the plugin's object around it
+        way, about = way[wrapped[-1] + 1 :], "what is to be measured"
+    blame = f"{' -> '.join(part.label for part in way)} is a {_type(culprit)}: " if way else ""
     return f"{about} {problem}: {blame}{reason}; {cure}"
 
 
 def describe(value: object) -> str:
-    """A short name for an object: where functions and classes are defined, the type of anything else."""
+    """Name a function by its place in the code, a class by its name, any other object by its type."""
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, functools.partial):
@@ -50,18 +53,18 @@ def describe(value: object) -> str:
     return f"the {_type(value)}"
 
 
-def _culprit(value: object, error: BaseException) -> tuple[list[str], object, BaseException]:
-    """Go down, as long as one of the parts cannot be pickled either."""
-    way: list[str] = []
+def _culprit(value: object, error: BaseException) -> tuple[list[_HeldObject], object, BaseException]:
+    """Descend as long as one of the parts cannot be pickled either."""
+    way: list[_HeldObject] = []
     seen = {id(value)}
     for _ in range(_DEPTH):
-        for label, part in _parts(value):
-            failure = None if id(part) in seen else _failure(part)
+        for part in _parts(value):
+            failure = None if id(part.value) in seen else _failure(part.value)
             if failure is not None:
-                if label:
-                    way.append(label)
-                value, error = part, failure
-                seen.add(id(part))
+                if part.label:
+                    way.append(part)
+                value, error = part.value, failure
+                seen.add(id(value))
                 break
         else:
             break
@@ -78,39 +81,41 @@ def _failure(value: object) -> BaseException | None:
     return None
 
 
-def _parts(value: object) -> Iterator[tuple[str, object]]:
+def _parts(value: object) -> Iterator[_HeldObject]:
     if isinstance(value, types.FunctionType):
         yield from _function_parts(value)
     elif isinstance(value, types.MethodType):
-        yield f"instance of method {value.__name__}", value.__self__
-        yield "", value.__func__
+        yield _HeldObject(f"instance of method {value.__name__}", value.__self__)
+        yield _HeldObject("", value.__func__)
     elif isinstance(value, functools.partial):
-        yield "", value.func
-        yield from ((f"argument {i} of {describe(value)}", part) for i, part in enumerate(value.args))
-        yield from ((f"argument {name!r} of {describe(value)}", part) for name, part in value.keywords.items())
+        yield _HeldObject("", value.func)
+        yield from (_HeldObject(f"argument {i} of {describe(value)}", part) for i, part in enumerate(value.args))
+        yield from (
+            _HeldObject(f"argument {name!r} of {describe(value)}", part) for name, part in value.keywords.items()
+        )
     elif isinstance(value, dict):
-        yield from ((f"key {name!r}", part) for name, part in list(value.items())[:_ITEMS])
+        yield from (_HeldObject(f"key {name!r}", part) for name, part in list(value.items())[:_ITEMS])
     elif isinstance(value, Call):
-        yield "", value.function
-        yield from ((f"argument {i}", part) for i, part in enumerate(value.arguments))
+        yield _HeldObject("", value.function)
+        yield from (_HeldObject(f"argument {i}", part) for i, part in enumerate(value.arguments))
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"item {i}", part) for i, part in enumerate(list(value)[:_ITEMS]))
+        yield from (_HeldObject(f"item {i}", part) for i, part in enumerate(list(value)[:_ITEMS]))
     else:
         yield from _attributes(value)
 
 
-def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+def _function_parts(function: types.FunctionType) -> Iterator[_HeldObject]:
     name = describe(function)
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not yet assigned
-            yield f"closure variable {variable!r} of {name}", cell.cell_contents
+            yield _HeldObject(f"closure variable {variable!r} of {name}", cell.cell_contents)
     for variable in sorted(_names(function.__code__)):
         if variable in function.__globals__:
-            yield f"global {variable!r} used by {name}", function.__globals__[variable]
+            yield _HeldObject(f"global {variable!r} used by {name}", function.__globals__[variable])
     for i, default in enumerate(function.__defaults__ or ()):
-        yield f"default {i} of {name}", default
+        yield _HeldObject(f"default {i} of {name}", default)
     for variable, default in (function.__kwdefaults__ or {}).items():
-        yield f"default of {variable!r} of {name}", default
+        yield _HeldObject(f"default of {variable!r} of {name}", default)
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -121,18 +126,20 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _attributes(value: object) -> Iterator[tuple[str, object]]:
+def _attributes(value: object) -> Iterator[_HeldObject]:
     if isinstance(value, types.ModuleType):
         return
-    owner = describe(value) if isinstance(value, type) else _type(value)
+    is_class = isinstance(value, type)
+    owner = describe(value) if is_class else _type(value)
+    of_plugin = not is_class and type(value).__module__.startswith(_PACKAGE)
     attributes = dict(getattr(value, "__dict__", {}))
-    if not isinstance(value, type):
+    if not is_class:
         names = [name for cls in type(value).__mro__ for name in _slots(cls)]
         attributes |= {name: getattr(value, name) for name in names if hasattr(value, name)}
     for name, part in attributes.items():
         if name not in {"__dict__", "__weakref__", "__slots__"}:
             plain = part.__func__ if isinstance(part, (staticmethod, classmethod)) else part
-            yield f"attribute {name!r} of {owner}", plain
+            yield _HeldObject(f"attribute {name!r} of {owner}", plain, of_plugin)
 
 
 def _slots(cls: type) -> list[str]:

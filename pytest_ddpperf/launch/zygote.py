@@ -1,7 +1,7 @@
-"""The process that ranks are forked from: it has imported torch, and keeps nothing else that a fork could break.
+"""The zygote: the process that has imported torch and that ranks are forked from.
 
-It never touches CUDA, runs no tensor operation and has one thread. It is the reaper of everything below it, so that no
-process outlives its launch, and it ends with its controller, so that nothing outlives that one either.
+It has one thread, runs no tensor operation and never touches CUDA, so a fork breaks nothing. It reaps every process
+below it, so none outlives its launch. It ends with its controller, so none outlives that one either.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from pytest_ddpperf.launch.messages import (
     Copied,
     Copy,
     Ended,
-    Event,
     Fork,
-    Forked,
     Ready,
     Refused,
-    Request,
     Signal,
     Swept,
     Unready,
+    ZygoteEvent,
+    ZygoteRequest,
 )
 from pytest_ddpperf.launch.redirection import Redirection
 
@@ -49,7 +48,7 @@ _SWEEP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Birth:
-    """What a new rank starts with: its number and its descriptors, in the order of ``messages.Fork``."""
+    """The state that a new rank starts with; its descriptors are in the order of ``messages.Fork``."""
 
     local_rank: int
     descriptors: tuple[int, ...]
@@ -58,7 +57,7 @@ class Birth:
 
 @dataclass
 class Zygote:
-    """Serves one controller: ``control`` carries its requests, ``wakeup`` the numbers of the signals that arrive."""
+    """Serves one controller; ``control`` carries its requests, ``wakeup`` the numbers of signals."""
 
     control: socket.socket
     wakeup: socket.socket
@@ -67,7 +66,7 @@ class Zygote:
     terminated: bool = False
 
     def serve(self) -> Birth | None:
-        """Serve until the controller is gone: then None. In a new rank, what it starts with."""
+        """Serve until the controller is gone, then return None; in a new rank, return its birth."""
         while True:
             ready, _, _ = select.select([self.control, self.wakeup], [], [])
             if self.wakeup in ready:
@@ -83,7 +82,7 @@ class Zygote:
                 if birth is not None:
                     return birth
 
-    def _answer(self, request: Request, descriptors: tuple[int, ...]) -> Birth | None:
+    def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
             preload(request.preload)
             return self._fork(request.local_rank, descriptors)
@@ -110,20 +109,19 @@ class Zygote:
             os.close(descriptor)
         if pid > 0:
             self.ranks[pid] = local_rank
-            self.tell(Forked(local_rank, pid))
         return None
 
     def _copy(self, mark: str, descriptors: tuple[int, ...]) -> None:
-        """Fork another zygote, which spares its launcher the import of torch; it serves that launcher from then on."""
+        """Fork a copy of this zygote, which serves another launcher and need not import torch."""
         original, pid = os.getpid(), None
-        if len(descriptors) == COPY_DESCRIPTORS:  # some are missing where this process has too many files open
+        if len(descriptors) == COPY_DESCRIPTORS:  # the kernel drops some where this process has too many files open
             with contextlib.suppress(OSError):
                 pid = os.fork()
         if pid == 0:
             try:
                 control, output = descriptors
                 self._serve_other(mark, control, output, original)
-            except BaseException:  # noqa: BLE001  nobody listens to it yet, and the original's launcher is not its own
+            except BaseException:  # noqa: BLE001  the copy has no launcher to tell yet
                 os._exit(1)
             return
         if pid is not None:
@@ -133,7 +131,7 @@ class Zygote:
             os.close(descriptor)
 
     def _serve_other(self, mark: str, control: int, output: int, original: int) -> None:
-        """Keep nothing of the zygote that this one was copied from, and end with it."""
+        """Replace the original's mark, session, sockets and ranks by this copy's own; end with the original."""
         processes.overwrite_variable(environment.MARK, mark)
         os.setsid()
         for number in (1, 2):
@@ -150,7 +148,7 @@ class Zygote:
         self.tell(Ready())
 
     def _reap(self) -> bool:
-        """Reap who has ended; whether there are children left."""
+        """Reap the children that have ended; True where others are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -160,13 +158,13 @@ class Zygote:
                 return True
             self.copies.discard(pid)
             local_rank = self.ranks.pop(pid, None)
-            if local_rank is not None:  # else an orphan that was adopted
+            if local_rank is not None:  # None for an adopted orphan
                 self.tell(Ended(local_rank, os.waitstatus_to_exitcode(status), time.time_ns()))
 
     def sweep(self) -> tuple[int, ...]:
-        """Kill and reap until no child but copies is left; gives back those that would not go within a bounded time.
+        """Kill and reap all children but copies, and return those that are left after a bounded time.
 
-        Whoever loses its parent on the way becomes a child of this process, so the whole tree goes, level by level.
+        A process that loses its parent becomes a child of this one, so the whole tree goes, level by level.
         """
         deadline = time.monotonic() + _SWEEP_SECONDS
         while self._reap():
@@ -185,8 +183,8 @@ class Zygote:
     def _hear_signals(self) -> None:
         self.terminated |= signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE)
 
-    def tell(self, event: Event) -> None:
-        """Tell the controller; where it is gone, the end of ``control`` will say so."""
+    def tell(self, event: ZygoteEvent) -> None:
+        """Send an event; where the controller is gone, ``control`` reports that by its end."""
         try:
             self.control.send(pickle.dumps(event))
         except (BrokenPipeError, ConnectionResetError):
@@ -194,7 +192,7 @@ class Zygote:
 
 
 def preload(names: Sequence[str]) -> None:
-    """Import what is not imported yet. What cannot be is for the ranks, whose code needs it, to complain of."""
+    """Import modules; one that fails is left to the ranks, whose code then raises the error."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         with contextlib.suppress(Exception):
@@ -204,7 +202,7 @@ def preload(names: Sequence[str]) -> None:
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    """Does nothing: the number travels through the wakeup descriptor."""
+    """Do nothing: the number of the signal travels through the wakeup descriptor."""
 
 
 def _watch_signals() -> socket.socket:
@@ -220,7 +218,7 @@ def _watch_signals() -> socket.socket:
 def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | None:
     for name in needed:
         importlib.import_module(name)
-    # The first optimizer that a process makes imports it, which takes a second: not in every rank of every launch.
+    # The first optimizer of a process imports this module, which takes a second.
     preload(["torch._dynamo"])
     processes.adopt_orphans()
     zygote = Zygote(control, _watch_signals())
@@ -229,7 +227,7 @@ def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | Non
     zygote.tell(Ready())
     birth = zygote.serve()
     if birth is None:
-        # First of all the controller is to learn that this process ends: else it would blame the ranks for their end.
+        # The controller must learn of this end before that of the ranks: else it would blame the ranks.
         with contextlib.suppress(OSError):
             zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep()
@@ -237,7 +235,7 @@ def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | Non
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Be the zygote, until its controller has gone. Never returns, in a rank neither."""
+    """Run the zygote until its controller is gone, and the ranks that are forked from it; never return."""
     parser = argparse.ArgumentParser(prog="pytest_ddpperf.launch.zygote", description=__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the controller's socket")
     parser.add_argument("--controller", type=int, default=None, help="pid to end with, where the kernel can arrange it")
@@ -251,7 +249,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if options.redirection is not None:
             redirect(Redirection.loads(options.redirection))
         birth = _become_zygote(control, options.preload)
-    except Exception as error:  # noqa: BLE001  an import may raise anything; the controller says it
+    except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
         control.send(pickle.dumps(Unready(f"{type(error).__name__}: {error}"[: MESSAGE_SIZE // 2])))
         sys.exit(1)
     if birth is not None:

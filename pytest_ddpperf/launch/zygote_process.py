@@ -1,4 +1,4 @@
-"""The controller's side of the zygote: start it, ask it, end it."""
+"""The controller's side of the zygote: start, request, events, end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import environment, outputs, processes
-from pytest_ddpperf.launch.messages import Copied, Copy, Event, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch import copied_process, environment, outputs, processes
+from pytest_ddpperf.launch.copied_process import CopiedProcess
+from pytest_ddpperf.launch.messages import Copied, Copy, Ready, Sweep, Swept, Unready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import Request
+    from pytest_ddpperf.launch.messages import ZygoteEvent, ZygoteRequest
     from pytest_ddpperf.launch.redirection import Redirection
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
@@ -38,13 +39,9 @@ _COPY_SECONDS = 10.0
 
 
 class ZygoteProcess:
-    """A running zygote. It ends with ``close``, with the controller, or by itself where the kernel takes it.
+    """A running zygote, which imports ``preload``; ``close`` ends it, and so does the end of the controller.
 
-    Args:
-        environ: what it is started with.
-        preload: the modules that it imports.
-        redirection: the other checkout that it imports the project from; None for this one.
-        original: one started with the same, which is copied where that can be done at once; else it is started.
+    With ``original``, a zygote started with the same arguments, this one is a copy where a copy can be made at once.
     """
 
     def __init__(
@@ -68,40 +65,40 @@ class ZygoteProcess:
             raise
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
-        """A copy of another zygote that imported torch under the same variables; None where there can be none."""
-        if not _PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
+        """Copy a zygote that imported torch under the same variables; None where it cannot be copied."""
+        if not copied_process.HAS_PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
             return None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         copied = None
         try:
-            with theirs:
-                copied = original.copy(self.mark, theirs, self._output)
+            with of_zygote:
+                copied = original.copy(self.mark, of_zygote, self._output)
         finally:
             if copied is None:
-                ours.close()  # a copy that was made all the same ends by that
-        return None if copied is None else (ours, copied)
+                of_controller.close()  # ends a copy that nobody here has heard of
+        return None if copied is None else (of_controller, copied)
 
     def _started(
         self, environ: Mapping[str, str], preload: Sequence[str]
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
-                return ours, self._start(theirs.fileno(), environ, preload)
+            with of_zygote:
+                return of_controller, self._start(of_zygote.fileno(), environ, preload)
         except BaseException:
-            ours.close()
+            of_controller.close()
             raise
 
     def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
         path = environment.search_path()
         if self._redirection is not None and self._redirection.python is not None:
-            # Another environment's hooks do not know where this package is; the project is sought elsewhere later.
+            # Import hooks of another environment do not know this package; the project's own path is replaced later.
             path = (*path, str(Path(__file__).parents[2]))
         command = [self._python, "-c", _BOOTSTRAP, json.dumps(path), f"--control={control}"]
         if self._redirection is not None:
             command.append(f"--redirection={self._redirection.dumps()}")
         if threading.current_thread() is threading.main_thread():
-            # The kernel means the thread: another one than the main one may well end before the controller does.
+            # The kernel watches the thread, and any thread but the main one may end before the controller does.
             command.append(f"--controller={os.getpid()}")
         return subprocess.Popen(  # noqa: S603  our own interpreter
             [*command, *preload],
@@ -114,13 +111,9 @@ class ZygoteProcess:
         )
 
     def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
-        """A copy of it, served through ``control``, that prints into ``output``; None where there can be none.
-
-        Raises:
-            LaunchError: it cannot import torch.
-        """
+        """Fork a copy that takes requests from ``control`` and prints into ``output``; None where that failed."""
         self.wait_until_ready()
-        with contextlib.suppress(LaunchError, OSError):  # it has ended, or the copy has
+        with contextlib.suppress(LaunchError, OSError):  # the zygote has ended, or its copy has
             self.request(Copy(mark), [control.fileno(), output.fileno()])
             deadline = time.monotonic() + _COPY_SECONDS
             while time.monotonic() < deadline:
@@ -131,25 +124,21 @@ class ZygoteProcess:
 
     @property
     def _python(self) -> str:
-        own = None if self._redirection is None else self._redirection.python
-        return own or sys.executable
+        redirected = None if self._redirection is None else self._redirection.python
+        return redirected or sys.executable
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait for torch to be imported.
-
-        Raises:
-            LaunchError: it cannot be imported, or not within three minutes.
-        """
+        """Wait until torch is imported."""
         deadline = time.monotonic() + _READY_SECONDS
         while not self._ready:
             events = self.events(deadline - time.monotonic())
@@ -163,24 +152,20 @@ class ZygoteProcess:
             if not events and time.monotonic() >= deadline:
                 raise LaunchError(f"importing torch took more than {_READY_SECONDS:.0f} s{self._said()}")
 
-    def request(self, request: Request, descriptors: Sequence[int] = ()) -> None:
-        """Ask for something; descriptors reach the zygote as copies of its own.
-
-        Raises:
-            LaunchError: the zygote has ended.
-        """
+    def request(self, request: ZygoteRequest, descriptors: Sequence[int] = ()) -> None:
+        """Send a request; the zygote gets copies of the descriptors."""
         try:
             socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
         except (BrokenPipeError, ConnectionResetError):
             raise self._ended() from None
 
-    def events(self, seconds: float) -> list[Event]:
-        """What the zygote has told, waiting at most ``seconds`` for the first of it.
+    def events(self, seconds: float) -> list[ZygoteEvent]:
+        """Take the events that have arrived, and wait at most ``seconds`` for the first one.
 
         Raises:
             LaunchError: the zygote has ended.
         """
-        events: list[Event] = []
+        events: list[ZygoteEvent] = []
         while select.select([self.control], [], [], 0 if events else max(0.0, seconds))[0]:
             try:
                 data = self.control.recv(_MESSAGE_SIZE)
@@ -194,7 +179,7 @@ class ZygoteProcess:
         return events
 
     def sweep(self) -> bool:
-        """Kill and reap everything below the zygote. False where that did not work: it is of no more use then."""
+        """Kill and reap everything below the zygote; False where that failed and the zygote is of no more use."""
         try:
             self.request(Sweep())
             deadline = time.monotonic() + _SWEEP_SECONDS
@@ -207,17 +192,17 @@ class ZygoteProcess:
         return False
 
     def kill(self) -> None:
-        """End it at once, and its ranks with it; whoever waits for its events gets an error. To be closed as well."""
+        """Kill the zygote and thereby its ranks; a thread that waits for events gets an error; ``close`` follows."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it and everything below it. It may have ended already."""
+        """End the zygote and everything below it; it may have ended already."""
         self.control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS if self._ready else 0)
         if self.alive:
             self._process.kill()
-        # Ranks die with their zygote; what they have left behind dies here, where it was not swept by the zygote.
+        # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
         if self._process.wait() != 0:
             for pid in processes.marked(environment.MARK, self.mark):
                 with contextlib.suppress(ProcessLookupError):
@@ -227,13 +212,13 @@ class ZygoteProcess:
         self._output.close()
 
     def forget(self) -> None:
-        """Let go of a zygote that belongs to the process this one was forked from."""
+        """Let go of a zygote that belongs to the parent of this process."""
         self.control.close()
         self._output.close()
         if isinstance(self._process, CopiedProcess):
             self._process.close()
         else:
-            self._process.returncode = 0  # not this process's child: never to be waited for here
+            self._process.returncode = 0  # this process is not its parent and must never wait for it
 
     def _ended(self) -> LaunchError:
         try:
@@ -249,54 +234,3 @@ class ZygoteProcess:
     def _said(self) -> str:
         text = outputs.read(self._output, "its output", 4096).strip()
         return f"\n{text}" if text else ""
-
-
-class CopiedProcess:
-    """A zygote that another one has forked, in the manner of ``subprocess.Popen``; its exit status is unknown.
-
-    Raises:
-        OSError: it has ended already.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._descriptor = os.pidfd_open(pid)
-
-    def poll(self) -> int | None:
-        """None while it runs."""
-        return 0 if self._ended(0) else None
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Return when it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not.
-        """
-        if not self._ended(timeout):
-            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
-
-    def kill(self) -> None:
-        """End it at once."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Let go of it, whether it has ended or not; afterwards it counts as ended."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _ended(self, timeout: float | None) -> bool:
-        return self._descriptor < 0 or bool(select.select([self._descriptor], [], [], timeout)[0])
-
-
-def _follows_processes() -> bool:
-    """Whether this kernel has descriptors of processes, as Linux has since 5.3, and this Python knows of them."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-_PIDFD = _follows_processes()

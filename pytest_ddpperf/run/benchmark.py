@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddpperf.against.other_side import Imports, OtherSide
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, OtherSideFailed, Regression
+from pytest_ddpperf.against.paired_launches import PairedLaunches
+from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression
 from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.judge.benchmark import broken
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -50,14 +51,14 @@ class BenchmarkRun:
         settings: Settings,
         sections: list[tuple[str, str]],
         *,
-        reference: OtherSide | None = None,
+        reference: RevisionSide | None = None,
     ) -> None:
         self.measured: tuple[Measurement, ...] = ()
         self._session = session
         self._test = test
         self._settings = settings
         self._sections = sections
-        self._imports = None if reference is None else Imports(reference, sections, session.own)
+        self._imports = None if reference is None else PairedLaunches(reference, sections, session.own)
         self.passes = Passes(session, test, settings, sections, self._imports)
 
     def judged(self, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
@@ -95,15 +96,15 @@ class BenchmarkRun:
             found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
             return self._judgement(_following(variants, found), StoredReferences(found), relate)
 
-        def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | OtherSideFailed:
+        def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | ReferenceFailed:
             __tracebackhide__ = True
             try:
                 return self._judgement(both, references, relate)
-            except OtherSideFailed as error:
+            except ReferenceFailed as error:
                 return error
 
         results = paired_results(reference.revision, variants, relate, attempt)
-        return tuple(map(self._imports.told, results))
+        return tuple(map(self._imports.with_imports, results))
 
     def _judgement(self, variants: Sequence[Variant], references: References, relate: Relate) -> tuple[Result, ...]:
         """The results of variants that are counted, measured and judged."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.errors import OtherSideFailed
+from pytest_ddpperf.errors import ReferenceFailed
 from pytest_ddpperf.metrics.relating import Relate
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, record_of
@@ -60,7 +60,7 @@ def paired_results(
     revision: Revision,
     variants: Sequence[Variant],
     relate: Relate,
-    attempt: Callable[[Sequence[Variant], PairedReferences], tuple[Result, ...] | OtherSideFailed],
+    attempt: Callable[[Sequence[Variant], PairedReferences], tuple[Result, ...] | ReferenceFailed],
 ) -> tuple[Result, ...]:
     """The results of variants, each compared with itself under the other revision; those it cannot run are new.
 
@@ -72,6 +72,6 @@ def paired_results(
         others = [replace(variant, other=True) for variant in variants if variant.key not in lacking]
         references = PairedReferences(revision=revision, variants=tuple(variants), relate=relate, lacking=dict(lacking))
         outcome = attempt([*variants, *others], references)
-        if not isinstance(outcome, OtherSideFailed):
+        if not isinstance(outcome, ReferenceFailed):
             return outcome
         lacking[outcome.benchmark] = str(outcome).partition("\n")[0]

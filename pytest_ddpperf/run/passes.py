@@ -11,19 +11,19 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_ddpperf.against.other_side import Imports
+from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.errors import (
     DdpperfError,
     LaunchError,
-    OtherSideFailed,
-    OtherSideStopped,
     RankFailed,
     RankSkipped,
     RanksTimedOut,
+    ReferenceFailed,
+    ReferenceStopped,
     SameCode,
 )
-from pytest_ddpperf.launch.interleaving import Turns, in_turns
-from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records.communication import CommunicationProfile
@@ -61,7 +61,7 @@ class Passes:
         test: str,
         settings: Settings,
         sections: list[tuple[str, str]],
-        imports: Imports | None = None,
+        imports: PairedLaunches | None = None,
     ) -> None:
         self.settings = settings
         self._imports = imports
@@ -184,7 +184,7 @@ class Passes:
         launchers = self._session.launchers
         run = launchers[seat].run
         if self._imports is not None:
-            run = partial(self._imports.run, launchers, seat, benchmark=variant.key, other=variant.other)
+            run = partial(self._imports.run, launchers, seat, benchmark=variant.key, reference=variant.other)
         try:
             return run(
                 function,
@@ -192,7 +192,7 @@ class Passes:
                 world_size=variant.environment.world_size,
                 backend=variant.environment.backend,
                 device=variant.environment.device,
-                timeout=min(self.settings.timeout * patience, LONGEST_TIMEOUT),
+                timeout=min(self.settings.timeout * patience, MAX_TIMEOUT),
                 mode=variant.mode,
                 preload=modules_of(variant.resolved),
             )
@@ -228,12 +228,12 @@ class _Timed:
         seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
         calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
         try:
-            results = [calls[0]()] if len(calls) == 1 else in_turns(calls, self._passes.abort)
-        except OtherSideFailed as error:
+            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._passes.abort)
+        except ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:
                 raise
-            raise OtherSideStopped(reason, benchmark=error.benchmark) from error
+            raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
             error.extend(after=_crowd(error, launches))
             raise
@@ -241,7 +241,7 @@ class _Timed:
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
-        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
+        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: TurnSlot | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
         size = variant.world_size
@@ -255,9 +255,9 @@ class _Timed:
         if turns is None:
             return self._passes.launch(variant, run_launch, job)
         # It has to sit out all other launches as well.
-        return self._passes.launch(variant, run_launch, job, seat=seat, patience=turns.sides)
+        return self._passes.launch(variant, run_launch, job, seat=seat, patience=turns.slots)
 
-    def _no_fault(self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
+    def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
         crowd = _crowd(error, launches)
         if crowd:
@@ -288,7 +288,7 @@ def _launchers(settings: Settings, variants: Sequence[Variant]) -> int:
 
 def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
     """A line on a launch that failed for want of memory or time, of which it might have had enough alone."""
-    cause = error.__cause__ if isinstance(error, OtherSideFailed) else error
+    cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
     wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
     if len(launches) == 1 or not wanting:
         return ""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped
+from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
@@ -113,7 +113,7 @@ class _Measuring:
                 self._doubt(verdict.suspects, 1)
                 self._told(look, telling)
         except DdpperfError as error:
-            if not explain and not isinstance(error, (OtherSideFailed, OtherSideStopped)):
+            if not explain and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
             self._findings.append(Finding("not_diagnosed", {"reason": str(error).partition("\n")[0]}))
             self.rounds.forget_diagnoses()  # what one told was still to be confirmed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.against.checkout import Checkout, checkout
-from pytest_ddpperf.against.other_side import OtherSide
+from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment
@@ -90,10 +90,10 @@ class Session:
         self.probe = probe
         if revision is not None:
             tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
-            self.other = OtherSide(revision, settings.against_setup, PRELOADED, tests=tests)
+            self.other = RevisionSide(revision, settings.against_setup, PRELOADED, tests=tests)
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
-            self.own = OtherSide(measured, settings.against_setup, PRELOADED)
+            self.own = RevisionSide(measured, settings.against_setup, PRELOADED)
         self._launchers: Launchers | None = None
         self._options = tuple(options)
         self._root = root

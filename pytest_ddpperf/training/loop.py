@@ -17,7 +17,7 @@ from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compilation import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.launch.interleaving import Waiting
+from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.memory_headroom import room_for
@@ -25,7 +25,7 @@ from pytest_ddpperf.training.timing import BLOCKS, by_period, timed_blocks, turn
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.interleaving import Turns
+    from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.records.communication import BlockTimes, Room
     from pytest_ddpperf.records.loader_settings import LoaderSettings
     from pytest_ddpperf.records.phases import PhaseTimes
@@ -71,7 +71,7 @@ class LaunchJob:
     growth: bool = True
     diagnosed: bool = True
     times_matter: bool = True
-    turns: Turns | None = None
+    turns: TurnSlot | None = None
     blocks: int = BLOCKS
     stands_for: int | None = None
 
@@ -99,7 +99,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
-    turns = None if job.turns is None else Waiting(job.turns, asking=ctx.rank == 0)
+    turns = None if job.turns is None else TurnClient(job.turns, asking=ctx.rank == 0)
     begin = partial(begin_together, turns)
     step = build_step(ctx, job)
     try:
@@ -199,14 +199,14 @@ def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what
     return bool(found)
 
 
-def begin_together(turns: Waiting | None, progress: float = 1.0) -> None:
+def begin_together(turns: TurnClient | None, progress: float = 1.0) -> None:
     """Return on all ranks together: no step must pay for what the others still do.
 
     Beside other launches, when it is this one's turn; the last turn ends when no rank is at work any more.
 
     Args:
         turns: where this launch waits for its own.
-        progress: as of ``Waiting.wait``.
+        progress: as of ``TurnClient.wait``.
     """
     import torch.distributed as dist
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pytest_ddpperf
-from pytest_ddpperf.launch.exceptions import describe
+from pytest_ddpperf.launch.exceptions import failed_report
 
 PACKAGE = Path(pytest_ddpperf.__file__).parent
 
@@ -31,7 +31,7 @@ def raised_in(*files: str) -> BaseException:
 
 def shown(error: BaseException, *files: str) -> list[str]:
     """Those of the files that the traceback names, in its order."""
-    lines = describe(error, "run").traceback.splitlines()
+    lines = failed_report(error, "run").traceback.splitlines()
     return [file for line in lines for file in files if f'"{file}"' in line]
 
 

@@ -6,14 +6,14 @@ import signal
 
 from pytest_ddpperf.errors import PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch.failures import RankEnd, failure
-from pytest_ddpperf.launch.messages import Failed, Finished, Kind, Stage
+from pytest_ddpperf.launch.messages import Failed, FailureKind, Finished, Stage
 from pytest_ddpperf.launch.outputs import RankOutput
 
 GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This is typically caused by a crash."
 
 
 def raised(
-    rank: int, kind: str, text: str, stamp: int, how: Kind = "raised", *, stage: Stage = "run", out: str = ""
+    rank: int, kind: str, text: str, stamp: int, how: FailureKind = "raised", *, stage: Stage = "run", out: str = ""
 ) -> RankEnd:
     report = Failed(stage, how, kind, text, f"Traceback of rank {rank}", stamp)
     return RankEnd(rank, report, None, 0, RankOutput(out, ""))

@@ -11,12 +11,12 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.interleaving import _WISH, Turns, Waiting, in_turns
+from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 
-Launch = Callable[[Turns], str]
+Launch = Callable[[TurnSlot], str]
 
 
 def no_abort() -> None:
@@ -26,8 +26,8 @@ def no_abort() -> None:
 def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable[[], None] = lambda: None) -> Launch:
     """A launch that writes down its name at the begin and the end of each of its turns."""
 
-    def launch(turns: Turns) -> str:
-        waiting = Waiting(turns, asking=True)
+    def launch(turns: TurnSlot) -> str:
+        waiting = TurnClient(turns, asking=True)
         try:
             for turn in range(turns_wanted):
                 waiting.wait(turn / turns_wanted)
@@ -43,14 +43,14 @@ def player(name: str, turns_wanted: int, written: list[str], meanwhile: Callable
 
 def test_launches_alternate_and_the_first_begins() -> None:
     written: list[str] = []
-    assert in_turns([player("a", 3, written), player("b", 3, written)], no_abort) == ["a", "b"]
+    assert run_interleaved([player("a", 3, written), player("b", 3, written)], no_abort) == ["a", "b"]
     assert "".join(written) == "aabbaabbaabb"
 
 
 def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
     """Those of a begin with none, a third and two thirds of them behind it; of b a sixth more each time."""
     written: list[str] = []
-    in_turns([player("a", 3, written), player("b", 6, written)], no_abort)
+    run_interleaved([player("a", 3, written), player("b", 6, written)], no_abort)
     assert "".join(written[::2]) == "abbabbabb"
 
 
@@ -58,15 +58,15 @@ def test_who_has_timed_all_its_steps_waits_for_those_of_the_others() -> None:
     """What it does then, and its end, disturb none."""
     written: list[str] = []
 
-    def ready(turns: Turns) -> str:
-        waiting = Waiting(turns, asking=True)
+    def ready(turns: TurnSlot) -> str:
+        waiting = TurnClient(turns, asking=True)
         for progress in (0.0, 1.0):
             waiting.wait(progress)
             written.append("a")
         waiting.close()
         return ""
 
-    in_turns([ready, player("b", 3, written)], no_abort)
+    run_interleaved([ready, player("b", 3, written)], no_abort)
     assert "".join(written) == "abbbbbba"
 
 
@@ -75,39 +75,39 @@ def test_the_first_turn_waits_for_all_to_be_ready() -> None:
     written: list[str] = []
     asked = threading.Event()
 
-    def first(turns: Turns) -> str:
+    def first(turns: TurnSlot) -> str:
         asked.set()
         return player("a", 1, written)(turns)
 
-    def late(turns: Turns) -> str:
+    def late(turns: TurnSlot) -> str:
         assert asked.wait(30)
         written.append("built")
         return player("b", 1, written)(turns)
 
-    in_turns([first, late], no_abort)
+    run_interleaved([first, late], no_abort)
     assert written == ["built", "a", "a", "b", "b"]
 
 
 def test_a_launch_that_fails_is_not_waited_for() -> None:
     written: list[str] = []
 
-    def fails(turns: Turns) -> str:
+    def fails(turns: TurnSlot) -> str:
         player("b", 1, written)(turns)
         raise OSError("the other side")
 
     with pytest.raises(OSError, match="the other side"):
-        in_turns([player("a", 3, written), fails], no_abort)
+        run_interleaved([player("a", 3, written), fails], no_abort)
     assert "".join(written) == "aabbaaaa"
 
 
 def test_the_first_launchs_error_comes_first_and_the_others_have_ended() -> None:
     written: list[str] = []
 
-    def fails(turns: Turns) -> str:
-        raise LookupError(str(turns.side))
+    def fails(turns: TurnSlot) -> str:
+        raise LookupError(str(turns.slot))
 
     with pytest.raises(LookupError, match=r"^0$"):
-        in_turns([fails, player("b", 2, written)], no_abort)
+        run_interleaved([fails, player("b", 2, written)], no_abort)
     assert "".join(written) == "bbbb"
 
 
@@ -123,80 +123,80 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
         given_up.set()
         raise TimeoutError(name)
 
-    def waits(turns: Turns) -> str:
+    def waits(turns: TurnSlot) -> str:
         connection = connected(turns)
         assert connection.recv(1)  # a first turn
-        connection.sendall(_WISH.pack(turns.side, 0.5))  # which ends with the wish for the next one
+        connection.sendall(_REQUEST.pack(turns.slot, 0.5))  # which ends with the wish for the next one
         assert playing.wait(30)
         if first == "hangs":
             assert connection.recv(1)  # too late to do anything with it
         give_up("waits", connection)
 
-    def hangs(turns: Turns) -> str:
+    def hangs(turns: TurnSlot) -> str:
         connection = connected(turns)
         assert connection.recv(1)
         playing.set()
         give_up("hangs", connection)
 
     with pytest.raises(TimeoutError, match="hangs"):
-        in_turns([waits, hangs], no_abort)
+        run_interleaved([waits, hangs], no_abort)
 
 
-def connected(turns: Turns) -> socket.socket:
+def connected(turns: TurnSlot) -> socket.socket:
     """Rank 0's place in the queue, where it has asked for its first turn."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(turns.address)
-    connection.sendall(_WISH.pack(turns.side, 0.0))
+    connection.sendall(_REQUEST.pack(turns.slot, 0.0))
     return connection
 
 
 def test_who_had_its_turn_after_all_may_be_to_blame() -> None:
     """The second launch ends; the first one, which had waited for it, asks again and fails in a turn of its own."""
 
-    def fails(turns: Turns) -> str:
+    def fails(turns: TurnSlot) -> str:
         player("a", 2, [])(turns)
         raise LookupError("a")
 
-    def fails_too(_turns: Turns) -> str:
+    def fails_too(_turns: TurnSlot) -> str:
         raise TimeoutError("b")
 
     with pytest.raises(LookupError, match="a"):
-        in_turns([fails, fails_too], no_abort)
+        run_interleaved([fails, fails_too], no_abort)
 
 
 def test_an_interrupt_aborts_the_others() -> None:
     """The second launch ends only when it is aborted: were it not, this would hang."""
     aborted = threading.Event()
 
-    def interrupted(_turns: Turns) -> str:
+    def interrupted(_turns: TurnSlot) -> str:
         raise KeyboardInterrupt
 
-    def goes_on(_turns: Turns) -> str:
+    def goes_on(_turns: TurnSlot) -> str:
         assert aborted.wait(30)
         raise OSError("killed")
 
     with pytest.raises(KeyboardInterrupt):
-        in_turns([interrupted, goes_on], aborted.set)
+        run_interleaved([interrupted, goes_on], aborted.set)
 
 
 def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
     """It has nothing yet that the first abort could end."""
     aborts = threading.Semaphore(0)
 
-    def interrupted(_turns: Turns) -> str:
+    def interrupted(_turns: TurnSlot) -> str:
         raise KeyboardInterrupt
 
-    def begins_late(_turns: Turns) -> str:
+    def begins_late(_turns: TurnSlot) -> str:
         assert aborts.acquire(timeout=30)
         assert aborts.acquire(timeout=30)
         raise OSError("killed")
 
     with pytest.raises(KeyboardInterrupt):
-        in_turns([interrupted, begins_late], aborts.release)
+        run_interleaved([interrupted, begins_late], aborts.release)
 
 
 def test_a_rank_that_does_not_ask_does_not_wait() -> None:
-    waiting = Waiting(Turns("\0nobody listens here", 0, 1), asking=False)
+    waiting = TurnClient(TurnSlot("\0nobody listens here", 0, 1), asking=False)
     waiting.wait()
     waiting.close()
 
@@ -204,8 +204,8 @@ def test_a_rank_that_does_not_ask_does_not_wait() -> None:
 def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:
     """Each rank 0 has three turns and looks at what the other one has had by then."""
 
-    def body(ctx: RankContext, turns: Turns, mine: Path, theirs: Path) -> list[bool]:
-        waiting, seen = Waiting(turns, asking=ctx.rank == 0), []
+    def body(ctx: RankContext, turns: TurnSlot, mine: Path, theirs: Path) -> list[bool]:
+        waiting, seen = TurnClient(turns, asking=ctx.rank == 0), []
         for turn in range(3):
             waiting.wait()
             seen.append((theirs / str(turn)).exists())
@@ -217,11 +217,25 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
     a.mkdir()
     b.mkdir()
     with Launcher() as other:
-        calls: list[Callable[[Turns], list[bool]]] = [
+        calls: list[Callable[[TurnSlot], list[bool]]] = [
             lambda turns: launcher.run(body, turns, a, b, world_size=1).rank(0),
             lambda turns: other.run(body, turns, b, a, world_size=1).rank(0),
         ]
-        assert in_turns(calls, other.abort) == [[False] * 3, [True] * 3]
+        assert run_interleaved(calls, other.abort) == [[False] * 3, [True] * 3]
+
+
+def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
+    """Nobody accepts what it asks for."""
+
+    def waits(_ctx: RankContext, turns: TurnSlot) -> None:
+        TurnClient(turns, asking=True).wait()
+
+    address = f"\0ddpperf-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
+            launcher.run(waits, TurnSlot(address, 0, 2), world_size=1, device="cpu", backend="gloo", timeout=1)
 
 
 def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:

@@ -25,25 +25,25 @@ BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
 BUILD = written("/x/t.py|30|build", "/x/t.py|50|test")
-QUEUE = written(f"{RANK.with_name('turns.py')}|9|wait", f"{RANK.parents[1]}/training/loop.py|7|run_launch")
+QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1]}/training/loop.py|7|run_launch")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (ALL_REDUCE, stacks.Place("/x/t.py:12 in step", "all_reduce", waits=True)),
-        (BACKWARD, stacks.Place("/x/t.py:14 in step", "backward", waits=True)),
-        (QUEUE, stacks.Place("", "the queue for its turn", waits=True)),
-        (BUILD, stacks.Place("/x/t.py:30 in build", "", waits=False)),
+        (ALL_REDUCE, stacks.StackPosition("/x/t.py:12 in step", "all_reduce", waits=True)),
+        (BACKWARD, stacks.StackPosition("/x/t.py:14 in step", "backward", waits=True)),
+        (QUEUE, stacks.StackPosition("", "the queue for its turn", waits=True)),
+        (BUILD, stacks.StackPosition("/x/t.py:30 in build", "", waits=False)),
         (
             written(f"{C10D}|1|init_process_group", f"{RANK}|2|_join_group"),
-            stacks.Place("", "init_process_group", waits=True),
+            stacks.StackPosition("", "init_process_group", waits=True),
         ),
-        (written(), stacks.Place("", "the start of the rank", waits=False)),
+        (written(), stacks.StackPosition("", "the start of the rank", waits=False)),
     ],
 )
-def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: stacks.Place) -> None:
-    assert stacks.place(stacks.threads(text)[0]) == expected
+def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expected: stacks.StackPosition) -> None:
+    assert stacks.position(stacks.threads(text)[0]) == expected
 
 
 def test_the_main_thread_is_the_last_one_written() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped, RankFailed, RanksTimedOut
-from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
+from pytest_ddpperf.errors import DdpperfError, RankFailed, RanksTimedOut, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
@@ -189,7 +189,7 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     for timeout in (30.0, 900_000.0):
         passes = Passes(session, "test_x.py::test_a", Settings(timeout=timeout), [])
         passes.launch(step, own_step, patience=2)
-    assert deadlines == [60.0, LONGEST_TIMEOUT]
+    assert deadlines == [60.0, MAX_TIMEOUT]
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
             )
         cause = failure()
         if other:
-            raise OtherSideFailed(str(cause), benchmark=variant.key) from cause
+            raise ReferenceFailed(str(cause), benchmark=variant.key) from cause
         raise cause
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
-    expected = type(failure()) if not other else OtherSideStopped if told else OtherSideFailed
+    expected = type(failure()) if not other else ReferenceStopped if told else ReferenceFailed
     with pytest.raises(expected) as raised:
         run([(one, Plan(warmup=1, steps=5)) for one in both], ONLY_TIMES)
     hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
@@ -276,7 +276,7 @@ def test_what_the_other_revision_has_run_it_can_run(
 
     def launch(*_: Any) -> LaunchResult[RankLaunch]:
         if not fine:
-            raise OtherSideFailed("rank 0 of 2 raised", benchmark=theirs.key)
+            raise ReferenceFailed("rank 0 of 2 raised", benchmark=theirs.key)
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
             (),
@@ -290,7 +290,7 @@ def test_what_the_other_revision_has_run_it_can_run(
         fine.append(True)
         run([(theirs, before[0])], before[1])
         fine.clear()
-    with pytest.raises(OtherSideStopped if stopped else OtherSideFailed):
+    with pytest.raises(ReferenceStopped if stopped else ReferenceFailed):
         run([(theirs, plan)], telling)
 
 

@@ -13,11 +13,11 @@ from pytest_ddpperf.errors import (
     DdpperfError,
     IncorrectTraining,
     LaunchError,
-    OtherSideFailed,
     PayloadError,
     RankFailed,
     RankSkipped,
     RanksTimedOut,
+    ReferenceFailed,
     WorkloadError,
 )
 from pytest_ddpperf.launch.launcher import LaunchResult
@@ -315,7 +315,7 @@ def test_what_fails_in_its_verification_says_that(failure: Callable[[], DdpperfE
         pytest.param(partial(RankSkipped, "no bf16"), training(), id="skipped"),
         pytest.param(partial(LaunchError, "no torch"), training(), id="no ranks"),
         pytest.param(
-            partial(OtherSideFailed, "rank 0 raised", benchmark=("ddp", 2)), training(other=True), id="other side"
+            partial(ReferenceFailed, "rank 0 raised", benchmark=("ddp", 2)), training(other=True), id="other side"
         ),
         pytest.param(partial(RankFailed, "rank 0 raised"), training(subject=lambda ctx: None), id="own step"),
     ],
@@ -336,11 +336,11 @@ def test_what_the_other_side_lacks_costs_this_one_no_second_launch() -> None:
         def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             found = super().__call__(variant, job)
             if variant.other:
-                raise OtherSideFailed("rank 0 raised", benchmark=variant.key)
+                raise ReferenceFailed("rank 0 raised", benchmark=variant.key)
             return found
 
     ranks = Failing()
-    with pytest.raises(OtherSideFailed):
+    with pytest.raises(ReferenceFailed):
         prepared(Settings(), both, ranks, known)
     (found,) = prepared(Settings(), both[:1], ranks, known)
     assert ranks.asked == ["ddp: timed counted verified", "ddp, other: timed counted"]

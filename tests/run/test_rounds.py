@@ -8,7 +8,7 @@ from itertools import combinations, groupby
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, OtherSideStopped
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
@@ -190,9 +190,9 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     ("failure", "explain", "raised"),
     [
         pytest.param(LaunchError("no ranks\nat all"), True, False, id="something is worse"),
-        pytest.param(OtherSideFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
+        pytest.param(ReferenceFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
         pytest.param(
-            OtherSideStopped("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="which has run before"
+            ReferenceStopped("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="which has run before"
         ),
         pytest.param(LaunchError("no ranks\nat all"), False, True, id="this side"),
     ],

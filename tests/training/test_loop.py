@@ -16,7 +16,7 @@ import torch
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.interleaving import Turns, in_turns
+from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
@@ -152,11 +152,11 @@ def test_timed_steps_that_overflowed_are_left_out_and_counted(make_ctx: Any) -> 
 def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankLaunch]:
     """What the ranks of a launch report that asks for turns, and is given each of them at once."""
 
-    def launch(turns: Turns) -> LaunchResult[RankLaunch]:
+    def launch(turns: TurnSlot) -> LaunchResult[RankLaunch]:
         beside = replace(given, turns=turns)
         return launcher.run(run_launch, beside, world_size=world_size, backend="gloo", device="cpu")
 
-    (result,) = in_turns([launch], launcher.abort)
+    (result,) = run_interleaved([launch], launcher.abort)
     return list(result.values)
 
 

@@ -13,17 +13,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from pytest_ddpperf.against.other_side import Imports, _require_own
-from pytest_ddpperf.errors import SameCode
-from pytest_ddpperf.launch.imports import Observed
-from pytest_ddpperf.launch.launcher import LaunchResult
-from pytest_ddpperf.launch.outputs import RankOutput
-from pytest_ddpperf.launch.redirection import Redirection
 
 OLD = """
 def steps(calls, sizes=(8,)):
@@ -517,32 +509,3 @@ def test_blocks(ddpperf):
         output, _ = run.communicate(timeout=60)
     assert run.returncode == pytest.ExitCode.INTERRUPTED, output
     assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
-@pytest.fixture
-def imports() -> Imports:
-    other: Any = SimpleNamespace(
-        redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
-    )
-    return Imports(other, [])
-
-
-def launched(*files: dict[str, str]) -> LaunchResult[Any]:
-    return LaunchResult(tuple(Observed(None, one) for one in files), (RankOutput("", ""),) * len(files), 1.0)
-
-
-def test_what_each_side_imported_is_put_side_by_side(imports: Imports) -> None:
-    imports._noted(imports._here, launched({"demo": "/here/demo.py"}, {"demo.b": "/here/b.py"}))
-    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.c": "/there/c.py"}))
-    _require_own(imports._other, imports._there)
-    assert imports.modules == {
-        "demo": ("/here/demo.py", "/there/demo.py"),
-        "demo.b": ("/here/b.py", None),
-        "demo.c": (None, "/there/c.py"),
-    }
-
-
-def test_a_file_of_this_checkout_on_the_other_side_is_an_error(imports: Imports) -> None:
-    imports._noted(imports._there, launched({"demo": "/there/demo.py", "demo.b": "/here/b.py", "demo.c": "/here/c.py"}))
-    with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
-        _require_own(imports._other, imports._there)

@@ -1,0 +1,132 @@
+"""The launches of a paired benchmark, on the ranks of its candidate and of its reference."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_ddpperf.against.reference_tests import reference_call
+from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
+from pytest_ddpperf.launch.imports import TOOL, Observed, observed, observed_packed
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.redirection import within
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.units import format_count
+
+T = TypeVar("T")
+
+
+class PairedLaunches:
+    """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported.
+
+    Args:
+        reference: the side that the benchmark is held against.
+        sections: titles and texts for the test's report; the reference's failures are added.
+        candidate: the side that is measured, where it is a revision and not this checkout.
+    """
+
+    def __init__(
+        self, reference: RevisionSide, sections: list[tuple[str, str]], candidate: RevisionSide | None = None
+    ) -> None:
+        self._reference = reference
+        self._candidate = candidate
+        self._sections = sections
+        self._of_candidate: dict[str, str] = {}
+        self._of_reference: dict[str, str] = {}
+        self._shared: dict[str, None] = {}  # functions of test modules that both sides take from this checkout
+        self._lock = threading.Lock()  # launches of several variants end in threads of their own
+
+    def run(
+        self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
+    ) -> LaunchResult[Any]:
+        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers`` are the candidate's.
+
+        Raises:
+            ReferenceFailed: the reference's ranks failed.
+            SameCode: the ranks of a revision imported a file of this checkout.
+            DdpperfError: the candidate's ranks failed.
+        """
+        __tracebackhide__ = True
+        if not reference:
+            side = self._candidate or self._reference
+            result = launchers[number].run(observed, side.redirection, *call, **group)
+            return self._noted(self._of_candidate, result, self._candidate)
+        try:
+            result = self._run_reference(number, *call, **group)
+        except LaunchError:
+            raise
+        except DdpperfError as error:
+            self._sections.append((f"{benchmark[0]}, revision {self._reference.revision.label}", str(error)))
+            raise ReferenceFailed(str(error), benchmark=benchmark) from error
+        return self._noted(self._of_reference, result, self._reference)
+
+    def _run_reference(self, number: int, *call: Any, **group: Any) -> LaunchResult[Any]:
+        redirection, run = self._reference.redirection, self._reference.launchers[number].run
+        if not self._reference.tests:
+            return run(observed, redirection, *call, **group)
+        with self._lock:
+            packed_call = reference_call(call, redirection)
+            self._of_candidate.update(packed_call.modules)
+            self._shared.update(dict.fromkeys(packed_call.kept))
+        return run(observed_packed, redirection, packed_call.packed, **group)
+
+    def abort(self) -> None:
+        """End the reference's launches that other threads have under way."""
+        self._reference.launchers.abort()
+
+    def _noted(
+        self, files: dict[str, str], result: LaunchResult[Observed[T]], side: RevisionSide | None = None
+    ) -> LaunchResult[T]:
+        """Add a launch's imports to ``files``; with ``side``, all of them have to be that revision's."""
+        with self._lock:
+            for of_rank in result.values:
+                files.update(of_rank.files)
+            if side is not None:
+                _require_own(side, files)
+        return LaunchResult(tuple(of_rank.value for of_rank in result.values), result.outputs, result.seconds)
+
+    @property
+    def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
+        """For each module of the project, the candidate's file and the reference's file."""
+        tree = self._reference.redirection.target
+        names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
+        return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
+
+    def with_imports(self, result: Result) -> Result:
+        """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
+        if result.paired is None:
+            return result
+        modules, findings = self.modules, list(result.findings)
+        if result.paired.lacking:
+            findings.append(Finding("cannot_run", {"origin": result.origin, "reason": result.paired.lacking}))
+        if self._shared:
+            option = KNOBS["against_tests"].option
+            findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
+        if within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
+            findings.append(Finding("tool_measured", {"tool": TOOL}))
+        elif not modules and not result.paired.lacking:
+            findings.append(Finding("same_code"))
+        return replace(result, findings=tuple(findings), reference=replace(result.paired, modules=modules))
+
+
+def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
+    """Raise SameCode where the ranks of a revision have imported a file that is not the revision's."""
+    redirection = side.redirection
+    folders = [folder for folder in (redirection.target, redirection.environment) if folder is not None]
+    strays = {name: file for name, file in files.items() if not any(within(file, folder) for folder in folders)}
+    if strays:
+        name, file = min(strays.items())
+        more = f" and {format_count(len(strays) - 1, 'other module')}" if len(strays) > 1 else ""
+        raise SameCode(
+            f"the ranks of {side.revision.label} imported {name} from {file}{more}, which is not "
+            "that revision's: both sides would run the same code. Install the project with pip install -e; where that "
+            "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
+            "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
+        )
