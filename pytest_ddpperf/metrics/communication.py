@@ -87,9 +87,9 @@ def still_sent(measurement: Measurement) -> str:
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
-def no_room(measurement: Measurement) -> str | None:
+def no_headroom(measurement: Measurement) -> str | None:
     """A sentence where it was not measured for want of memory; else None."""
-    found = [launch.ranks[0].no_room for launch in measurement.every]
+    found = [launch.ranks[0].no_headroom for launch in measurement.every]
     rooms = [room for room in found if room is not None]
     if not rooms:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.metrics.communication import no_room
+from pytest_ddpperf.metrics.communication import no_headroom
 from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launches import once, typical_step
 from pytest_ddpperf.metrics.memory import growing_memory, tight_memory, uneven_memory
@@ -32,7 +32,7 @@ def findings_of(measurement: Measurement) -> tuple[str, ...]:
         growing_memory(measurement),
         uneven_memory(measurement),
         tight_memory(measurement),
-        no_room(measurement),
+        no_headroom(measurement),
     )
     return (*(text for text in found if text is not None), *health_findings(measurement))
 

@@ -20,13 +20,13 @@ from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_devi
 from pytest_ddpperf.launch.interleaving import Waiting
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.memory_headroom import room_for
+from pytest_ddpperf.training.memory_headroom import headroom_for
 from pytest_ddpperf.training.timing import BLOCKS, by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import Turns
-    from pytest_ddpperf.records.communication import BlockTimes, Room
+    from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
     from pytest_ddpperf.records.loader_settings import LoaderSettings
     from pytest_ddpperf.records.phases import PhaseTimes
     from pytest_ddpperf.settings import Settings
@@ -139,7 +139,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         skipped_steps=skipped,
         phases=diagnosis.phases,
         communication=diagnosis.communication,
-        no_room=diagnosis.no_room,
+        no_headroom=diagnosis.no_headroom,
         held=held,
         picked=None if step.data is None or step.data.picked is None else in_words(step.data.picked),
         memory=peaks,
@@ -161,7 +161,7 @@ class _Diagnosis:
 
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
-    no_room: Room | None = None
+    no_headroom: MemoryHeadroom | None = None
 
 
 def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
@@ -237,9 +237,9 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], No
             break  # else the optimizer's work is missing in some
     if step.local is None or job.settings.communication is False:
         return _Diagnosis(phases)
-    room = room_for(step.local.snapshot_bytes(), ctx.device)
+    room = headroom_for(step.local.snapshot_bytes(), ctx.device)
     if not room.enough:
-        return _Diagnosis(phases, no_room=room)
+        return _Diagnosis(phases, no_headroom=room)
     return _Diagnosis(phases, alternating_blocks(step.local, plan.steps, step.period, ctx.device, job.seed))
 
 

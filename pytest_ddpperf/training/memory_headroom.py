@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import available_memory
-from pytest_ddpperf.records.communication import Room
+from pytest_ddpperf.records.communication import MemoryHeadroom
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ _UNKNOWN = 2**62  # nothing is known to stand against it
 _ROOT = Path("/")
 
 
-def room_for(nbytes: int, device: torch.device) -> Room:
+def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
     """The room for a copy of so many bytes on each rank, on the machine with the least: the same answer on all ranks.
 
     All ranks have to call it together. None may decide for itself: one that leaves out steps that the others run would
@@ -35,7 +35,7 @@ def room_for(nbytes: int, device: torch.device) -> Room:
     own = torch.tensor(numbers, dtype=torch.int64, device=device)
     ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(ranks, own)
-    return least_room([tuple(rank.tolist()) for rank in ranks])
+    return least_headroom([tuple(rank.tolist()) for rank in ranks])
 
 
 def free_memory() -> int | None:
@@ -44,12 +44,12 @@ def free_memory() -> int | None:
     return None if available is None else int((1 - SPARED) * available)
 
 
-def least_room(ranks: Sequence[tuple[int, ...]]) -> Room:
+def least_headroom(ranks: Sequence[tuple[int, ...]]) -> MemoryHeadroom:
     """The room on the machine with the least, from each rank's number of its machine, needed and available bytes."""
     rooms = []
     for machine in {rank[0] for rank in ranks}:
         needed, available = zip(*(rank[1:] for rank in ranks if rank[0] == machine), strict=True)
-        rooms.append(Room(needed=sum(needed), free=int((1 - SPARED) * min(available))))
+        rooms.append(MemoryHeadroom(needed=sum(needed), free=int((1 - SPARED) * min(available))))
     return min(rooms, key=lambda room: room.free - room.needed)
 
 

@@ -9,14 +9,14 @@ import pytest
 from pytest_ddpperf.metrics.communication import (
     communication_overhead,
     exposed_communication,
-    no_room,
+    no_headroom,
     of_exposed,
     of_overhead,
     still_sent,
 )
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
 
 
@@ -118,12 +118,15 @@ def test_a_launch_without_it_is_left_out() -> None:
 def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:
     known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
-    assert no_room(measured) is None
-    ranks = tuple(replace(rank, no_room=Room(needed=6 * 2**30, free=4 * 2**30)) for rank in measured.launches[1].ranks)
+    assert no_headroom(measured) is None
+    ranks = tuple(
+        replace(rank, no_headroom=MemoryHeadroom(needed=6 * 2**30, free=4 * 2**30))
+        for rank in measured.launches[1].ranks
+    )
     short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
     text = (
         "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
         "take 6.00 GiB of its memory, and 4.00 GiB are free for them"
     )
-    assert no_room(short) == text
+    assert no_headroom(short) == text
     assert text in findings_of(short)

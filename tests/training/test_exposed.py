@@ -15,7 +15,7 @@ from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
@@ -206,7 +206,7 @@ def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher
     ranks = launcher.run(launched_without_room, job, world_size=2, backend="gloo", device="cpu").values
     for rank in ranks:
         assert rank.communication is None
-        assert rank.no_room == Room(needed=2 * 1232, free=300)  # of 400 a quarter is spared
+        assert rank.no_headroom == MemoryHeadroom(needed=2 * 1232, free=300)  # of 400 a quarter is spared
         assert rank.phases is not None
 
 
