@@ -83,7 +83,8 @@ def measure(length: str, layouts: Sequence[int], seconds: float, seed: int) -> d
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.run.session import PRELOADED
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.training.loop import LaunchJob, run_launch
+    from pytest_ddpperf.training.job import LaunchJob
+    from pytest_ddpperf.training.loop import run_launch
     from pytest_ddpperf.training.timing import turn_sizes
 
     plan = Plan(WARMUP, LENGTHS[length].steps)

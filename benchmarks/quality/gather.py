@@ -24,7 +24,8 @@ from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import run_launch
 
 CALIBRATING_LAUNCHES = 5
 SELDOM = 4  # a group that shares cores gets a turn in one round of so many

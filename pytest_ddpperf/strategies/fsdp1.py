@@ -16,9 +16,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.copies import parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
     dtype_of,
     gradients_kept,

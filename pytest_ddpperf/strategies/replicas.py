@@ -147,6 +147,21 @@ def in_memory_order(gradient: Tensor) -> Tensor:
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
+def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of the gradients on the CPU, by name; None for a parameter without one."""
+    named = module.named_parameters()
+    return {name: None if parameter.grad is None else _copy(parameter.grad) for name, parameter in named}
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters on the CPU, by name."""
+    return {name: _copy(parameter) for name, parameter in module.named_parameters()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.device("cpu"), copy=True)
+
+
 def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
     ours = [
         f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, {'trained' if tensor.requires_grad else 'not trained'}"

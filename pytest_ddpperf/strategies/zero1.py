@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_ddpperf.strategies.comm_hooks import CommHook
-from pytest_ddpperf.strategies.ddp import over, wrap
+from pytest_ddpperf.strategies.ddp_wrapping import parallel_of, wrap
 from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptimizer, require_optimizer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def parallelise(
         return sharded(whole, parameters_as_bucket_view=parameters_as_bucket_view)
 
     sent = "the parameters that each rank broadcasts after its update" if ctx.world_size > 1 else ""
-    return over(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
+    return parallel_of(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:

@@ -1,4 +1,4 @@
-"""The launch under the profiler, as a rank lives it. Importable without torch."""
+"""The launch under torch's profiler on a rank. Importable without torch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.loop import LaunchJob
+    from pytest_ddpperf.training.job import LaunchJob
 
 PROFILED_STEPS = 5
 
 
 def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
-    """What a few steps of the job send and compute on this rank; of the job's plan only the warm-up is looked at.
+    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan.
 
     Raises:
-        WorkloadError: the subject does not keep its contract.
-        SettingError: there is no such strategy, or not for this world size.
-        RankSkipped: this device cannot do what the settings ask for.
+        WorkloadError: the subject breaks its contract.
+        SettingError: the strategy does not exist, or does not support this world size.
+        RankSkipped: this device does not support the settings.
     """
     import torch.distributed as dist
 

@@ -15,7 +15,8 @@ from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
 from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
-from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import MIN_GROWTH_STEPS, run_launch
 
 pytestmark = pytest.mark.skipif(
     memory_reader(torch.device("cpu")) is None, reason="this system does not tell what malloc has given out"
@@ -26,7 +27,7 @@ KEPT = 200_000
 
 def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[float]:
     """Of two ranks in each launch."""
-    job = LaunchJob(sender(keep), None, Settings(), Plan(warmup=5, steps=FEWEST_GROWTH_STEPS))
+    job = LaunchJob(sender(keep), None, Settings(), Plan(warmup=5, steps=MIN_GROWTH_STEPS))
     launches = [launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu") for _ in range(LAUNCHES)]
     return [growth_per_step(rank.held) for launch in launches for rank in launch.values]
 
@@ -73,9 +74,9 @@ def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
 
 def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(launcher: Launcher) -> None:
     """Each step waits for the other rank: one that left out the steps would hang the launch."""
-    job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=FEWEST_GROWTH_STEPS))
+    job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=MIN_GROWTH_STEPS))
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
-    assert [len(rank.held) for rank in ranks] == [FEWEST_GROWTH_STEPS + 1, 0]
+    assert [len(rank.held) for rank in ranks] == [MIN_GROWTH_STEPS + 1, 0]
     environment = Environment(
         device="cpu",
         device_model="some cpu",

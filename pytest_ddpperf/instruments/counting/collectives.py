@@ -18,7 +18,7 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 
 
 @dataclass(frozen=True)
-class Collective:
+class CollectiveCall:
     """One call, as this rank made it.
 
     Attributes:
@@ -115,7 +115,7 @@ _FUNCTIONAL: Mapping[str, _Row] = {
 }
 
 
-def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Collective]:
+def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
     """What a call of an operator communicates: mostly one collective, several for a batch of sends, else nothing.
 
     An operator of these namespaces that is not known here counts under its own name with the bytes of all its tensors,
@@ -127,13 +127,14 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     ranks = _ranks(func, args, kwargs)
     if name == "batch_p2p_ops":
         return [
-            Collective(kind.lstrip("i"), tensor.nbytes, ranks) for kind, tensor in zip(args[0], args[3], strict=True)
+            CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
+            for kind, tensor in zip(args[0], args[3], strict=True)
         ]
     row = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name)
     if row is None:
-        return [Collective(name, _nbytes((*args, *kwargs.values())), ranks)]
+        return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
     nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
-    return [Collective(row.name, nbytes * (ranks if row.part else 1), ranks)]
+    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks)]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

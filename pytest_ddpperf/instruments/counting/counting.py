@@ -13,12 +13,10 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
-from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
+from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
-from pytest_ddpperf.instruments.counting.loading import loading_left_out
-from pytest_ddpperf.instruments.counting.module_tracker import Touched, gradients_of
+from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.records.counts import MADE_UP, Counts
 from pytest_ddpperf.units import format_number
@@ -85,7 +83,7 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
         counted = [{**details, **period(partial(device_work, run))} for details in counted]
-    buckets = ddp_buckets(pass_.touched.roots)
+    buckets = ddp_buckets(pass_.used.roots)
     return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
 
 
@@ -93,12 +91,12 @@ class _Pass:
     """The counters of one pass, and what they found in the step that is running."""
 
     def __init__(self, subject: Countable) -> None:
-        self.touched = Touched(self._gradients_complete, self._stepped)
+        self.used = ModuleTracker(self._gradients_complete, self._stepped)
         for module in subject.modules:
-            self.touched.add(module)
-        self.touched.optimizers += subject.optimizers
+            self.used.add(module)
+        self.used.optimizers += subject.optimizers
         self._tracker = TensorTracker(subject.device.type)
-        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.touched.running)
+        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.used.running)
         self._optimizer_steps: dict[str, float] = {}
         self._state: dict[str, float] = {}
 
@@ -106,7 +104,7 @@ class _Pass:
     def counting(self) -> Iterator[None]:
         """Within, steps are seen."""
         left_out = loading_left_out(self._operators.paused)
-        with self.touched.watching(), self._tracker.resizes_seen(), left_out, self._operators:
+        with self.used.watching(), self._tracker.resizes_seen(), left_out, self._operators:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:
@@ -119,7 +117,7 @@ class _Pass:
         self._optimizer_steps, self._state = {}, {}
         run()
         with self._operators.paused():
-            state = self._state or self.touched.state_bytes()
+            state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
             self._file_known()
             gc.collect()  # what only waits for that is not kept
@@ -134,10 +132,10 @@ class _Pass:
         }
 
     def _file_known(self) -> None:
-        tracker, touched = self._tracker, self.touched
-        parameters = touched.parameters
-        tracker.mark(touched.buffers, "buffers")
-        tracker.mark(touched.optimizer_state, "optimizer_state")
+        tracker, used = self._tracker, self.used
+        parameters = used.parameters
+        tracker.mark(used.buffers, "buffers")
+        tracker.mark(used.optimizer_state, "optimizer_state")
         tracker.mark(gradients_of(parameters), "gradients")
         tracker.mark(parameters, "parameters")
 
@@ -149,8 +147,8 @@ class _Pass:
         name = type(optimizer).__name__
         self._optimizer_steps[name] = self._optimizer_steps.get(name, 0.0) + 1
         with self._operators.paused():
-            self._tracker.mark(self.touched.optimizer_state, "optimizer_state")
-            state = self.touched.state_bytes()
+            self._tracker.mark(self.used.optimizer_state, "optimizer_state")
+            state = self.used.state_bytes()
         if sum(state.values()) > sum(self._state.values()):
             self._state = state
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import dataloader
 
 from pytest_ddpperf.instruments.counting.attribution import Attribution
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, tensors_in
@@ -20,6 +22,7 @@ from pytest_ddpperf.instruments.counting.communicating import communicate, is_on
 from pytest_ddpperf.instruments.counting.flops import flops_of
 from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.instruments.patching import replaced
 
 METRICS = (
     "collective_calls",
@@ -153,3 +156,26 @@ def _has_a_say(kind: type) -> bool:
     """Whether tensors of a class take operators apart themselves, as those of DTensor do."""
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
     return own is not torch.Tensor.__torch_dispatch__
+
+
+@contextmanager
+def loading_left_out(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Within, counting pauses while a DataLoader makes a batch or begins an epoch.
+
+    With workers that happens in other processes. Without, the number of steps before would decide whether an epoch
+    begins in a counted step.
+    """
+
+    def left_out(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def uncounted(*args: Any, **kwargs: Any) -> Any:
+            with paused():
+                return function(*args, **kwargs)
+
+        return uncounted
+
+    loaders = (dataloader.DataLoader, "__iter__"), (dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
+    with ExitStack() as stack:
+        for owner, name in loaders:
+            stack.enter_context(replaced(owner, name, left_out(getattr(owner, name))))
+        yield

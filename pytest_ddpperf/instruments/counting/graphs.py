@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_ddpperf.instruments.compilation import compiled_graphs
+from pytest_ddpperf.instruments.compiler import compiled_graphs
 
 
 def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, float]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_ddpperf.instruments.counting.attribution import OUTSIDE
@@ -17,7 +18,7 @@ from pytest_ddpperf.instruments.counting.storages import bytes_of
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
-class Touched:
+class ModuleTracker:
     """The modules and optimizers of a step, as they come to be used.
 
     Attributes:
@@ -140,6 +141,22 @@ def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
 
 
+def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
+    """The bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
+
+    The buckets are those that torch rebuilt after the first steps. torch reports them in the data for its own logs.
+    """
+    inside = (child for module in modules for child in module.modules())
+    sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]
+    return {f"bucket {number}": size for number, size in enumerate(sizes)}
+
+
+def _bucket_sizes(wrapped: DistributedDataParallel) -> list[float]:
+    said = wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public reader
+    text = str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes", ""))
+    return [float(size) for size in text.split(",") if size.strip()]
+
+
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
@@ -147,5 +164,5 @@ def _has_parameters(module: nn.Module) -> bool:
 def _parts(root: nn.Module, name: str) -> list[str]:
     """The parts of a module's name without what wraps the model, or parts of it."""
     parts = name.split(".")
-    wrapped = isinstance(root, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+    wrapped = isinstance(root, (DistributedDataParallel, DataParallel))
     return [part for part in (parts[1:] if wrapped else parts) if part not in _WRAPPERS]

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.compiler import uncompiled
 from pytest_ddpperf.instruments.phases.breakdown import Reading
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
 from pytest_ddpperf.records.phases import MemoryKind
 
 if TYPE_CHECKING:

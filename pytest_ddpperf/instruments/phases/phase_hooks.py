@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.compiler import uncompiled
+from pytest_ddpperf.instruments.patching import replaced
 from pytest_ddpperf.instruments.phases.section import Section
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.phases.recorder import Place, Recorder
+    from pytest_ddpperf.instruments.phases.recorder import PhaseNode, Recorder
 
 
-class Seam(NamedTuple):
+class PhaseHook(NamedTuple):
     """A function that is a phase: while it runs, the time is that phase's.
 
     Attributes:
@@ -75,7 +76,7 @@ _CLIPPING = (
     "clip_grads_with_norm_",
     "get_total_norm",
 )
-# Modules of torch that not every training loads, and what is a seam in them.
+# Modules of torch that not every training loads, and what is a phase in them.
 _WHERE_LOADED = (
     ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC),
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC),
@@ -84,7 +85,7 @@ _WHERE_LOADED = (
 )
 
 
-def torch_seams() -> tuple[Seam, ...]:
+def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     """The seams of this torch, in what is loaded of it.
 
     Modules are followed by their ``__call__`` and not by torch's global hooks: those are slower by far in each of a
@@ -112,16 +113,18 @@ def torch_seams() -> tuple[Seam, ...]:
         if module in sys.modules:
             loaded = sys.modules[module]
             owners.append((loaded if owner is None else getattr(loaded, owner), names, phase))
-    return tuple(Seam(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name))
+    return tuple(
+        PhaseHook(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name)
+    )
 
 
 @contextmanager
-def followed(recorder: Recorder, seams: Sequence[Seam]) -> Iterator[None]:
+def followed(recorder: Recorder, hooks: Sequence[PhaseHook]) -> Iterator[None]:
     """Within, the seams and the user's sections tell a recorder; afterwards all is as it was."""
     with ExitStack() as stack:
-        for seam in seams:
-            within = _within(recorder, seam.phase, getattr(seam.owner, seam.name))
-            stack.enter_context(replaced(seam.owner, seam.name, within))
+        for hook in hooks:
+            within = _within(recorder, hook.phase, getattr(hook.owner, hook.name))
+            stack.enter_context(replaced(hook.owner, hook.name, within))
 
         @uncompiled
         def enter(section: Section) -> None:
@@ -156,22 +159,6 @@ def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Cal
 
 
 @contextmanager
-def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
-    """Within, an attribute is another one; afterwards the owner has again what it had, or has inherited."""
-    own = vars(owner)
-    inherited = name not in own
-    before = own.get(name)
-    setattr(owner, name, by)
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
-@contextmanager
 def optimizers_followed(recorder: Recorder) -> Iterator[None]:
     """Within, every optimizer's ``step`` tells a recorder.
 
@@ -180,7 +167,7 @@ def optimizers_followed(recorder: Recorder) -> Iterator[None]:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    opened: dict[int, Place] = {}
+    opened: dict[int, PhaseNode] = {}
 
     @uncompiled
     def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
@@ -194,9 +181,9 @@ def optimizers_followed(recorder: Recorder) -> Iterator[None]:
         if before is not None:
             recorder.go(before)
 
-    hooks = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+    handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()

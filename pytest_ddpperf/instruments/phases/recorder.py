@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.compiler import uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
 
 # What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
@@ -23,7 +23,7 @@ OPENS: Mapping[str, frozenset[str]] = {
 }
 
 
-class Place:
+class PhaseNode:
     """What is on the stack, down to its ground. There is one of each, however often a step comes by.
 
     Attributes:
@@ -35,26 +35,26 @@ class Place:
 
     __slots__ = ("_inner", "opens", "parent", "phase", "sections")
 
-    def __init__(self, parent: Place | None, phase: str, sections: tuple[str, ...]) -> None:
+    def __init__(self, parent: PhaseNode | None, phase: str, sections: tuple[str, ...]) -> None:
         self.parent = parent
         self.phase = phase
         self.sections = sections
         self.opens = OPENS[phase]
-        self._inner: dict[tuple[str, bool], Place] = {}
+        self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
-    def phase_inside(self, phase: str) -> Place:
+    def phase_inside(self, phase: str) -> PhaseNode:
         """Where a phase begins here."""
         key = phase, False
         if key not in self._inner:
-            self._inner[key] = Place(self, phase, self.sections)
+            self._inner[key] = PhaseNode(self, phase, self.sections)
         return self._inner[key]
 
-    def section_inside(self, name: str) -> Place:
+    def section_inside(self, name: str) -> PhaseNode:
         """Where a section begins here: one with the name of a phase is that phase, for the user says so."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
-            self._inner[key] = Place(self, name if name in PHASES else self.phase, (*self.sections, path))
+            self._inner[key] = PhaseNode(self, name if name in PHASES else self.phase, (*self.sections, path))
         return self._inner[key]
 
 
@@ -69,7 +69,7 @@ class Trace:
     """
 
     marks: list[Any]
-    places: list[Place]
+    places: list[PhaseNode]
     starts: list[int]
 
 
@@ -81,17 +81,17 @@ class Recorder:
             Recorder.enter,
             Recorder.enter_section,
             Recorder.go,
-            Place.__init__,
-            Place.phase_inside,
-            Place.section_inside,
+            PhaseNode.__init__,
+            PhaseNode.phase_inside,
+            PhaseNode.section_inside,
         ):
             uncompiled(instrument)
-        self._ground = Place(None, OTHER, ())
+        self._ground = PhaseNode(None, OTHER, ())
         self._top = self._ground
         self._thread = get_ident()
         self._mark: Callable[[], Any] = lambda: None
         self._marks: list[Any] = []
-        self._places: list[Place] = []
+        self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
         """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and what it gives is kept."""
@@ -104,7 +104,7 @@ class Recorder:
         self.go(self._ground)
         return Trace(self._marks, self._places[:-1], starts)
 
-    def enter(self, phase: str) -> Place | None:
+    def enter(self, phase: str) -> PhaseNode | None:
         """Begin a phase; gives the place to go back to, or None where it belongs to the phase that is there already."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
@@ -112,7 +112,7 @@ class Recorder:
         self.go(before.phase_inside(phase))
         return before
 
-    def enter_section(self, name: str) -> Place | None:
+    def enter_section(self, name: str) -> PhaseNode | None:
         """Begin a section of the user's; gives the place to go back to, None in another thread."""
         if get_ident() != self._thread:
             return None
@@ -120,7 +120,7 @@ class Recorder:
         self.go(before.section_inside(name))
         return before
 
-    def go(self, place: Place) -> None:
+    def go(self, place: PhaseNode) -> None:
         """Be at a place from now on: inside something, or back, whatever was left open on the way."""
         self._marks.append(self._mark())
         self._places.append(place)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.phases.recorder import Place
+    from pytest_ddpperf.instruments.phases.recorder import PhaseNode
 
 
 class Section:
@@ -20,7 +20,7 @@ class Section:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.before: Place | None = None
+        self.before: PhaseNode | None = None
 
     def __enter__(self) -> None:
         """Nothing, outside of the pass."""

@@ -37,7 +37,7 @@ _NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Event:
+class ProfilerEvent:
     """One event of a profile.
 
     Attributes:
@@ -68,7 +68,7 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
     return activity == "kernel" and name.startswith("nccl")
 
 
-def class_of(event: Event) -> Class | None:
+def class_of(event: ProfilerEvent) -> Class | None:
     """What an event is; None for what is not looked at."""
     if event.name.startswith("gloo:"):
         return "communication"
@@ -88,7 +88,7 @@ def kind_of(name: str) -> str:
     return _KINDS.get(kind, kind or name)
 
 
-def steps_of(events: Sequence[Event], *, device: str) -> tuple[ProfiledStep, ...]:
+def steps_of(events: Sequence[ProfilerEvent], *, device: str) -> tuple[ProfiledStep, ...]:
     """The steps of a profile, each with the communication and the computation in it.
 
     Args:
@@ -106,7 +106,7 @@ def steps_of(events: Sequence[Event], *, device: str) -> tuple[ProfiledStep, ...
     return tuple(_step(mark, communication, computation) for mark in marks)
 
 
-def _step(mark: Span, communication: Sequence[Event], computation: Sequence[Span]) -> ProfiledStep:
+def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Sequence[Span]) -> ProfiledStep:
     sent = sorted((event for event in communication if mark[0] <= event.start < mark[1]), key=lambda event: event.start)
     busy = within((event.span for event in communication), mark)
     computed = within(computation, mark)

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.activity import activity_of
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.profile.events import STEP, Event, is_nccl_kernel, steps_of
+from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, is_nccl_kernel, steps_of
 from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
 from pytest_ddpperf.records.communication import RankProfile, Window
 
@@ -100,9 +100,9 @@ def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int
     return notes_of_kernels((kernel.linked_correlation_id() for kernel in kernels), fields)
 
 
-def _event(event: Any, began: int, notes: Mapping[int, Note]) -> Event:
+def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
     name, activity = event.name(), activity_of(event)
-    plain = Event(
+    plain = ProfilerEvent(
         name=name,
         activity=activity,
         start=(event.start_ns() - began) * _NANOSECOND,

@@ -39,7 +39,7 @@ class _Verdict:
     differing: frozenset[str]
 
 
-class Judge:
+class RankConsensus:
     """Compares on every rank and decides for all.
 
     Attributes:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 Pair = tuple[Any, Any]
-Place = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
-LARGEST = 4  # samples of a micro-batch; with one alone a BatchNorm fails
+MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
+MAX_SAMPLES = 4  # samples of a micro-batch; with one alone a BatchNorm fails
 _DATA_SEED = MODEL_SEED + 1  # as in the steps that are timed
 _FORWARD_SEED = 1000
 
@@ -38,11 +38,13 @@ class MicroBatches:
     shards: Sequence[Sequence[Pair]]
     in_step: int
 
-    def places(self, ranks: Sequence[int]) -> list[Place]:
+    def places(self, ranks: Sequence[int]) -> list[MicroBatchIndex]:
         """Those of some ranks in a step, one rank after the other."""
         return [(rank, number) for rank in ranks for number in range(self.in_step)]
 
-    def feed(self, places: Sequence[Place], step: int, device: torch.device, on_turn: Callable[[], None]) -> NextBatch:
+    def feed(
+        self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, on_turn: Callable[[], None]
+    ) -> NextBatch:
         """What gives the micro-batches at some places of a step, each with its weight, for the forward pass.
 
         Random numbers begin anew with each, so that it meets the same dropout masks wherever it is trained on.
@@ -65,7 +67,7 @@ class MicroBatches:
 
         return next_batch
 
-    def weight(self, place: Place) -> float:
+    def weight(self, place: MicroBatchIndex) -> float:
         """What the loss of a micro-batch is multiplied by: 0.5 for the first to 1.5 for the last, 1 in the mean.
 
         So each has a gradient of its own, even where all data are alike: else a rank that kept its own gradient would
@@ -107,7 +109,7 @@ def cut_down(pair: Pair) -> Pair:
     It is cut along dimension 0 if it holds nothing but tensors of one size there; else it is taken as it is.
     """
     sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
-    kept = slice(LARGEST) if len(sizes) == 1 and None not in sizes else ...
+    kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
 
     def copied(leaf: Any) -> Any:
         # A slice that is no copy would be sent with all that it was cut from.

@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, Side, fill, state
+from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, TrainingRun, fill, state
 from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.trainer import build_model
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Option
-    from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, Place
+    from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
     from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,7 +39,7 @@ class UnverifiableError(Exception):
 
 
 @dataclass(frozen=True)
-class Right:
+class ReferenceStep:
     """What is right in a step.
 
     Attributes:
@@ -96,7 +96,7 @@ class SingleProcess:
             unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
             self._training = self._side(data.places([0]), unscaled, workload)
 
-    def backward(self, step: int, buffers: Buffers) -> Right:
+    def backward(self, step: int, buffers: Buffers) -> ReferenceStep:
         """Loss and gradients of a step: the mean over the ranks.
 
         Raises:
@@ -124,7 +124,7 @@ class SingleProcess:
         for name, gradient in right.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
-        return Right(loss, right, {name: _mean_norm([own[name] for own in gradients]) for name in right})
+        return ReferenceStep(loss, right, {name: _mean_norm([own[name] for own in gradients]) for name in right})
 
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
         """How far rounding moves the gradients of a step: by the norm, of the mean over the ranks.
@@ -191,11 +191,15 @@ class SingleProcess:
         with _fitting():
             return [[part(place) for place in self._data.places([rank])] for rank in ranks]
 
-    def _side(self, places: Sequence[Place], settings: Settings, workload: Workload | None = None) -> Side:
+    def _side(
+        self, places: Sequence[MicroBatchIndex], settings: Settings, workload: Workload | None = None
+    ) -> TrainingRun:
         chosen = self._untrained if workload is None else workload
-        return Side(self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places)
+        return TrainingRun(
+            self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places
+        )
 
-    def _own(self, side: Side, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+    def _own(self, side: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
         """One rank's, whose scaler is then ready for the next."""
         found = side.backward(step, buffers)
         if self._settings.precision == "fp16":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, Place
+from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
 from pytest_ddpperf.training.trainer import Trainer, seed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FP16_ATTEMPTS = 25  # each halves the scale, which begins at 2 ** 16
 _UPDATE_SEED = 500
 
 
-class Side:
+class TrainingRun:
     """A workload in training on this rank.
 
     Attributes:
@@ -52,7 +52,7 @@ class Side:
         *,
         module: nn.Module,
         data: MicroBatches,
-        places: Sequence[Place],
+        places: Sequence[MicroBatchIndex],
     ) -> None:
         self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
         self._first_names = first_names(module)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
 
@@ -102,21 +101,6 @@ class Verification:
     unverified: str = ""
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
     leniency: str = ""
-
-
-def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Train a few steps as the job says, and as a single process on the same global batch, and compare them.
-
-    A collective: called on every rank of a launch of its own.
-
-    Raises:
-        WorkloadError: the workload does not keep its contract, or its own loss or gradients are no finite numbers.
-        SettingError: there is no such strategy, or not for this world size.
-        RankSkipped: this device cannot do what the settings ask for.
-    """
-    from pytest_ddpperf.training.correctness.verifier import rehearse
-
-    return rehearse(ctx, job)
 
 
 def discrepancy_text(found: Discrepancy) -> str:

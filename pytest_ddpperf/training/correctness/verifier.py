@@ -23,10 +23,10 @@ from pytest_ddpperf.training.correctness.deviation import (
     parameter_deviations,
     state_deviations,
 )
-from pytest_ddpperf.training.correctness.judgement import DiffersError, Judge
+from pytest_ddpperf.training.correctness.judgement import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, own_batches, weighted
-from pytest_ddpperf.training.correctness.reference import Right, SingleProcess, UnverifiableError
-from pytest_ddpperf.training.correctness.training_run import Gradients, Side, countless, fill, state, whole
+from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
+from pytest_ddpperf.training.correctness.training_run import Gradients, TrainingRun, countless, fill, state, whole
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
 from pytest_ddpperf.training.trainer import build_model
 
@@ -42,12 +42,20 @@ LOSSY_STEPS = 20
 _MEAN = "the mean loss"
 
 
-def rehearse(ctx: RankView, job: VerifyJob) -> Verification:
-    """What ``verify_launch`` promises."""
-    judge = Judge(ctx)
+def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
+    """Trains a few steps as the job says, and as a single process on the same global batch, and compares both.
+
+    A collective, called on every rank of a launch of its own.
+
+    Raises:
+        WorkloadError: the workload breaks its contract, or its own loss or gradients are not finite.
+        SettingError: the strategy does not exist, or does not support this world size.
+        RankSkipped: this device does not support the settings.
+    """
+    judge = RankConsensus(ctx)
     leniency = ""
     try:
-        rehearsal = Rehearsal(ctx, job, judge)
+        rehearsal = StrategyVerifier(ctx, job, judge)
         parallel = rehearsal.run.trainer.parallel
         leniency = tolerances.leniency(job.settings.precision, parallel)
         rehearsal.compare_start()
@@ -68,7 +76,7 @@ def _exact_steps(parallel: Parallel, settings: Settings) -> int:
     return min(STEPS, parallel.exact_steps // synchronisations) if parallel.lossy else STEPS
 
 
-class Rehearsal:
+class StrategyVerifier:
     """The strategy's run on all ranks, and beside it, on rank 0, the single process.
 
     Every rank but the first has other parameters and buffers than the strategy is to give it.
@@ -82,7 +90,7 @@ class Rehearsal:
         judge: compares.
     """
 
-    def __init__(self, ctx: RankView, job: VerifyJob, judge: Judge) -> None:
+    def __init__(self, ctx: RankView, job: VerifyJob, judge: RankConsensus) -> None:
         self._judge = judge
         self._strategy = job.strategy
         settings = countless(job.settings)
@@ -103,7 +111,9 @@ class Rehearsal:
         self._buffer_names, self._buffers = list(named_buffers), list(named_buffers.values())
         if ctx.rank > 0:
             _disturb(module, ctx.rank)
-        self.run = Side(ctx, workload, job.strategy, settings, module=module, data=data, places=data.places([ctx.rank]))
+        self.run = TrainingRun(
+            ctx, workload, job.strategy, settings, module=module, data=data, places=data.places([ctx.rank])
+        )
         self._alone: SingleProcess | None = None
 
         def build() -> None:
@@ -150,7 +160,7 @@ class Rehearsal:
         self._buffers = self._judge.from_first(self.run.buffers)
 
     def _compare_gradients(self, index: int, loss: float, gradients: Gradients) -> None:
-        right: list[Right] = []
+        right: list[ReferenceStep] = []
 
         def from_right() -> tuple[float, Mapping[str, float]]:
             right.append(self._alone_there().backward(index, self._buffers))

@@ -17,17 +17,17 @@ from torch.nn.utils import clip_grad_norm_  # by name, as many import it
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_ddpperf.instruments.phases.phase_hooks import Seam, followed, optimizers_followed, torch_seams
+from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder
 from pytest_ddpperf.instruments.phases.section import Section
 
 Step = Callable[[], object]
 
 
-def passed(run: Step, *seams: Seam, steps: int = 1) -> list[str]:
+def passed(run: Step, *seams: PhaseHook, steps: int = 1) -> list[str]:
     """The phases that the steps pass through, without `other`; each only once where it is left and entered again."""
     recorder = Recorder()
-    with followed(recorder, (*torch_seams(), *seams)), optimizers_followed(recorder):
+    with followed(recorder, (*torch_phase_hooks(), *seams)), optimizers_followed(recorder):
         trace = recorder.record(run, steps, lambda: None)
     phases = [place.phase for place in trace.places if place.phase != "other"]
     return phases[:1] + [after for before, after in pairwise(phases) if after != before]
@@ -62,7 +62,7 @@ class Training:
 @pytest.fixture(autouse=True)
 def seams_as_before() -> Iterator[None]:
     """Whatever a test does, torch is left as it was."""
-    seams = (*torch_seams(), Seam(Section, "__enter__", ""), Seam(Section, "__exit__", ""))
+    seams = (*torch_phase_hooks(), PhaseHook(Section, "__enter__", ""), PhaseHook(Section, "__exit__", ""))
     before = [vars(seam.owner).get(seam.name) for seam in seams]
     yield
     assert [vars(seam.owner).get(seam.name) for seam in seams] == before
@@ -77,7 +77,7 @@ def test_a_loop_written_by_hand() -> None:
 
 
 def test_the_seams_that_everything_rests_on_are_there() -> None:
-    names = {(getattr(seam.owner, "__name__", ""), seam.name) for seam in torch_seams()}
+    names = {(getattr(seam.owner, "__name__", ""), seam.name) for seam in torch_phase_hooks()}
     assert names >= {
         ("Module", "__call__"),
         ("Tensor", "backward"),
@@ -222,7 +222,7 @@ def test_seams_of_ones_own() -> None:
 
     before = owner.load
     assert passed(run) == ["forward"]
-    assert passed(run, Seam(owner, "load", "data_wait")) == ["data_wait"]
+    assert passed(run, PhaseHook(owner, "load", "data_wait")) == ["data_wait"]
     assert owner.load is before
 
 
