@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NextBatch = Callable[[], tuple[Any, Any]]
 
 
+@dataclass(eq=False)
 class Batches:
     """Called, it returns ``(inputs, targets)`` of the next step, on the rank's device. Owns the workers that load them.
 
@@ -35,22 +36,12 @@ class Batches:
         close: ends the workers.
     """
 
-    def __init__(
-        self,
-        next_batch: NextBatch,
-        *,
-        loads: bool,
-        size: int | None = None,
-        burst: int = 1,
-        picked: tuple[LoaderSettings, str] | None = None,
-        close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.next_batch = next_batch
-        self.loads = loads
-        self.size = size
-        self.burst = burst
-        self.picked = picked
-        self.close = close
+    next_batch: NextBatch
+    loads: bool
+    size: int | None = None
+    burst: int = 1
+    picked: tuple[LoaderSettings, str] | None = None
+    close: Callable[[], None] = lambda: None
 
     def __call__(self) -> tuple[Any, Any]:
         """The next batch."""

@@ -41,14 +41,10 @@ _SIGNS = (
 
 
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """Runs the launch under a limit of this rank's memory in bytes; None for no limit but the device's.
+    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
 
     No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
     steps may compile, or overflow in fp16.
-
-    Raises:
-        MemoryError: the limit was reached.
-        Exception: any other error of ``run_launch``.
     """
     with limited(ctx.device, memory_limit):
         return run_launch(ctx, replace(job, growth=False, diagnosed=False, times_matter=False))

@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.compiler import compiled_graphs
-from pytest_ddpperf.instruments.growth import held_after_steps
+from pytest_ddpperf.instruments.live_memory import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.launch.interleaving import Waiting
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
@@ -40,12 +40,8 @@ _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the
-    warm-up. No instrument runs during timed steps.
-
-    Raises:
-        WorkloadError: the subject breaks its contract, or a loss is not finite.
-        SettingError: the strategy does not exist, or does not support this world size.
+    Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
+    No instrument runs during timed steps.
     """
     from pytest_ddpperf.training.step import build_step
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.instruments.compiler import compiled_graphs
+from pytest_ddpperf.instruments.compiler import compiled_graphs, warmed_up
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.measurement import RankLaunch
@@ -79,11 +79,6 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
     Timing comes first, so that its memory figure is that of steps alone; counting continues with the same step.
     Verification builds its own models and finds random numbers, memory and compilers as in a fresh process.
-
-    Raises:
-        WorkloadError: the subject breaks its contract, or a loss is not finite.
-        SettingError: the strategy does not exist, or does not support this world size.
-        RankSkipped: this device does not support the settings.
     """
     timed, counts, verification = None, None, None
     if job.timed:
@@ -107,13 +102,7 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 
 def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
-    """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored.
-
-    Raises:
-        WorkloadError: the subject breaks its contract.
-        SettingError: the strategy does not exist, or does not support this world size.
-        RankSkipped: this device does not support the settings.
-    """
+    """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored."""
     from pytest_ddpperf.instruments.counting.counting import count_step
     from pytest_ddpperf.training.step import build_step
 
@@ -152,8 +141,6 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
 
 def _timed(ctx: RankView, job: LaunchJob, step: Step) -> tuple[RankLaunch, Details]:
     """Times a few steps after the warm-up; returns them, and what torch.compile did in the warm-up."""
-    from pytest_ddpperf.instruments.counting.graphs import warmed_up
-
     ran = 0
 
     def warm_up() -> None:

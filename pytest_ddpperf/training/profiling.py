@@ -13,13 +13,7 @@ PROFILED_STEPS = 5
 
 
 def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
-    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan.
-
-    Raises:
-        WorkloadError: the subject breaks its contract.
-        SettingError: the strategy does not exist, or does not support this world size.
-        RankSkipped: this device does not support the settings.
-    """
+    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan."""
     import torch.distributed as dist
 
     from pytest_ddpperf.instruments.profile.profiling import profile_steps

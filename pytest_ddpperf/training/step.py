@@ -68,11 +68,6 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     The job's counts win over the subject's. A workload's counts are those of one batch, and a step that accumulates
     takes several. In strong mode these counts and the job's are the whole group's, of which each rank has a share; the
     counts of a user's step object are this rank's.
-
-    Raises:
-        WorkloadError: the subject breaks its contract.
-        SettingError: the strategy does not exist, or does not support this world size.
-        RankSkipped: this device does not support the settings.
     """
     subject = job.subject
     ranks = ctx.world_size if ctx.mode == "strong" else 1

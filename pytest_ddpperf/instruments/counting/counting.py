@@ -1,4 +1,4 @@
-"""The counted pass: a few warmed-up steps under the counters, and what one of them does."""
+"""The counted pass: a few warm steps under the counters, and what one of them does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.instruments.compiler import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
-from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
 from pytest_ddpperf.instruments.counting.kernels import device_work
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
@@ -33,8 +33,8 @@ class Countable:
 
     Attributes:
         device: where it is trained.
-        modules: its models, where known; others are found as they run.
-        optimizers: likewise.
+        modules: its models, if known; others are found as they run.
+        optimizers: its optimizers, if known; others are found as they step.
         period: after how many steps it does the same again.
     """
 
@@ -45,32 +45,21 @@ class Countable:
 
 
 def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
-    """What one call of ``run`` does on this rank after ``warmup`` steps, as of ``count_warm_step``.
-
-    Args:
-        run: one training step; its loss is not looked at.
-        subject: what is known of it.
-        warmup: after these every step does the same; DDP lays its buckets out anew after the first.
-        periods: as of ``count_warm_step``.
-    """
+    """Counts what one call of ``run`` does on this rank after ``warmup`` steps; see ``count_warm_step``."""
     return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
 
 
 def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Details, *, periods: int = 2) -> Counts:
-    """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
+    """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
-    Runs some steps under the counters, which get to know the tensors that outlive a step, and ``periods`` that count,
-    each of one step or of as many as it takes until all begins anew; on CUDA as many again under the profiler. All
-    ranks have to call it together, with the same numbers. Of a period of several steps the mean counts. What periods
-    differ in is named in ``unstable``, and its value is that of the one with the most.
+    Runs some steps under the counters, which learn the tensors that outlive a step, and then ``periods`` that count,
+    each of as many steps as it takes until the work repeats; on CUDA as many again under the profiler. A collective,
+    called with the same numbers on all ranks. A period of several steps counts with its mean. Metrics that periods
+    differ in are named in ``unstable``, with the value of the period with the most; a single period shows no
+    difference.
 
-    What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
-
-    Args:
-        run: one training step, warmed up; its loss is not looked at.
-        subject: what is known of it.
-        compiled: what ``warmed_up`` told of its warm-up.
-        periods: how many are counted; with one only, nothing can be said about what is not the same in all of them.
+    Steps that torch.compile has compiled are counted as they run without it, but for ``graph_breaks`` and
+    ``recompiles``, which are ``compiled``: what ``warmed_up`` found in the warm-up.
     """
     pass_ = _Pass(subject)
 
@@ -154,7 +143,7 @@ class _Pass:
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What a step has left behind, by category; what it made for itself and is still there is no activation now."""
+    """What a step has left behind, by category; its own tensors that are still there are activations no more."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth
@@ -165,7 +154,7 @@ def _named(sizes: Mapping[str, int]) -> dict[str, float]:
 
 
 def _per_step(steps: Sequence[Details]) -> Details:
-    """What a step does, of the steps of a period: of levels the largest, of all else the mean."""
+    """What a step does, from the steps of a period: of levels the largest, of all else the mean."""
     return {
         metric: max((step[metric] for step in steps), key=_total)
         if metric in _LEVELS
@@ -185,7 +174,7 @@ def _largest(periods: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _counts(periods: Sequence[Details], steps: int) -> Counts:
-    """The counts of a step, metric by metric of the period with the most, and what these differ in."""
+    """The counts of a step, metric by metric of the period with the most, and what the periods differ in."""
     last = periods[-1]
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
@@ -203,7 +192,7 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
 
 
 def _difference(one: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
-    """What two periods differ in most; empty where they are alike."""
+    """What two periods differ in most; empty if they are alike."""
     sizes = {name: abs(following.get(name, 0.0) - one.get(name, 0.0)) for name in {**following, **one}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):

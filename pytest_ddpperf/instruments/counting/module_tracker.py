@@ -23,11 +23,11 @@ class ModuleTracker:
 
     Attributes:
         roots: modules that ran while no other did: whole models, losses.
-        optimizers: those that stepped, also one inside of another.
+        optimizers: those that stepped, also inside of another one.
 
     Args:
-        on_gradients: called with an optimizer's parameters when it is about to step: their gradients are complete.
-        on_step: called with an optimizer when it has stepped, not by another one.
+        on_gradients: called with an optimizer's parameters before it steps: their gradients are complete.
+        on_step: called with an optimizer after it has stepped, unless another one called it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ModuleTracker:
         self._paths: dict[nn.Module, str] = {}
 
     def add(self, module: nn.Module) -> None:
-        """Know of a model before it runs; those that it has inside have paths from it."""
+        """Adds a model before it runs; the modules inside have paths from it."""
         if module in self._paths:
             return
         models = sum(1 for root in self.roots if _has_parameters(root))
@@ -89,8 +89,8 @@ class ModuleTracker:
     def state_bytes(self) -> dict[str, float]:
         """What training keeps on this rank: bytes of parameters, of their gradients now, and of optimizer states.
 
-        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of what is sharded only
-        this rank's part. The numbers that optimizers keep beside (Adam's count of steps) are left out.
+        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of sharded ones only this
+        rank's part. Scalars that optimizers keep (Adam's count of steps) are left out.
         """
         parameters = self.parameters
         known: set[int] = set()
@@ -137,7 +137,7 @@ class ModuleTracker:
 
 
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients that there are now."""
+    """The gradients that exist now."""
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
 
 
@@ -162,7 +162,7 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _parts(root: nn.Module, name: str) -> list[str]:
-    """The parts of a module's name without what wraps the model, or parts of it."""
+    """The parts of a module's name without those of wrappers."""
     parts = name.split(".")
     wrapped = isinstance(root, (DistributedDataParallel, DataParallel))
     return [part for part in (parts[1:] if wrapped else parts) if part not in _WRAPPERS]

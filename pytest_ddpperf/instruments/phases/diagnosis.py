@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.compiler import compiled_frames, uncompiled
+from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.instruments.phases.breakdown import break_down
-from pytest_ddpperf.instruments.phases.memory import memory_reader
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder
 from pytest_ddpperf.records.phases import PhaseTimes
@@ -59,4 +59,4 @@ def diagnose(
 
 
 def _nothing() -> None:
-    """Memory that the system does not tell of."""
+    """A reading of memory that the system does not report."""

@@ -1,4 +1,4 @@
-"""Where a phase begins and ends in anybody's training code: the calls of torch that all of it makes."""
+"""Where a phase begins and ends in any training code: the functions of torch that all of it calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PhaseHook(NamedTuple):
-    """A function that is a phase: while it runs, the time is that phase's.
+    """A function that is a phase: the time while it runs belongs to that phase.
 
     Attributes:
         owner: the module, class or object that it is an attribute of.
@@ -86,10 +86,10 @@ _WHERE_LOADED = (
 
 
 def torch_phase_hooks() -> tuple[PhaseHook, ...]:
-    """The seams of this torch, in what is loaded of it.
+    """The phase hooks of this torch, in those of its modules that are loaded.
 
-    Modules are followed by their ``__call__`` and not by torch's global hooks: those are slower by far in each of a
-    model's modules, make torch.compile warn, and are compiled into what it compiles.
+    Modules are followed by their ``__call__`` and not by torch's global hooks. Those are much slower in each of a
+    model's modules, make torch.compile warn, and are compiled into its graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d
@@ -120,7 +120,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
 
 @contextmanager
 def followed(recorder: Recorder, hooks: Sequence[PhaseHook]) -> Iterator[None]:
-    """Within, the seams and the user's sections tell a recorder; afterwards all is as it was."""
+    """Within, the phase hooks and the user's sections report to a recorder."""
     with ExitStack() as stack:
         for hook in hooks:
             within = _within(recorder, hook.phase, getattr(hook.owner, hook.name))
@@ -160,10 +160,10 @@ def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Cal
 
 @contextmanager
 def optimizers_followed(recorder: Recorder) -> Iterator[None]:
-    """Within, every optimizer's ``step`` tells a recorder.
+    """Within, every optimizer's ``step`` reports to a recorder.
 
-    By torch's own hooks: each class has a ``step`` of its own, and a scheduler of the learning rate keeps the one that
-    it found. Where torch.compile has taken ``step`` into a graph, that graph does not hold while there are hooks.
+    By torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the one that
+    it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

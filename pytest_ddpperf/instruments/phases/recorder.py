@@ -1,4 +1,4 @@
-"""A stack of phases and sections, and one mark at each change of what is on top."""
+"""A stack of phases and sections, and a mark at each change of its top."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ OPENS: Mapping[str, frozenset[str]] = {
 
 
 class PhaseNode:
-    """What is on the stack, down to its ground. There is one of each, however often a step comes by.
+    """A state of the stack. There is one node of each, however often a step passes it.
 
     Attributes:
-        parent: what is there without the topmost; None for the empty stack.
-        phase: who gets the time here.
+        parent: the stack without its top; None for the empty stack.
+        phase: the phase that gets the time here.
         sections: the paths of the user's sections around, from the outermost to the innermost.
         opens: the phases that may begin here.
     """
@@ -43,14 +43,14 @@ class PhaseNode:
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def phase_inside(self, phase: str) -> PhaseNode:
-        """Where a phase begins here."""
+        """The node of a phase that begins here."""
         key = phase, False
         if key not in self._inner:
             self._inner[key] = PhaseNode(self, phase, self.sections)
         return self._inner[key]
 
     def section_inside(self, name: str) -> PhaseNode:
-        """Where a section begins here: one with the name of a phase is that phase, for the user says so."""
+        """The node of a section that begins here; a section with the name of a phase is that phase."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
@@ -60,11 +60,11 @@ class PhaseNode:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was on top of the stack when.
+    """What was on top of the stack at which time.
 
     Attributes:
-        marks: whatever was read at each change and at the end: one more than there are ``places``.
-        places: the place from each mark to the next.
+        marks: what was read at each change and at the end: one more than there are ``places``.
+        places: the node from each mark to the next.
         starts: the number of the mark with which each step begins.
     """
 
@@ -74,7 +74,7 @@ class Trace:
 
 
 class Recorder:
-    """Follows the thread that made it through its steps; what happens in others is of no phase of its own."""
+    """Follows the thread that made it through its steps; other threads have no phases of their own."""
 
     def __init__(self) -> None:
         for instrument in (
@@ -94,7 +94,7 @@ class Recorder:
         self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
-        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and what it gives is kept."""
+        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and its result is kept."""
         self._mark, self._marks, self._places = mark, [], []
         starts = []
         for _ in range(steps):
@@ -105,7 +105,7 @@ class Recorder:
         return Trace(self._marks, self._places[:-1], starts)
 
     def enter(self, phase: str) -> PhaseNode | None:
-        """Begin a phase; gives the place to go back to, or None where it belongs to the phase that is there already."""
+        """Begins a phase; returns the node to go back to, or None if the phase belongs to the current one."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
@@ -113,7 +113,7 @@ class Recorder:
         return before
 
     def enter_section(self, name: str) -> PhaseNode | None:
-        """Begin a section of the user's; gives the place to go back to, None in another thread."""
+        """Begins a user's section; returns the node to go back to, or None in another thread."""
         if get_ident() != self._thread:
             return None
         before = self._top
@@ -121,7 +121,7 @@ class Recorder:
         return before
 
     def go(self, place: PhaseNode) -> None:
-        """Be at a place from now on: inside something, or back, whatever was left open on the way."""
+        """Moves to a node: inside something, or back, whatever was left open on the way."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place

@@ -43,10 +43,11 @@ class ProfilerEvent:
     Attributes:
         name: as torch has it.
         activity: kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
-        start: in seconds; ``end`` likewise.
-        nbytes: what one rank puts into a collective; None where the profile does not tell.
-        kind: which collective it is, where that is told and need not be read from its name; else empty.
-        ranks: how many there are in a collective's group; None where the profile does not tell.
+        start: in seconds.
+        end: in seconds.
+        nbytes: what one rank puts into a collective; None if the profile does not say.
+        kind: which collective it is, if the profile says so; empty to read it from the name.
+        ranks: how many ranks a collective's group has; None if the profile does not say.
     """
 
     name: str
@@ -69,7 +70,7 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """What an event is; None for what is not looked at."""
+    """What an event is; None for events that are ignored."""
     if event.name.startswith("gloo:"):
         return "communication"
     if event.activity == "cpu_op":
@@ -89,11 +90,9 @@ def kind_of(name: str) -> str:
 
 
 def steps_of(events: Sequence[ProfilerEvent], *, device: str) -> tuple[ProfiledStep, ...]:
-    """The steps of a profile, each with the communication and the computation in it.
+    """The steps of one rank's profile, each with its communication and computation.
 
-    Args:
-        events: of one rank; among them those named ``STEP``, one for each step.
-        device: ``cpu`` or ``cuda``: on CUDA operators on the CPU only launch what is computed.
+    Events named ``STEP`` mark the steps. On the ``device`` ``cuda`` operators on the CPU only launch the computation.
     """
     marks = sorted(event.span for event in events if event.name == STEP and event.activity == "user_annotation")
     found = [(class_of(event), event) for event in events]

@@ -1,4 +1,4 @@
-"""Algebra of stretches of time. Pure."""
+"""Set operations on spans of time. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Span = tuple[float, float]  # from, to
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The time that is in any of the spans, as spans that do not touch, in order; empty ones are dropped."""
+    """The time that is in any of the spans, as ordered spans that do not touch; empty ones are dropped."""
     merged: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -19,12 +19,12 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def intersection(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """The time that is in both unions, as ``union`` gives them."""
+    """The time that is in both unions."""
     return list(_common(union(one), union(other)))
 
 
 def length(spans: Sequence[Span]) -> float:
-    """How long the union of the spans is, in their unit."""
+    """The length of the union of the spans."""
     return sum(end - start for start, end in union(spans))
 
 

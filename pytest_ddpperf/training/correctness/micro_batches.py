@@ -28,27 +28,27 @@ _FORWARD_SEED = 1000
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Those of all ranks.
+    """The micro-batches of all ranks.
 
     Attributes:
-        shards: for each rank its micro-batches of one step after the other, on the CPU.
-        in_step: how many of them a rank has in a step.
+        shards: for each rank its micro-batches, step after step, on the CPU.
+        in_step: the number of micro-batches that a rank has in a step.
     """
 
     shards: Sequence[Sequence[Pair]]
     in_step: int
 
     def places(self, ranks: Sequence[int]) -> list[MicroBatchIndex]:
-        """Those of some ranks in a step, one rank after the other."""
+        """The micro-batches of some ranks in a step, one rank after the other."""
         return [(rank, number) for rank in ranks for number in range(self.in_step)]
 
     def feed(
         self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, on_turn: Callable[[], None]
     ) -> NextBatch:
-        """What gives the micro-batches at some places of a step, each with its weight, for the forward pass.
+        """The function that returns these micro-batches of a step one by one, each with its weight.
 
-        Random numbers begin anew with each, so that it meets the same dropout masks wherever it is trained on.
-        ``on_turn`` is called where the turn of another rank begins.
+        Random numbers are seeded anew for each, so that it meets the same dropout masks wherever it is trained on.
+        ``on_turn`` is called whenever the turn of another rank begins.
         """
         order = iter(places)
         turn = -1
@@ -68,10 +68,10 @@ class MicroBatches:
         return next_batch
 
     def weight(self, place: MicroBatchIndex) -> float:
-        """What the loss of a micro-batch is multiplied by: 0.5 for the first to 1.5 for the last, 1 in the mean.
+        """The factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
-        So each has a gradient of its own, even where all data are alike: else a rank that kept its own gradient would
-        have the right one.
+        Every micro-batch so has a gradient of its own, even if all data are alike. Otherwise a rank that kept its own
+        gradient would have the right one.
         """
         rank, number = place
         last = len(self.shards) * self.in_step - 1
@@ -79,18 +79,10 @@ class MicroBatches:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """This rank's first batches, those of the steps that are timed, cut down.
+    """This rank's first batches of the timed steps, cut down to a few samples.
 
-    Args:
-        ctx: the rank.
-        workload: whose batches they are.
-        count: how many.
-        loader: the settings of the workload's loader. Of those only what decides which samples it gives is kept; with
-            ``auto``, nothing.
-
-    Raises:
-        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced.
-        SettingError: the settings do not fit the loader.
+    Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
+    none is.
     """
     seed(_DATA_SEED if ctx.mode == "strong" else _DATA_SEED + ctx.rank)
     if workload.batch is not None or loader is None or loader.auto:
@@ -104,10 +96,7 @@ def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSet
 
 
 def cut_down(pair: Pair) -> Pair:
-    """The first samples of a batch, copied to the CPU.
-
-    It is cut along dimension 0 if it holds nothing but tensors of one size there; else it is taken as it is.
-    """
+    """The first samples of a batch, copied to the CPU; a batch that cannot be cut along dimension 0 stays whole."""
     sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
     kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
 

@@ -1,18 +1,19 @@
-"""What is held from step to step: readings around steps that keep what the test tells them to."""
+"""Live memory: tensors that come, go and stay, and readings around steps that keep what the test tells them to."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pytest_ddpperf.instruments import growth
+from pytest_ddpperf.instruments import live_memory
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.growth import BLOCK_BYTES, held_after_steps
-from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.live_memory import BLOCK_BYTES, held_after_steps, memory_reader
 from pytest_ddpperf.stats.growth import growth_per_step
 
 CPU = torch.device("cpu")
 STEPS = 5
+MIB = 2**20
+SLACK = MIB // 4  # for what else a process asks malloc for
 readable = pytest.mark.skipif(memory_reader(CPU) is None, reason="this system does not tell what malloc has given out")
 
 
@@ -54,7 +55,36 @@ def test_garbage_that_waits_to_be_collected_is_no_growth() -> None:
 
 
 def test_a_rank_that_cannot_read_runs_the_steps_that_the_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "memory_reader", lambda _device: None)
+    monkeypatch.setattr(live_memory, "memory_reader", lambda _device: None)
     done: list[int] = []
     assert held_after_steps(lambda: done.append(1), STEPS, CPU) == ()
     assert len(done) == STEPS
+
+
+@readable
+def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
+    reader = memory_reader(CPU)
+    assert reader is not None
+    kind, read = reader
+    before, peak = read()
+    held = [torch.empty(4 * MIB, dtype=torch.uint8), *(torch.empty(MIB // 64) for _ in range(64))]
+    full, _ = read()
+    held.clear()
+    after, _ = read()
+    assert (kind, peak) == ("heap", None)
+    assert full - before == pytest.approx(8 * MIB, abs=SLACK)
+    assert after - before == pytest.approx(0, abs=SLACK)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_each_reading_has_a_peak_of_its_own() -> None:
+    device = torch.device("cuda", 0)
+    found = memory_reader(device)
+    assert found is not None
+    kind, read = found
+    before, _ = read()
+    torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    assert read() == (before, before + 16 * MIB)
+    assert read() == (before, before)
+    assert kind == "allocated"
