@@ -32,22 +32,22 @@ def parallelise(
     """The module wrapped in DistributedDataParallel, which synchronises inside backward.
 
     A tied weight is synchronised once, a frozen one not at all. Parameters that a step does not use need
-    ``find_unused_parameters`` or ``static_graph``; without, torch says so in the second step.
+    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step.
 
     Args:
         module: on the rank's device.
         ctx: the rank.
-        bucket_cap_mb: MiB of a bucket; left out, 25, and 1 for the first (which is not the same as 25).
-        static_graph: whether every step uses the same parameters in the same order. With it the very first
-            micro-batch is synchronised also within ``no_sync``.
+        bucket_cap_mb: the size of a bucket in MiB; left out, 25, and 1 for the first (which is not the same as 25).
+        static_graph: whether every step uses the same parameters in the same order. The very first micro-batch is then
+            synchronised even within ``no_sync``.
         gradient_as_bucket_view: whether gradients lie in the buckets.
         find_unused_parameters: whether to look in every step for parameters that it does not use.
-        broadcast_buffers: whether rank 0's buffers are sent before each forward pass. At the start they are always.
+        broadcast_buffers: whether rank 0's buffers are sent before each forward pass. At the start they always are.
         comm_hook: how a bucket travels; None for torch's own all-reduce.
-        powersgd_rank: of PowerSGD's matrices.
-        powersgd_start: synchronisations before PowerSGD begins. Here the fewest that torch allows: with its own
-            default of 1000 a benchmark would never get there.
-        local_sgd_start: optimizer steps before ranks train on their own.
+        powersgd_rank: the rank of PowerSGD's matrices.
+        powersgd_start: synchronisations before PowerSGD begins; by default the fewest that torch allows, because no
+            benchmark would reach torch's default of 1000.
+        local_sgd_start: optimizer steps before ranks train alone.
         local_sgd_period: optimizer steps from one averaging of the parameters to the next.
 
     Raises:
@@ -82,13 +82,10 @@ def parallelise(
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
-    """A cap that puts all gradients into one bucket.
+    """A bucket size that puts all gradients into one bucket; a SettingError if that is impossible.
 
-    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first has arrived: with several buckets
+    PowerSGD sends the later parts of a bucket from gloo's own thread, when the first has arrived. With several buckets
     the ranks would send them in different orders, and hang or add up what does not belong together.
-
-    Raises:
-        SettingError: a cap was given that leaves several buckets, or types do, which never share one.
     """
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:

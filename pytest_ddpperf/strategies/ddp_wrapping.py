@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 def wrap(
     module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None, **options: Any
 ) -> DistributedDataParallel:
-    """The module in DistributedDataParallel, with the options that are not None and torch's defaults for the others.
-
-    Raises:
-        WorkloadError: DistributedDataParallel cannot write rank 0's values into a buffer.
-    """
+    """Wraps the module with the options that are not None, and torch's defaults for the others."""
     _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
@@ -42,7 +38,7 @@ def wrap(
 
 
 def _require_writable_buffers(module: nn.Module) -> None:
-    """Refuse what torch refuses without a name: an expanded tensor, whose elements share memory."""
+    """Refuses an expanded tensor, whose elements share memory, by its name; torch's own error has no name."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     for name, buffer in module.named_buffers():
         if name not in ignored and any(
@@ -56,7 +52,7 @@ def _require_writable_buffers(module: nn.Module) -> None:
 
 
 def parallel_of(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
-    """What there is to know of a wrapped module and its communication hook."""
+    """The ``Parallel`` of a wrapped module and its communication hook."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,
@@ -75,10 +71,10 @@ def parallel_of(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
 
 
 def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
-    """``no_sync`` for a static graph: torch learns it in the first backward, and fails if that is not synchronised.
+    """``no_sync`` for a static graph, which torch learns in the first backward and only if that is synchronised.
 
-    See https://github.com/pytorch/pytorch/issues/143580. One synchronisation more than needed does no harm: the mean
-    of gradients that are equal on all ranks, and of what is added to them, is the mean of all.
+    See https://github.com/pytorch/pytorch/issues/143580. One more synchronisation does no harm: the mean of gradients
+    that are equal on all ranks, and of what is added to them, is the mean of all.
     """
     learned = False
 
