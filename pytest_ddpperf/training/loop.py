@@ -7,6 +7,7 @@ import multiprocessing
 import numbers
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
-    turns = None if job.turns is None else Waiting(job.turns, asking=ctx.rank == 0)
-    begin = partial(begin_together, turns)
-    step = build_step(ctx, job)
-    try:
+    with ExitStack() as opened:
+        step = opened.enter_context(closing(build_step(ctx, job)))
+        turns = None if job.turns is None else opened.enter_context(closing(Waiting(job.turns, asking=ctx.rank == 0)))
+        begin = partial(begin_together, turns)
         warmup = _warm_up(ctx, job, step)
         steps = whole_periods(job.plan.steps, step)
         begin_peaks(ctx.device)
@@ -64,10 +65,6 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
                 held = held_after_steps(step.run, growth_steps(job.diagnosed_plan.steps), ctx.device)
         background = works_in_background()
         diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
-    finally:
-        if turns is not None:
-            turns.close()
-        step.close()
     # A block that lost steps to overflows has no counterpart in the paired launch.
     blocks = () if job.turns is None or timed.skipped else tuple(size // step.period for size in sizes)
     cpu_known = not timed.skipped and ctx.device.type == "cpu"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -106,11 +107,8 @@ def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
     from pytest_ddpperf.instruments.counting.counting import count_step
     from pytest_ddpperf.training.step import build_step
 
-    step = build_step(ctx, job)
-    try:
+    with closing(build_step(ctx, job)) as step:
         return count_step(step.run, _countable(ctx, step), warmup=max(MIN_WARMUP, job.plan.warmup))
-    finally:
-        step.close()
 
 
 def _countable(ctx: RankView, step: Step) -> Countable:
@@ -125,8 +123,7 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
     from pytest_ddpperf.training.step import build_step
 
     watch_memory(ctx.device)  # from here on peaks are the step's own
-    step = build_step(ctx, job.training)
-    try:
+    with closing(build_step(ctx, job.training)) as step:
         timed, compiled = _timed(ctx, job.training, step)
         begun, counts = time.monotonic(), None
         if job.counted:
@@ -135,8 +132,6 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step), compiled)
         return timed, counts, time.monotonic() - begun
-    finally:
-        step.close()
 
 
 def _timed(ctx: RankView, job: LaunchJob, step: Step) -> tuple[RankLaunch, Details]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,11 +20,8 @@ def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step
 
-    step = build_step(ctx, job)
-    try:
+    with closing(build_step(ctx, job)) as step:
         for _ in range(job.plan.warmup):
             step.run()
         dist.barrier()
         return profile_steps(step.run, PROFILED_STEPS * step.period, ctx.device, step.modules)
-    finally:
-        step.close()

@@ -191,16 +191,16 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     return Counts(totals=totals, details=details, unstable=unstable)
 
 
-def _difference(one: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
+def _difference(first: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
     """What two periods differ in most; empty if they are alike."""
-    sizes = {name: abs(following.get(name, 0.0) - one.get(name, 0.0)) for name in {**following, **one}}
+    sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
         return ""
-    first, second = (format_number(parts.get(name, 0.0)) for parts in (one, following))
+    before, after = (format_number(parts.get(name, 0.0)) for parts in (first, following))
     if steps == 1:
-        return f"{name} {first} in one step, {second} in the next"
-    return f"{name} {first} per step in {steps} steps, {second} in the next {steps}"
+        return f"{name} {before} in one step, {after} in the next"
+    return f"{name} {before} per step in {steps} steps, {after} in the next {steps}"
 
 
 def _total(parts: Mapping[str, float]) -> float:

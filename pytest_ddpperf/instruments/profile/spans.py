@@ -18,9 +18,9 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def intersection(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
+def intersection(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     """The time that is in both unions."""
-    return list(_common(union(one), union(other)))
+    return list(_common(union(first), union(second)))
 
 
 def length(spans: Sequence[Span]) -> float:
@@ -34,13 +34,13 @@ def within(spans: Iterable[Span], window: Span) -> list[Span]:
     return [span for span in clipped if span[0] < span[1]]
 
 
-def _common(one: Sequence[Span], other: Sequence[Span]) -> Iterator[Span]:
+def _common(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Span]:
     i = j = 0
-    while i < len(one) and j < len(other):
-        start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
             yield start, end
-        if one[i][1] < other[j][1]:
+        if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1

@@ -94,9 +94,9 @@ def norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(_wide(tensor)))
 
 
-def distance(one: Tensor, other: Tensor) -> float:
+def distance(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference; equal infinities, and NaN on both sides, do not differ."""
-    first, second = _wide(one), _wide(other)
+    first, second = _wide(found), _wide(expected)
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
 

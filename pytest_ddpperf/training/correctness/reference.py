@@ -262,10 +262,8 @@ def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
     return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
 
 
-def _apart(one: Tensor | None, other: Tensor | None) -> float:
-    if one is None or other is None:
-        return 0.0
-    return distance(one, other)
+def _apart(moved: Tensor | None, still: Tensor | None) -> float:
+    return 0.0 if moved is None or still is None else distance(moved, still)
 
 
 def _mean_norm(gradients: Sequence[Tensor | None]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -90,13 +90,9 @@ class StrategyVerifier:
         data = MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
         module = build_model(workload)
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self._start = consensus.tensors_from_first(
-            lambda: {name: whole(tensor) for name, tensor in module.named_parameters()}
-        )
+        self._start = consensus.tensors_from_first(lambda: _whole_by_name(module.named_parameters()))
         self._expected = self._start  # the parameters at this step
-        named_buffers = consensus.tensors_from_first(
-            lambda: {name: whole(tensor) for name, tensor in module.named_buffers()}
-        )
+        named_buffers = consensus.tensors_from_first(lambda: _whole_by_name(module.named_buffers()))
         self._buffer_names, self._buffers = list(named_buffers), list(named_buffers.values())
         if ctx.rank > 0:
             disturb(module, ctx.rank)
@@ -278,6 +274,10 @@ class StrategyVerifier:
             if 0 < largest < _FEW * self._smallest:
                 return f"it vanished: its largest number is {largest:.1e}, and fp16 holds none below 6e-08"
         return likely_cause(found, parts, rank, 3 * self._tolerance)
+
+
+def _whole_by_name(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: whole(tensor) for name, tensor in named}
 
 
 def _held(
