@@ -55,7 +55,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
     stream = torch.cuda.current_stream(device)
     events = [make_event(enable_timing=True) for _ in range(marks)]
     for event in events:
-        event.record(stream)  # the driver makes an event at its first record: not in the timed block, please
+        event.record(stream)  # the driver creates an event at its first record, which must not be timed
     unused = iter(events)
 
     def mark() -> torch.cuda.Event:

@@ -20,7 +20,7 @@ BLOCK_BYTES = 64
 """The assumed size of a small Python object: Python has pages of its own for them, and tells only their number."""
 
 _PROBE = 2**20
-_PROBES = 5  # another thread may give memory back while one of them looks
+_PROBES = 5  # another thread may free memory during a probe
 # The fields of struct mallinfo2 of glibc (mallinfo(3)).
 _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 

@@ -14,7 +14,7 @@ _OF_HOOK = {
     "local_sgd_start": "post_local_sgd",
     "local_sgd_period": "post_local_sgd",
 }
-_EARLIEST_POWERSGD = 2  # torch: DDP lays its buckets out anew after the first step, and PowerSGD remembers the layout
+_EARLIEST_POWERSGD = 2  # DDP rebuilds its buckets after the first step, and PowerSGD remembers their layout
 
 
 def ddp_options(options: Mapping[str, Any]) -> str | None:

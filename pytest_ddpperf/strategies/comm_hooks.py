@@ -86,7 +86,7 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
     The ranks' parameters are equal right after an averaging only: after the steps ``start``, ``start + period`` ...,
     counted from 0.
     """
-    # Only here: every rank is a fresh process, and these cost it a second.
+    # Imported only here, because they cost every fresh rank a second.
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     from pytest_ddpperf.strategies.distributed_optimizers import PostLocalSGDOptimizer, require_optimizer
@@ -97,7 +97,7 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
     )
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-        # torch counts backward passes here and optimizer steps there; they differ where micro-batches are synchronised.
+        # torch counts backward passes here and optimizer steps there; synchronised micro-batches make them differ.
         state.iter = averager.step
         return post_localSGD_hook(state, bucket)
 
@@ -112,6 +112,6 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
         exact_steps=start,
         make_optimizer=make_optimizer,
         still_sent="the parameters that are averaged once in a period",
-        # Ranks have gradients of their own: if one alone left a step out, the others would wait for it to average.
+        # Ranks have gradients of their own. If a single rank skipped a step, the others would wait for it to average.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
     )

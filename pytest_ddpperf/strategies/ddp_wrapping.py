@@ -28,8 +28,8 @@ def wrap(
     _require_writable_buffers(module)
     if broadcast_buffers is not None:
         if not broadcast_buffers:
-            replicate(module, ctx)  # before torch 2.13 false meant unequal buffers at the start as well
-        # 2.13 has renamed the option, and warns of the old name.
+            replicate(module, ctx)  # before torch 2.13 false also left buffers unequal at the start
+        # torch 2.13 has renamed the option, and warns of the old name.
         names = inspect.signature(DistributedDataParallel.__init__).parameters
         options["forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"] = broadcast_buffers
     device_ids = [ctx.device] if ctx.device.type == "cuda" else None
@@ -64,7 +64,7 @@ def parallel_of(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
         parameters=partial(parameters_of, module),
         precision=hook.precision,
         lossy=hook.lossy,
-        # A static graph synchronises the first micro-batch of all too, which a hook counts.
+        # A static graph also synchronises the very first micro-batch, which a hook counts.
         exact_steps=max(0, hook.exact_steps - wrapped.static_graph),
         period=hook.period,
     )

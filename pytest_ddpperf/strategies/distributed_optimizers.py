@@ -9,7 +9,7 @@ import torch
 from pytest_ddpperf.errors import WorkloadError
 
 with warnings.catch_warnings():
-    # Beside what is used here it compiles functional optimizers with torch.jit, which torch has deprecated.
+    # The package also compiles functional optimizers with torch.jit, which torch has deprecated.
     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
     from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 

@@ -82,7 +82,7 @@ def parallelise(
             cpu_offload=CPUOffload(offload_params=True) if cpu_offload else None,
             auto_wrap_policy=CustomPolicy(lambda inside: inside in chosen),
             mixed_precision=_mixed_precision(param_dtype, reduce_dtype),
-            device_id=ctx.device,  # without it torch looks for an accelerator
+            device_id=ctx.device,  # by default torch looks for an accelerator
             use_orig_params=use_orig_params,
             device_mesh=None if replicas is None else mesh_of(ctx, replicas),
         )
@@ -92,7 +92,7 @@ def parallelise(
         unsynchronised=gradients_kept,
         still_sent=_still_sent(sharding, chosen) if ctx.world_size > 1 else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
-        # With one rank's shard alone torch.amp.GradScaler would skip a step on some ranks only.
+        # torch.amp.GradScaler looks at this rank's shard only, and would skip a step on some ranks only.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
         gradients=partial(_gradients, wrapped),
         parameters=partial(_whole, wrapped),

@@ -121,7 +121,7 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
     square = torch.nn.utils.get_total_norm(shards).square().to(device)
     dist.all_reduce(square, group=mesh.get_group("shard"))
     norm = square.sqrt()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in clip_grad_norm_
     for shard in shards:
         shard.mul_(factor.to(shard.device))
     return norm

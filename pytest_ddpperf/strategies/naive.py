@@ -33,7 +33,7 @@ def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
         replica.check_same_trained()
         for trained in replica.trained:
             gradient = trained.gradient()
-            gradient.mul_(share)  # before the sum: fp16 must not overflow. gloo has no ReduceOp.AVG
+            gradient.mul_(share)  # before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
             dist.all_reduce(in_memory_order(gradient))
 
     return Parallel(module, synchronise)

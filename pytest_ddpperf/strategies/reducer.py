@@ -77,7 +77,7 @@ class Slot:
     def release(self) -> None:
         """Prepares for the next reduction; a WorkloadError if the gradient was replaced since it was sent."""
         replaced = self.trained.parameter.grad is not self.sent
-        self.sent = None  # what lies outside a buffer must not outlive the optimizer's zero_grad
+        self.sent = None  # a gradient outside a buffer must not outlive the optimizer's zero_grad
         self.arrived = False
         if replaced:
             raise WorkloadError(
@@ -93,7 +93,7 @@ class Bucket:
     where it lies.
 
     Attributes:
-        slots: the gradients', all of one kind.
+        slots: the places of the gradients, all of one kind.
         missing: how many have not been collected yet.
     """
 
@@ -158,7 +158,9 @@ class Reducer:
         self.buckets: Sequence[Bucket] = ()
         self._replica = replica
         self._ctx = ctx
-        self._share = 1 / ctx.world_size  # gloo has no ReduceOp.AVG; before the sum, or fp16 might overflow
+        self._share = (
+            1 / ctx.world_size
+        )  # applied before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
         self._form = form
         self._slots = tuple(map(Slot, replica.trained))
         self._arrivals: list[Slot] = []
@@ -235,7 +237,7 @@ def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) ->
     missing: dict[tuple[torch.dtype, torch.device], float] = {}
     for slot in slots:
         kind = slot.kind
-        # Put in anew, so that those that never get full are in the order of their last arrivals too.
+        # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
         filling[kind] = [*filling.pop(kind, []), slot]
         missing[kind] = missing.get(kind, cap if first_cap is None else first_cap) - slot.nbytes
         if missing[kind] <= 0:

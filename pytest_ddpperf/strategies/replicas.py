@@ -16,7 +16,7 @@ from pytest_ddpperf.errors import WorkloadError
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
 
-_OWNERS = 2  # of a storage that one tensor has: the tensor, and the handle through which it is asked
+_OWNERS = 2  # of a storage of one tensor: the tensor, and the handle that is used to ask
 _PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy of a whole large model
 
 
@@ -64,7 +64,7 @@ class Trained:
     def _is_laid_out(self, gradient: Tensor) -> bool:
         """Whether an all-reduce of this gradient's memory adds up what belongs together."""
         strides = gradient.stride()
-        # Along a dimension of size 1 a stride means nothing, and kernels write what they like.
+        # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(
             size == 1 or ours == common
             for size, ours, common in zip(gradient.shape, strides, self.strides, strict=True)
@@ -172,7 +172,7 @@ def _longest(first: list[str], second: list[str]) -> Iterator[tuple[str, str]]:
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
     """Sends rank 0's values to all, many tensors at a time, as bytes, so that any type and any strides will do."""
-    # By falling size of an element, so that each one's bytes begin where its type may.
+    # By falling element size, so that every tensor's bytes are aligned for its type.
     ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
     for piece in _pieces(ordered):
         data = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in piece])

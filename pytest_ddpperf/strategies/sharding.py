@@ -122,7 +122,7 @@ class _Silenced:
 
 
 def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name
-    output.copy_(input.reshape(-1)[: output.numel()].view_as(output))  # which of the chunks does not matter
+    output.copy_(input.reshape(-1)[: output.numel()].view_as(output))  # any chunk will do
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:

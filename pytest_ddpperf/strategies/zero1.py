@@ -67,7 +67,7 @@ def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) ->
         for group, mine in zip(whole.param_groups, groups, strict=True):
             group["params"] = list(mine["params"])
             kept.update(group["params"])
-        for parameter in set(whole.state) - kept:  # some optimizers (Adagrad) make their state at once
+        for parameter in set(whole.state) - kept:  # some optimizers (Adagrad) create their state at construction
             del whole.state[parameter]
         return whole
 

@@ -121,7 +121,7 @@ def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], N
     epoch = 0
     while True:
         if set_epoch is not None:
-            set_epoch(epoch)  # a DistributedSampler shuffles anew only when it is told the epoch
+            set_epoch(epoch)  # a DistributedSampler shuffles anew only in a new epoch
         empty = True
         for batch in loader:
             pair = _pair(batch, source)
@@ -191,7 +191,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 def _on_device(ctx: RankView, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     if ctx.device.type == "cpu":
-        return pair  # where it was made
+        return pair  # it was made there
 
     def moved(leaf: Any) -> Any:
         return leaf.to(ctx.device, non_blocking=leaf.is_pinned()) if isinstance(leaf, torch.Tensor) else leaf

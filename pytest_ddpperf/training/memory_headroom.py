@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 SPARED = 0.25  # of the available memory: left to other processes
-_UNKNOWN = 2**62  # bytes; never too few
+_UNKNOWN = 2**62  # bytes: more than any copy needs
 _ROOT = Path("/")
 
 

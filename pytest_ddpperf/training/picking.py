@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 # 512 bytes and 1.3 ms more for 1.5 MB; it is copied into shared memory, and a file descriptor is passed.
 _HANDOVER_SECONDS = 1e-3
 _HANDOVER_RATE = 1e9  # bytes per second
-_PACE = 5e-3  # seconds: with a batch that often, hardly any training waits for data
-_MAX_WORKERS = 8  # of a rank: more hardly help, and each copies what the dataset writes to
-_SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds of waiting for one, turns
+_PACE = 5e-3  # seconds from batch to batch: hardly any training then waits for data
+_MAX_WORKERS = 8  # of a rank: more hardly help, and each copies the memory that the dataset writes to
+_SCHEDULED = Path(
+    "/proc/thread-self/schedstat"
+)  # nanoseconds on a core, nanoseconds of waiting for one, number of time slices
 _FETCHES = 5
 _FETCH_SECONDS = 1.0
 
@@ -93,7 +95,7 @@ def choose(
     settings = LoaderSettings(
         workers=workers,
         pin_memory=cuda,
-        prefetch_factor=max(2, math.ceil(4 / workers)),  # four batches ahead even out what one of them takes longer
+        prefetch_factor=max(2, math.ceil(4 / workers)),  # four batches ahead even out a slow one
         persistent_workers=True,
     )
     left = (
@@ -118,8 +120,8 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
             cores.append(time.process_time() - core)
             size = sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
     if not walls:
-        return Fetch(0.0, 1.0, 0)  # the loader's first epoch will say that it is empty
-    walls, cores = walls[1:] or walls, cores[1:] or cores  # the first one also opens files and fills caches
+        return Fetch(0.0, 1.0, 0)  # the loader's first epoch will raise that it is empty
+    walls, cores = walls[1:] or walls, cores[1:] or cores  # the first fetch also opens files and fills caches
     return Fetch(statistics.median(walls), sum(cores) / max(sum(walls), 1e-9), size)
 
 

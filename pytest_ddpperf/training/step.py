@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.job import LaunchJob
 
-DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbers
-_UNKNOWN = -1  # of a batch's size
+DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numbers
+_UNKNOWN = -1  # the size of a batch without tensors
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         data=data,
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],
-        # Ranks whose loaders differ have periods of their own; one that ran other numbers of steps would be waited for.
+        # Loaders may differ between ranks. Periods must not: ranks would wait for one that ran fewer steps.
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
         phase_hooks=_phase_hooks(trainer, data, job.settings),

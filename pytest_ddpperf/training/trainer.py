@@ -141,7 +141,7 @@ class Trainer:
 
         def restore() -> None:
             put_back()
-            self._steps = steps  # clipping may end with one of them
+            self._steps = steps  # clipping may end at a certain step
 
         return restore
 
@@ -163,7 +163,7 @@ class Trainer:
 
     def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
         self._updated = False
-        scaler.step(self.optimizer)  # calls the optimizer's step, unless a gradient has overflowed
+        scaler.step(self.optimizer)  # steps the optimizer, unless a gradient has overflowed
         scaler.update()
         if not self._updated:
             self.skipped_steps.append(self._steps)

@@ -65,7 +65,7 @@ class Workload:
         _require_count("samples_per_step", self.samples_per_step)
         if self.tokens_per_step is not None:
             _require_count("tokens_per_step", self.tokens_per_step)
-        # A module can be called, but to be a factory it would have to run itself on nothing.
+        # A module is callable, but no factory: it takes inputs.
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(self.model, torch.nn.Module):
             raise WorkloadError(
@@ -98,7 +98,7 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # of some that are written in C
+        return None  # some functions in C have no signature
     try:
         signature.bind(*names, **options)
     except TypeError as error:

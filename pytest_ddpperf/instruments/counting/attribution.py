@@ -11,7 +11,7 @@ from torch.nn.modules import module
 from torch.utils import checkpoint
 
 OUTSIDE = "outside of modules"
-RECOMPUTED = "recomputed in backward"  # by a module itself; the modules inside of it are known
+RECOMPUTED = "recomputed in backward"  # by an unknown module; the modules inside of it are known
 
 _RECOMPUTING = frozenset({checkpoint.__file__, module.__file__})  # a checkpoint, or a module's forward
 
@@ -42,7 +42,7 @@ class Attribution:
         elif in_backward and running == OUTSIDE:
             running = RECOMPUTED
         if recorded or not backward:
-            # The node of this operator, if it has one, was made just before the operator came here.
+            # The node of this operator, if it has one, was created just before this call.
             self._modules[torch._C._autograd._get_sequence_nr() - 1] = running  # noqa: SLF001
         return running, backward
 

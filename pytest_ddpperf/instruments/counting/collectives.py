@@ -62,7 +62,7 @@ _NO_COMMUNICATION = frozenset(
         "wait_tensor",
         "_wrap_tensor_autograd",
         "check_for_nan",
-        # Of symmetric memory's: to get it, to write into one's own, to wait for a signal, a product of what has come.
+        # Of symmetric memory: allocation, writes into one's own memory, waits for a signal, products of received data.
         "_async_input_mm",
         "_rendezvous",
         "memset32",
@@ -73,8 +73,8 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# By the names of operators without trailing underscores: c10d's, then the functional ones, of which
-# `_c10d_functional_autograd` has the same. torch's own table of them (torch.distributed._tools.fake_collectives) counts
+# By operator names without trailing underscores: those of c10d, then the functional ones, whose names
+# `_c10d_functional_autograd` shares. torch's own table (torch.distributed._tools.fake_collectives) counts
 # a view's whole storage and lacks the coalesced ones.
 _C10D: Mapping[str, _Row] = {
     "allreduce": _Row("all_reduce", 0),

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, completion_of, tensors_in
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
-_BACKENDS = "c10d"  # what backends implement; the operators of the other namespaces call these inside
+_BACKENDS = "c10d"  # implemented by backends; the operators of other namespaces call these
 _ON_CPU = DispatchKeySet(DispatchKey.CPU)
-_PATIENCE = 2.0  # seconds; who sends and receives in an order that does not bear waiting goes on after that
+_MAX_WAIT = 2.0  # seconds; sends and receives in an order that waiting would block go on after that
 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
@@ -37,7 +37,7 @@ def communicate(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         out = func(*_mapped(tracker.lend, args), **kwargs)
         _await(func, out)
         return out
-    with _Inside(tracker):  # below what brought it here, so that it does not come here again
+    with _Inside(tracker):  # below the mode that led here, so that the call does not come here again
         return func.redispatch(_ON_CPU, *args, **kwargs)
 
 
@@ -53,7 +53,7 @@ class _Inside(TorchDispatchMode):
     ) -> Any:
         if func.namespace != _BACKENDS:
             return func(*args, **kwargs or {})
-        for tensor in tensors_in(args):  # among them what will come out, of which nobody knows yet
+        for tensor in tensors_in(args):  # including new results that the tracker does not know yet
             self._tracker.see(tensor, "activations" if torch.is_grad_enabled() else "temporaries")
         return communicate(func, args, kwargs or {}, self._tracker)
 
@@ -70,6 +70,6 @@ def _await(func: OpOverload, out: Any) -> None:
     if any(word in func._schema.name for word in ("send", "recv")):  # noqa: SLF001  torch offers no other way to ask
         return
     done = completion_of(out)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT
     while not done() and time.monotonic() < deadline:
         time.sleep(2e-5)

@@ -21,8 +21,10 @@ from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTra
 from pytest_ddpperf.records.counts import MADE_UP, Counts
 from pytest_ddpperf.units import format_number
 
-_ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
-_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
+_LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
+_LEVELS = frozenset(
+    {"peak_tensor_bytes", "model_state_bytes"}
+)  # metrics of which the largest of several steps counts, not the mean
 
 Details = dict[str, dict[str, float]]
 
@@ -67,7 +69,7 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
         return _per_step([count() for _ in range(subject.period)])
 
     with collector_paused(), eagerly(), pass_.counting():
-        for _ in range(max(_ACQUAINTANCE, subject.period)):
+        for _ in range(max(_LEARNING_STEPS, subject.period)):
             pass_.step(run)
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
@@ -109,7 +111,7 @@ class _Pass:
             state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
             self._file_known()
-            gc.collect()  # what only waits for that is not kept
+            gc.collect()  # garbage is not kept
             self._tracker.settle()
             after = self._tracker.live
         return {
@@ -178,7 +180,7 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     last = periods[-1]
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
-    # Of what it matters what it is made of, all that any period had: that of one could be the baseline's by chance.
+    # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.
     made_up = {metric: _largest([found[metric] for found in periods]) for metric in MADE_UP & last.keys()}
     details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))

@@ -91,9 +91,9 @@ class OperatorCounter(TorchDispatchMode):
         if self._paused or any(issubclass(kind, FakeTensor) for kind in types):  # only asked for shapes
             return func(*args, **kwargs)
         if any(_has_a_say(kind) for kind in types):
-            return NotImplemented  # it will call what it is made of, and that comes here again
+            return NotImplemented  # it calls its parts, which come here again
         if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
-            with self:  # there, nothing before has taken apart what is composed of other operators
+            with self:  # in inference mode composite operators arrive undecomposed
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts

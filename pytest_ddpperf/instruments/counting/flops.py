@@ -37,9 +37,7 @@ def _dot(vector: Tensor, _other: Tensor, **_: Any) -> int:
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
     """Products of groups of rows, of a mixture of experts, as if all rows had a group: only the device knows."""
-    groups = (
-        rows.shape[0] if rows.dim() > columns.dim() else 1
-    )  # each with columns of its own, which together are `columns`
+    groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
     return 2 * rows.numel() * columns.shape[-1] // groups
 
 
@@ -91,7 +89,7 @@ def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int,
     return _self_attention(inputs, width, (others[1], others[3]))
 
 
-# What torch's table lacks. The arguments of attention on a CPU begin as those of the others do.
+# Operators that torch's table lacks. Attention on a CPU begins with the same arguments as elsewhere.
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# Marks in a profile, questions about tensors, and what c10d does: that is counted as collectives.
+# Marks in a profile, questions about tensors, and communication, which is counted as collectives.
 _OTHER_NAMESPACES = frozenset({"profiler", "prim"}) | NAMESPACES
 
 # Like views, these compute nothing: they make an empty tensor, or another tensor of the same memory. What they make
@@ -42,7 +42,7 @@ _WITHOUT_WORK = frozenset(
     }
 )
 
-# What needs a value on the host, or a result whose size depends on values: on a GPU the host waits for the device.
+# Operators that need a value on the host, or whose result's size depends on values: on a GPU the host waits.
 _WAITS = {
     aten._local_scalar_dense: "item",  # noqa: SLF001  .item(), float(tensor), bool(tensor), `if tensor:`
     aten.nonzero: "nonzero",

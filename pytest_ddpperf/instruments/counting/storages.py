@@ -17,7 +17,7 @@ def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     if tensor.layout is torch.strided:
         try:
             return [tensor.untyped_storage()]
-        except (NotImplementedError, RuntimeError):  # made to be traced, without memory
+        except (NotImplementedError, RuntimeError):  # a tensor for tracing has no memory
             return []
     return [storage for part in _parts(tensor) for storage in storages_of(part)]
 

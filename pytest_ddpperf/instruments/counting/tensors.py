@@ -16,8 +16,8 @@ import torch
 from pytest_ddpperf.instruments.counting.storages import storages_of
 
 CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "temporaries")
-PASSING = ("activations", "temporaries")  # what a step makes for itself alone
-KEPT = "kept_tensors"  # what those are that outlive their step
+PASSING = ("activations", "temporaries")  # tensors that a step makes for itself
+KEPT = "kept_tensors"  # the name of those that outlive their step
 
 
 @dataclass(eq=False)
@@ -52,13 +52,13 @@ class TensorTracker:
         self._lock = threading.RLock()
         self._records: dict[int, _Record] = {}
         self._unnamed: dict[int, _Record] = {}  # the temporaries among them
-        self._dead: deque[tuple[int, _Record]] = deque()  # tensors die in any thread, and in the middle of anything
+        self._dead: deque[tuple[int, _Record]] = deque()  # tensors die in any thread, at any moment
         self._met: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._step = 0
         self._loans: dict[_Record, list[weakref.ref[torch.UntypedStorage]]] = {}
         self._lent: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Record]] = {}
         tensor = torch.empty(1)
-        self._owners = _owners(tensor.untyped_storage()) - 1  # of a storage beside its tensors
+        self._owners = _owners(tensor.untyped_storage()) - 1  # owners of a storage beside its tensors
         self._peak = 0
         self._rising = False
         self._at_peak = dict(self.live)
@@ -122,7 +122,7 @@ class TensorTracker:
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())
-        except (BufferError, RuntimeError, TypeError, ValueError):  # of a kind that cannot be exchanged
+        except (BufferError, RuntimeError, TypeError, ValueError):  # DLPack does not support every kind of tensor
             return tensor
         with self._lock:
             self._bury()
@@ -177,7 +177,7 @@ class TensorTracker:
         try:
             yield
         finally:
-            del storage_class.resize_  # the original is its parent's
+            del storage_class.resize_  # the original is inherited
 
     def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
         """Yields the storages of a tensor on the device with their keys; of what was lent the original."""

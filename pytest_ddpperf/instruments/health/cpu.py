@@ -18,8 +18,13 @@ from pytest_ddpperf.records.health import CpuHealth
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
-_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; guests' time, behind them, is in user's as well
-_OWN_TIMES = slice(11, 15)  # of what follows the name in /proc/PID/stat: utime, stime, and those of reaped children
+_IDLE, _IOWAIT, _STEAL, _COUNTED = (
+    3,
+    4,
+    7,
+    8,
+)  # columns of /proc/stat; the guests' columns behind them are included in user's
+_OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,12 @@ class CpuReading:
     """The kernel's counters at one moment; None for what it does not report.
 
     Attributes:
-        cores: of the usable ones.
+        cores: ticks of the usable cores.
         ours: clock ticks that our processes have used so far.
         throttled: seconds that control groups waited for their quota, added up over cores.
-        overheated: how many times cores were too hot.
+        overheated: how many times usable cores were too hot.
         swapped: pages to and from swap.
-        frequencies: of the usable cores, in Hz.
+        frequencies: in Hz, of the usable cores.
         governors: of the usable cores, each once.
     """
 
@@ -116,7 +121,7 @@ def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
 
 def process_ticks(text: str) -> int | None:
     """The ticks that a process and its ended children have used, from /proc/PID/stat; None if it is empty."""
-    _, _, rest = text.rpartition(")")  # the name before may hold anything
+    _, _, rest = text.rpartition(")")  # the name may contain any character
     times = rest.split()[_OWN_TIMES]
     return sum(map(int, times)) if times else None
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from pytest_ddpperf.records.health import GpuHealth
 
-INTERVAL = 0.25  # seconds: the driver itself renews its figures a few times a second
-_PATIENCE = 5.0  # seconds for the last reading
+INTERVAL = 0.25  # seconds: the driver renews its figures a few times a second
+_MAX_WAIT = 5.0  # seconds to wait for the last reading
 
-# Bits of nvmlClocksEventReasons (nvml.h). Idle is none of ours; what is set by an administrator is deliberate.
+# Bits of nvmlClocksEventReasons (nvml.h), without idle, and without limits that an administrator has set.
 REASONS: Mapping[int, str] = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -56,7 +56,7 @@ class GpuWatch:
     def stop(self) -> tuple[GpuHealth, ...]:
         """Each GPU's health since the start, in the driver's order."""
         self._stopped.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_MAX_WAIT)
         if self._thread.is_alive():  # a driver that does not answer must not hold up the tests
             return ()
         return tuple(map(self._health, range(len(self._handles))))

@@ -46,7 +46,7 @@ def diagnose(
         frames = compiled_frames()
         first = recorder.record(run, 1, _nothing if reader is None else reader[1])
         if compiled_frames() > frames:
-            optimizers.close()  # they are part of a compiled step, which must be the one that was timed
+            optimizers.close()  # they are part of the compiled step, which must stay the one that is timed
         clock = clock_for(device, marks=len(first.marks) * steps)
 
         @uncompiled

@@ -31,7 +31,7 @@ class PhaseHook(NamedTuple):
     phase: str
 
 
-# As deep as Python goes, so that it does not matter under which name a user imported what calls these.
+# The deepest calls in Python, so that the name under which a user imported their callers does not matter.
 _COLLECTIVES = (
     "_allgather_base",
     "_end_coalescing",
@@ -76,7 +76,7 @@ _CLIPPING = (
     "clip_grads_with_norm_",
     "get_total_norm",
 )
-# Modules of torch that not every training loads, and what is a phase in them.
+# Modules of torch that not every training loads, and the functions in them that are phases.
 _WHERE_LOADED = (
     ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC),
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC),
@@ -104,7 +104,7 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
         (torch.amp.GradScaler, ("step", "unscale_", "update"), OPTIMIZER),
         (clip_grad, _CLIPPING, OPTIMIZER),
         (torch.nn.utils, _CLIPPING, OPTIMIZER),
-        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # an epoch that begins may have to start workers
+        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # the begin of an epoch may start workers
         (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT),  # noqa: SLF001  all loaders' iterators are of it
         (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC),
         (c10d.Work, ("wait",), GRADIENT_SYNC),
@@ -177,7 +177,7 @@ def optimizers_followed(recorder: Recorder) -> Iterator[None]:
 
     @uncompiled
     def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-        before = opened.pop(id(optimizer), None)  # none of an optimizer that another one calls
+        before = opened.pop(id(optimizer), None)  # none for an optimizer that another one calls
         if before is not None:
             recorder.go(before)
 

@@ -16,7 +16,7 @@ EVENT = "record_param_comms"
 
 _TEXTS = frozenset({"Collective name", "dtype"})
 
-_KINDS = {  # by ProcessGroupNCCL's names; those that are not here name themselves
+_KINDS = {  # by ProcessGroupNCCL's names; other names stay
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
     "_allgather_base": "all_gather",

@@ -22,7 +22,7 @@ from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, is_nc
 from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
 from pytest_ddpperf.records.communication import RankProfile, Window
 
-_ITEM_SIZES = {  # the words that the profiler has for types
+_ITEM_SIZES = {  # the profiler's names of types
     **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
     **dict.fromkeys(("float", "int"), 4),
     **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int"), 2),
@@ -41,7 +41,7 @@ def profile_steps(
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    # acc_events changes nothing in a single cycle, but that torch 2.11 does not warn that there might be several.
+    # Within a single cycle acc_events only keeps torch 2.11 from warning of several cycles.
     with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         for _ in range(steps + 1):
             with record_function(STEP):

@@ -10,9 +10,9 @@ from torch import Tensor
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 
-_NAMED = 3  # unused parameters
-_ALIKE = 0.99  # cosine from which two gradients differ by a factor only
-_PERCENT = 0.05  # factors that are nearer to 1 are told in per cent
+_NAMED = 3  # unused parameters that a message names
+_ALIKE = 0.99  # cosine above which two gradients differ by a factor only
+_PERCENT = 0.05  # factors closer to 1 are given in percent
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:

@@ -81,7 +81,7 @@ class RankConsensus:
             pieces.extend(_pieces(make()))
             return len(pieces)
 
-        # On the other ranks there are none to be taken, and nobody asks for them.
+        # Only rank 0 has pieces, and only rank 0 is asked for them.
         sent = [self.from_first(partial(pieces.__getitem__, number)) for number in range(self.from_first(cut))]
         return {name: tensor for piece in sent for name, tensor in piece.items()}
 
@@ -105,7 +105,7 @@ class RankConsensus:
         found = self.gathered(_rank_deviations(deviations, tolerance))
         compared = frozenset[str]().union(*(own.compared for own in found))
         if not compared:
-            return  # there is nothing of this kind in the model
+            return  # the model has nothing of this kind
         rank, worst = max(enumerate(own.worst for own in found), key=lambda ranked: ranked[1].error)
         self.note(quantity, worst.name, worst.error, tolerance)
         if worst.error <= tolerance:
@@ -146,7 +146,7 @@ def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:
 def _rank_deviations(deviations: Sequence[Deviation], tolerance: float) -> _RankDeviations:
     worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
     if worst.error <= tolerance:
-        worst = Deviation(worst.name, worst.error)  # without the tensor: it need not be sent
+        worst = Deviation(worst.name, worst.error)  # without the tensor, which need not be sent
     return _RankDeviations(
         worst=worst,
         compared=frozenset(deviation.name for deviation in deviations),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_ddpperf.training.correctness.tolerances import UPDATE, excused
 
-_ROUNDINGS = 4  # units in the last place by which parameters may differ, however small their update
+_ROUNDINGS = 4  # units in the last place by which parameters may always differ
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[Any, Any]
 MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
-MAX_SAMPLES = 4  # samples of a micro-batch; with one alone a BatchNorm fails
-_DATA_SEED = MODEL_SEED + 1  # as in the steps that are timed
+MAX_SAMPLES = 4  # of a micro-batch; a BatchNorm fails with a single sample
+_DATA_SEED = MODEL_SEED + 1  # as in timed steps
 _FORWARD_SEED = 1000
 
 
@@ -101,7 +101,7 @@ def cut_down(pair: Pair) -> Pair:
     kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
 
     def copied(leaf: Any) -> Any:
-        # A slice that is no copy would be sent with all that it was cut from.
+        # A slice would be pickled with its whole storage.
         return leaf[kept].detach().to(torch.device("cpu"), copy=True) if isinstance(leaf, Tensor) else leaf
 
     return tree_map(copied, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_DRAWS = 3  # of moved parameters: one alone may be small by chance
+_DRAWS = 3  # of moved parameters: the effect of a single draw may be small by chance
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -83,7 +83,7 @@ class SingleProcess:
             self._module = build_model(workload)
             fill(state(self._module), values)
             self._ranks = [self._run(data.places([rank]), self._settings) for rank in range(len(data.shards))]
-            # The gradients that it is given are scaled by nothing.
+            # The gradients for the update are already unscaled.
             unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
             self._training = self._run(data.places([0]), unscaled, workload)
 
@@ -93,7 +93,7 @@ class SingleProcess:
         Raises UnverifiableError if the model communicates between ranks, does not fit on one device, or cannot be cast,
         and WorkloadError if the loss or a gradient is not finite.
         """
-        # What communicates does so in the first forward pass already, and not everything likes such modes.
+        # A model that communicates does so in its first forward pass, and not every model tolerates such a mode.
         guard = nullcontext() if self._tried else _CollectivesRefused()  # type: ignore[no-untyped-call]  # torch's is not annotated
         self._tried = True
         try:
@@ -102,7 +102,7 @@ class SingleProcess:
         except RuntimeError as error:
             if self._narrow is None:
                 raise
-            # FSDP1 spares each BatchNorm, for example, which would not take its running mean in another type.
+            # FSDP1 spares BatchNorms, for example, which refuse a running mean of another type.
             reason = str(error).partition("\n")[0]
             raise UnverifiableError(
                 f"a model whose parameters are all cast to {self._narrow} fails: {reason}"
@@ -144,7 +144,7 @@ class SingleProcess:
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
-            # SparseAdam takes no dense gradient: rank 0's own is all that is there to be had.
+            # SparseAdam takes no dense gradient, so rank 0's own sparse one stays.
             if parameter.grad is None or not parameter.grad.is_sparse:
                 parameter.grad = None if gradient is None else gradient.to(parameter)
         with _fitting():

@@ -40,8 +40,8 @@ FALL = 0.2
 Rank-1 PowerSGD reaches 0.4 on convolutions: it has to gather up what it lost in its first steps.
 """
 
-_LAST = 3  # steps whose mean loss is the last one
-_NOTICEABLE = 0.01  # a fall by less than this share of the first loss says nothing
+_LAST = 3  # steps: their mean loss counts as the last loss
+_NOTICEABLE = 0.01  # share of the first loss: a smaller fall shows no training
 
 
 def tolerance(*precisions: str) -> float:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Gradients = dict[str, "Tensor | None"]
 Buffers = Sequence[Tensor]
-_FP16_ATTEMPTS = 25  # each halves the scale, which begins at 2 ** 16
+_FP16_ATTEMPTS = 25  # each overflow halves the scale, which begins at 2 ** 16
 _UPDATE_SEED = 500
 
 
@@ -48,7 +48,7 @@ class TrainingRun:
         self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
         self._first_names = first_names(module)
         if settings.compile != "no":
-            # Else compiled dropout draws other masks than the single process does.
+            # Otherwise compiled dropout draws other masks than the single process.
             torch._inductor.config.fallback_random = True  # noqa: SLF001  it has no other name
         self.trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
         self._backward: Callable[[NextBatch], Tensor] = self.trainer.backward
@@ -71,7 +71,7 @@ class TrainingRun:
             attempts -= 1
             if not attempts or all_agree(finite):
                 return loss, found
-            if finite:  # but not on all ranks, which no strategy should let happen
+            if finite:  # but not on all ranks, which no strategy should allow
                 self.skip()
             else:
                 self.trainer.update()
@@ -148,7 +148,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 def whole(tensor: Tensor) -> Tensor:
     """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
     found = tensor.detach()
-    gather = getattr(found, "full_tensor", None)  # a DTensor's, whose import costs most of a second
+    gather = getattr(found, "full_tensor", None)  # of a DTensor, whose import takes most of a second
     if gather is not None:
         found = gather()
     dense = found.to_dense() if found.layout is not torch.strided else found

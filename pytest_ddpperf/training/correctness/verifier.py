@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.correctness.verification import VerifyJob
 
 T = TypeVar("T")
-_FEW = 4  # times the smallest number: gradients no larger are lost, or next to it
-STEPS = 3  # DDP lays its buckets out anew after the first
+_VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost
+STEPS = 3  # DDP rebuilds its buckets after the first step
 LOSSY_STEPS = 20
 _MEAN = "the mean loss"
 
@@ -84,7 +84,7 @@ class StrategyVerifier:
         self._strategy = job.strategy
         settings = countless(job.settings)
         workload = weighted(job.workload)
-        # cloudpickle, because batches may be of classes that the test's own module defines.
+        # cloudpickle, because the test's own module may define the batches' classes.
         batches = own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
         shards = consensus.gathered(cloudpickle.dumps(batches))
         data = MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
@@ -111,7 +111,7 @@ class StrategyVerifier:
                 param_dtype=job.strategy.options.get("param_dtype"),
             )
 
-        consensus.from_first(build)  # after the strategy's: what that refuses, it refuses on all ranks at once
+        consensus.from_first(build)  # after the strategy's run, which refuses settings on all ranks at once
         self._clips = settings.clip_grad_norm is not None
         precisions = settings.precision, self.run.trainer.parallel.precision
         self._tolerance, self._unit = tolerances.tolerance(*precisions), tolerances.unit(*precisions)
@@ -268,10 +268,10 @@ class StrategyVerifier:
         try:
             parts = self._reference.parts(name, index, self._buffers)
         except UnverifiableError:
-            return ""  # that it differs is known all the same
+            return ""  # that it differs is known anyway
         if found is not None and self._smallest and float(found.abs().max()) < self._smallest:
             largest = max(float(part.abs().max()) for rank_parts in parts for part in rank_parts)
-            if 0 < largest < _FEW * self._smallest:
+            if 0 < largest < _VANISHING * self._smallest:
                 return f"it vanished: its largest number is {largest:.1e}, and fp16 holds none below 6e-08"
         return likely_cause(found, parts, rank, 3 * self._tolerance)
 
