@@ -60,8 +60,8 @@ def usable_cores(root: Path = _ROOT) -> int:
 
     A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min([cores, *map(int, _quotas(root))]))
+    quotas = map(_quota, group_folders("cpu", root))
+    return max(1, min([len(os.sched_getaffinity(0)), *(int(quota) for quota in quotas if quota is not None)]))
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
@@ -82,8 +82,8 @@ def available_memory(root: Path = _ROOT) -> int | None:
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
-    rooms = map(_memory_left, group_folders("memory", root))
-    return min([*machine, *(room for room in rooms if room is not None)], default=None)
+    groups = map(_memory_left, group_folders("memory", root))
+    return min([*machine, *(left for left in groups if left is not None)], default=None)
 
 
 def _memory_left(folder: Path) -> int | None:
@@ -100,13 +100,8 @@ def _memory_left(folder: Path) -> int | None:
     return max(0, int(limit) - int(used) + kernel_table(kernel_text(folder / "memory.stat")).get(kept, 0))
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """The CPUs that each control group allows, from this process's own up to the root."""
-    quotas = map(_quota, group_folders("cpu", root))
-    return (quota for quota in quotas if quota is not None)
-
-
 def _quota(folder: Path) -> float | None:
+    """The CPUs that a control group allows; None without a limit."""
     limit, _, period = kernel_text(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
     if not limit:
         limit = kernel_text(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none

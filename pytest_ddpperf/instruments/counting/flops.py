@@ -23,16 +23,9 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-def _matrix_vector(matrix: Tensor, _vector: Tensor, **_: Any) -> int:
-    return 2 * matrix.numel()
-
-
-def _added_matrix_vector(_added: Tensor, matrix: Tensor, _vector: Tensor, **_: Any) -> int:
-    return 2 * matrix.numel()
-
-
-def _dot(vector: Tensor, _other: Tensor, **_: Any) -> int:
-    return 2 * vector.numel()
+def _products_with(position: int) -> Callable[..., int]:
+    """One multiplication and one addition for each element of the argument at a position."""
+    return lambda *args, **_: 2 * int(args[position].numel())
 
 
 def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
@@ -93,11 +86,11 @@ def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int,
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-    aten.mv: _matrix_vector,
-    aten.addmv: _added_matrix_vector,
-    aten.addmv_: _added_matrix_vector,
-    aten.dot: _dot,
-    aten.vdot: _dot,
+    aten.mv: _products_with(0),
+    aten.addmv: _products_with(1),
+    aten.addmv_: _products_with(1),
+    aten.dot: _products_with(0),
+    aten.vdot: _products_with(0),
     aten._grouped_mm: _grouped,  # noqa: SLF001
     aten._scaled_grouped_mm: _grouped,  # noqa: SLF001
     aten.mkldnn_rnn_layer: _onednn_layer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 Span = tuple[float, float]  # from, to
 
@@ -18,9 +18,20 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def intersection(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
+def intersection(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
     """The time that is in both unions."""
-    return list(_common(union(first), union(second)))
+    ours, theirs = union(first), union(second)
+    common: list[Span] = []
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        if start < end:
+            common.append((start, end))
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
 
 
 def length(spans: Sequence[Span]) -> float:
@@ -32,15 +43,3 @@ def within(spans: Iterable[Span], window: Span) -> list[Span]:
     """The parts of the spans that lie in the window."""
     clipped = ((max(start, window[0]), min(end, window[1])) for start, end in spans)
     return [span for span in clipped if span[0] < span[1]]
-
-
-def _common(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Span]:
-    i = j = 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if start < end:
-            yield start, end
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
