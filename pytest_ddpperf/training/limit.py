@@ -82,8 +82,10 @@ def _impose(device: torch.device, limit: int) -> Callable[[], object]:
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
         return lambda: torch.cuda.set_per_process_memory_fraction(1.0, device)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # VmData in proc(5) is what RLIMIT_DATA counts.
-    used = kernel_table(kernel_text(_STATUS).replace(":", ""))["VmData"] * 1024
+    facts = kernel_table(kernel_text(_STATUS).replace(":", ""))
+    if "VmData" not in facts:  # what RLIMIT_DATA counts (proc(5)), in KiB
+        raise OSError(f"{_STATUS} does not tell VmData, from which a memory limit on the CPU starts: use device=cuda")
+    used = facts["VmData"] * 1024
     allowed = used + limit + limit // 4 + _SLACK + torch.get_num_threads() * _THREAD_STACK
     ceilings = [ceiling for ceiling in (allowed, soft, hard) if ceiling != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(ceilings), hard))
