@@ -19,7 +19,6 @@ the runs came to, those of several files together.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -28,23 +27,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from benchmarks.quality.conditions import Calibration
-    from benchmarks.quality.runs import Runs
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
+
+from benchmarks.quality.launches import BrokenFile, Cell
+from benchmarks.quality.project import RunError, make_project, picked
+from benchmarks.quality.record import calibrated, environment_here
+from benchmarks.quality.runs import (
+    RANKS,
+    Runs,
+    Terms,
+    code_version,
+    in_turn,
+    joined,
+    made,
+    read,
+    require_same,
+    write,
+)
+from benchmarks.quality.runs_report import report
+from benchmarks.quality.steps import LENGTHS, Calibration
+from benchmarks.quality.verdicts import launcher
+from pytest_ddpperf.against.git import GitError
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.errors import DdpperfError, SettingError
 
 MINUTES = 60.0
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
     options = _parser().parse_args()
-    from benchmarks.quality.launches import BrokenFile
-    from benchmarks.quality.processes import RunError
-    from pytest_ddpperf.against.git import GitError
-    from pytest_ddpperf.errors import DdpperfError
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # pytest is ended as well
     try:
         options.command(options)
@@ -59,57 +71,35 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="run|report")
     run = verbs.add_parser("run", help="run pytest and keep what it found")
     run.add_argument("--data", type=Path, required=True, help="the file; if it is there, runs are added")
-    run.add_argument("--minutes", type=_positive, help=f"after which no run is begun (default: {MINUTES:g})")
-    run.add_argument("--runs", type=_count, metavar="N", help="no more than so many")
-    run.add_argument("--each", type=_count, metavar="N", help="in place of these two: so many runs of each change")
+    run.add_argument("--minutes", type=float, help=f"after which no run is begun (default: {MINUTES:g})")
+    run.add_argument("--runs", type=int, metavar="N", help="no more than so many")
+    run.add_argument("--each", type=int, metavar="N", help="in place of these two: so many runs of each change")
     run.add_argument(
         "--changes", nargs="+", metavar="NAME", help="default: all but those of gross, and perf_tests; ? lists them"
     )
     run.add_argument(
         "--length", nargs="+", default=["12ms"], metavar="NAME", help="of steps: 4ms, 12ms, 60ms, 78ms (default: 12ms)"
     )
-    run.add_argument("--max-time", type=_positive, metavar="S", help="of a benchmark (default: the plugin's own)")
-    run.add_argument(
-        "--load", type=_count_or_none, default=0, metavar="N", help="busy processes beside the runs (default: 0)"
-    )
+    run.add_argument("--max-time", type=float, metavar="S", help="of a benchmark (default: the plugin's own)")
+    run.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the runs (default: 0)")
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
-    report = verbs.add_parser("report", help="print what the runs came to")
-    report.add_argument("--data", type=Path, nargs="+", required=True, help="what run has written, of one machine")
-    report.set_defaults(command=_report)
+    told = verbs.add_parser("report", help="print what the runs came to")
+    told.add_argument("--data", type=Path, nargs="+", required=True, help="what run has written, of one machine")
+    told.set_defaults(command=_report)
     return parser
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: takes more than 0")
-    return number
-
-
-def _count(text: str, least: int = 1) -> int:
-    number = int(text)
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text}: takes {least} or more")
-    return number
-
-
-def _count_or_none(text: str) -> int:
-    return _count(text, 0)
-
-
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks.quality.conditions import LENGTHS
-    from benchmarks.quality.project import make_project, picked
-    from benchmarks.quality.runs import SUITE, Terms, in_turn, made, read, require_same, write
-    from pytest_ddpperf.errors import SettingError
-
-    changes = picked(options.changes, (SUITE,))
+    changes = picked(options.changes)
     unknown = [name for name in options.length if name not in LENGTHS]
     if unknown:
         raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
     if options.each is not None and (options.minutes or options.runs):
         raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
+    limits = (options.minutes, options.runs, options.each, options.max_time)
+    if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
+        raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
     if not options.data.parent.is_dir():
         raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
     terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load)
@@ -119,47 +109,29 @@ def _run(options: argparse.Namespace) -> None:
         require_same(options.data, old, here)
         here = replace(old, calibrations={**old.calibrations, **here.calibrations})
     order = in_turn(changes, f"{options.seed} {len(here.runs)}", alike=options.each is not None)
-    most = options.runs if options.each is None else options.each * len(changes)
+    number = options.runs if options.each is None else options.each * len(changes)
     until = float("inf") if options.each else time.monotonic() + 60 * (options.minutes or MINUTES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
         project = Path(folder) / "project"
         make_project(project, {length: here.calibrations[length] for length in terms.lengths})
-        for one in made(project, islice(order, most), terms):
-            here = replace(here, runs=(*here.runs, one))
+        for run in made(project, islice(order, number), terms):
+            here = replace(here, runs=(*here.runs, run))
             write(here, options.data)
-            told = ", ".join(result["verdict"] for result in one.results)
-            print(f"{one.began} {one.change}: {told} ({one.seconds:.0f} s)", flush=True)
+            verdicts = ", ".join(result["verdict"] for result in run.results)
+            print(f"{run.began} {run.change}: {verdicts} ({run.seconds:.0f} s)", flush=True)
             if time.monotonic() >= until:
                 break
 
 
 def _here(lengths: Sequence[str], known: Mapping[str, Calibration]) -> Runs:
     """A file without runs for this machine and version; what makes steps longer is measured unless it is known."""
-    from benchmarks.quality.gather import calibrated
-    from benchmarks.quality.launches import Cell
-    from benchmarks.quality.runs import RANKS, Runs, code_version
-    from pytest_ddpperf.baselines.fingerprint import environment, environment_key
-    from pytest_ddpperf.instruments.host import machine_facts
-    from pytest_ddpperf.launch.environment import thread_count
-    from pytest_ddpperf.launch.launcher import Launcher
-
-    with Launcher(preload=("benchmarks.quality.steps",)) as launcher:
-        env = environment(
-            machine_facts(),
-            device="cpu",
-            backend="gloo",
-            world_size=RANKS,
-            threads=thread_count(dict(os.environ)),
-            torch_version=launcher.machine().torch,
-        )
-        calibrations = {length: known.get(length) or calibrated(launcher, Cell(length, RANKS)) for length in lengths}
+    with launcher() as ranks:
+        env = environment_here(ranks, RANKS)
+        calibrations = {length: known.get(length) or calibrated(ranks, Cell(length, RANKS)) for length in lengths}
     return Runs(environment_key(env), code_version(), calibrations)
 
 
 def _report(options: argparse.Namespace) -> None:
-    from benchmarks.quality.runs import joined, read
-    from benchmarks.quality.runs_report import report
-
     found = joined([read(file) for file in options.data])
     if not found.runs:
         sys.exit(f"{', '.join(map(str, options.data))}: there are no runs in it yet")

@@ -5,7 +5,7 @@
 Launches with normal scatter and no change are looked at after each one, from the sixth to the 48th, as verdicts do:
 Huber's estimate side by side, trimmed means beside a stored baseline of 45 launches, with their t intervals. Printed
 is, for each level that all looks together should keep, how often they pass it when each look tests at the part of the
-level that ``stats/verdict.py`` gives it, the last one at most of it: 1.0 keeps it exactly, less is on the safe side.
+level that ``judge/decision.py`` gives it, the last one at most of it: 1.0 keeps it exactly, less is on the safe side.
 Goal: at most 1.2, for chance.
 """
 
@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
-from pytest_ddpperf.judge.decision import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
+
+from benchmarks.quality.verdicts import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS
 from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, CUT, Outliers, center_of
 
 FIRST, LAST, BASELINE = 6, 48, 45
@@ -57,8 +61,6 @@ def _report(name: str, chunks: int, *, in_rounds: bool) -> bool:
 
 def smallest_p(rng: np.random.Generator, *, in_rounds: bool) -> tuple[Array, Array]:
     """Of each of many runs, the smallest one-sided p value of all looks before the last, and that of the last."""
-    from scipy.stats import t
-
     launches = rng.normal(size=(CHUNK, LAST))
     base = (np.zeros(CHUNK), np.zeros(CHUNK), np.full(CHUNK, np.inf))
     if not in_rounds:
@@ -74,9 +76,9 @@ def smallest_p(rng: np.random.Generator, *, in_rounds: bool) -> tuple[Array, Arr
 def centers(samples: Array, outliers: Outliers) -> tuple[Array, Array, Array]:
     """``center_of`` of each row: means, squared standard errors, degrees of freedom; the first row is checked."""
     found = capped(samples) if outliers == "both" else trimmed(samples)
-    one = center_of([float(sample) for sample in samples[0]], outliers)
-    assert one.variance is not None  # noqa: S101  a check of this script
-    assert np.allclose([column[0] for column in found], [one.mean, one.variance, one.df])  # noqa: S101
+    first = center_of([float(sample) for sample in samples[0]], outliers)
+    assert first.variance is not None  # noqa: S101  a check of this script
+    assert np.allclose([column[0] for column in found], [first.mean, first.variance, first.df])  # noqa: S101
     return found
 
 

@@ -11,36 +11,89 @@ through the rules of other tools, and prints the rates of each. So a changed rul
 from __future__ import annotations
 
 import argparse
-import os
+import math
+import statistics
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-SHORT, LONG = 10, 600  # minutes
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
+
+from benchmarks.quality.launches import BrokenFile, Campaign, Cell, Recorded, of_cell, partners, read
+from benchmarks.quality.rates import (
+    COLUMNS,
+    NOTHING,
+    OURS,
+    RULES,
+    STORED,
+    Tallies,
+    goal_lines,
+    judged,
+    rule_rows,
+)
+from benchmarks.quality.record import Wanted, gather
+from benchmarks.quality.steps import CONDITIONS, FIRST, LENGTHS, OF_CAMPAIGNS, UNCHANGED
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.errors import DdpperfError, SettingError
+from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.spreads import pooled
+from pytest_ddpperf.stats.summaries import quantile, typical
+
+HOW = """\
+Each rate is that of comparisons drawn from the same launches, in stretches that keep their order. They share launches:
+the 95 % intervals (Clopper-Pearson) rest on the number of comparisons without a common launch, at most, that the data
+hold ("independent"). A stored baseline comes from the first half of the campaign, the run beside it from later on; its
+launches lay further apart than in a run of their own: what drifts over minutes is more alike on both sides than in two
+runs a day apart, so false alarms beside a stored baseline come out too few. "first launch" means the first one of a
+run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
+medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside unchanged
+launches that took turns with its own. Step times are cut to the steps that the plugin would have timed, CPU times are
+those of all that were recorded. Side by side rests on launches that took turns, all else on ones that ran alone.
+An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step. What the plugin
+runs after the timed steps of the first launches, to tell where time goes, was left out: a real run has fewer launches
+in its time. So has one that is drawn from few rounds: it ends with them."""
+
+
+def _faster(steps: Sequence[float], share: float) -> float:
+    return statistics.fmean(sorted(steps)[: max(1, round(share * len(steps)))])
+
+
+TYPICAL, CPU_TIME = "typical step", "CPU time"
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {  # what a launch's steps could be reduced to
+    TYPICAL: typical,
+    "minimum": min,
+    "lower tenth": partial(quantile, q=0.1),
+    "lower quartile": partial(quantile, q=0.25),
+    "median": statistics.median,
+    "mean of the faster half": partial(_faster, share=0.5),
+    "mean of the faster 90%": partial(_faster, share=0.9),
+    "mean": statistics.fmean,
+    "harmonic mean": statistics.harmonic_mean,
+}
+SHOWN = "+10%"
+
+
+class Scatter(NamedTuple):
+    """How far launches of one condition differ by a statistic: standard deviations on the scale of logarithms."""
+
+    alone: float  # of single launches
+    paired: float  # of the differences of two launches that took turns
+    shown: float | None  # by how much steps that are 10 % slower are slower by it
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
-    options = _parser().parse_args()
-    from benchmarks.quality.launches import BrokenFile
-    from pytest_ddpperf.errors import DdpperfError
-
-    try:
-        options.command(options)
-    except (BrokenFile, DdpperfError, OSError) as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit("stopped; what was written so far can be judged, and added to")
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True, metavar="gather|judge")
     gather = verbs.add_parser("gather", help="measure launches and keep them")
     gather.add_argument("--data", type=Path, required=True, help="the file; if it is there, launches are added")
-    gather.add_argument("--minutes", type=float, help="how long (default: 10, or 600 with --long)")
-    gather.add_argument("--long", action="store_true", help="four ranks as well as two, and ten hours")
+    gather.add_argument("--minutes", type=float, default=10, help="how long (default: %(default)s)")
     gather.add_argument("--lengths", nargs="+", metavar="NAME", help="of steps (default: all: 4ms 12ms 78ms)")
-    gather.add_argument("--ranks", nargs="+", type=int, metavar="N", help="sizes of groups (default: 2, --long: 2 4)")
+    gather.add_argument("--conditions", nargs="+", metavar="NAME", help="of steps (default: all; ? lists them)")
+    gather.add_argument("--ranks", nargs="+", type=int, metavar="N", default=[2], help="sizes of groups (default: 2)")
     gather.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     gather.set_defaults(command=_gather)
     judge = verbs.add_parser("judge", help="judge what was gathered")
@@ -49,44 +102,153 @@ def _parser() -> argparse.ArgumentParser:
         "--comparisons", type=int, default=400, help="resampled ones of each rule and condition (default: %(default)s)"
     )
     judge.add_argument("--seed", type=int, default=0, help="of the resampling (default: %(default)s)")
-    judge.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
     judge.set_defaults(command=_judge)
-    return parser
+    options = parser.parse_args()
+    try:
+        options.command(options)
+    except (BrokenFile, DdpperfError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was written so far can be judged, and added to")
 
 
 def _gather(options: argparse.Namespace) -> None:
-    from benchmarks.quality.conditions import CONDITIONS, LENGTHS, OF_CAMPAIGNS
-    from benchmarks.quality.gather import Wanted, gather
-    from benchmarks.quality.launches import Cell
-    from pytest_ddpperf.errors import SettingError
-
-    lengths = options.lengths or list(OF_CAMPAIGNS)
-    unknown = [name for name in lengths if name not in LENGTHS]
-    if unknown:
-        raise SettingError(f"--lengths {unknown[0]}: there are {', '.join(LENGTHS)}")
-    sizes = options.ranks or ([2, 4] if options.long else [2])
-    if min(sizes) < 2:
-        raise SettingError(f"--ranks {min(sizes)}: a group has two ranks or more")
-    minutes = options.minutes or (LONG if options.long else SHORT)
-    cells = tuple(Cell(length, ranks) for length in lengths for ranks in sizes)
-    wanted = Wanted(cells, tuple(CONDITIONS.values()), 60 * minutes, options.seed)
-    gather(options.data, wanted, environ=dict(os.environ))
+    lengths, conditions = options.lengths or OF_CAMPAIGNS, options.conditions or CONDITIONS
+    for option, names, known in (("lengths", lengths, LENGTHS), ("conditions", conditions, CONDITIONS)):
+        for name in names:
+            if name not in known:
+                raise SettingError(f"--{option} {name}: there are {', '.join(known)}")
+    if min(options.ranks) < 2:
+        raise SettingError(f"--ranks {min(options.ranks)}: a group has two ranks or more")
+    cells = tuple(Cell(length, ranks) for length in lengths for ranks in options.ranks)
+    gather(
+        options.data, Wanted(cells, tuple(CONDITIONS[name] for name in conditions), 60 * options.minutes, options.seed)
+    )
 
 
 def _judge(options: argparse.Namespace) -> None:
-    from benchmarks.quality.judging import judged
-    from benchmarks.quality.launches import read
-    from benchmarks.quality.report import document, report
-    from pytest_ddpperf.errors import SettingError
-
     if options.comparisons < 1:
         raise SettingError(f"--comparisons {options.comparisons}: a rate takes one or more")
-    found = judged(read(options.data), options.comparisons, options.seed)
-    print(report(found))
-    if options.json is not None:
-        import json
+    campaign = read(options.data)
+    cells = sorted({launch.cell for launch in campaign.launches}, key=lambda cell: (cell.ranks, cell.length))
+    tallies = {cell: judged(campaign, cell, options.comparisons, options.seed) for cell in cells}
+    machines = ", ".join(environment_key(env) for env in campaign.environments.values())
+    print(
+        f"{len(campaign.launches)} launches since {campaign.began} on {machines}; {options.comparisons} comparisons",
+        HOW,
+        *(cell_text(campaign, cell, found) for cell, found in tallies.items()),
+        sep="\n\n",
+    )
 
-        options.json.write_text(json.dumps(document(found), indent=2) + "\n", encoding="utf-8")
+
+def cell_text(campaign: Campaign, cell: Cell, tallies: Tallies) -> str:
+    """A cell's tables and goals."""
+    same = of_cell(campaign.launches, cell, UNCHANGED)
+    step = statistics.median(typical(launch.step_times) for launch in same) if same else math.nan
+    rounds = len({launch.round for launch in campaign.launches if launch.cell == cell})
+    effects = [effect_of(campaign.launches, cell, condition) for condition in CONDITIONS]
+    labels = ("really slower by, typical step", "95 % interval of that", "really slower by, mean step")
+    rows = [
+        (label, *(NOTHING if effect is None else texts(effect)[number] for effect in effects))
+        for number, label in enumerate(labels)
+    ]
+    for rule in (*OURS, *RULES):
+        rows += rule_rows(rule, tallies[rule], tuple(CONDITIONS), tuple(COLUMNS) if rule in OURS else ("alarms",))
+    table = Table(("rule", *CONDITIONS), tuple(rows), title=f"{cell}: {1e3 * step:.1f} ms a step, {rounds} rounds")
+    scatter = scatter_table(scatters(campaign.launches, cell))
+    return "\n".join((render(table), *goal_lines(tallies), *peer_lines(tallies), "", render(scatter)))
+
+
+class Effect(NamedTuple):
+    """By how much a condition's launches are slower than their round's unchanged ones."""
+
+    typical: float  # of the typical step
+    interval: tuple[float, float] | None  # 95 %, of that
+    mean: float  # of the mean step
+
+
+def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
+    """By how much a condition was really slower than the unchanged launches that it took turns with (geometric)."""
+    pairs = [] if condition in (UNCHANGED, FIRST) else partners(launches, cell, condition)
+    if not pairs:
+        return None
+    ratio, interval = center(ratios(pairs, partial(_of_steps, typical)), "ratio")
+    mean, _ = center([new.mean / base.mean for base, new in pairs], "ratio")
+    return Effect(ratio - 1, None if interval is None else (interval.low - 1, interval.high - 1), mean - 1)
+
+
+def texts(effect: Effect) -> tuple[str, str, str]:
+    """In per cent."""
+    ends = NOTHING if effect.interval is None else "{:+.1f} .. {:+.1f}".format(*(100 * end for end in effect.interval))
+    return _percent(effect.typical), ends, _percent(effect.mean)
+
+
+def scatters(launches: Sequence[Recorded], cell: Cell) -> dict[str, Scatter]:
+    """How far a cell's launches differ, by statistic, and by the busiest rank's CPU time where that is known."""
+    alone = [of_cell(launches, cell, condition) for condition in CONDITIONS]
+    paired = [partners(launches, cell, condition) for condition in CONDITIONS if condition != FIRST]
+    slower = partners(launches, cell, SHOWN)
+    figures = {name: partial(_of_steps, statistic) for name, statistic in STATISTICS.items()}
+    if all(None not in launch.cpu for launch in launches if launch.cell == cell):
+        figures[CPU_TIME] = partial(_cpu_time)
+    return {
+        name: Scatter(
+            alone=pooled([[figure(launch) for launch in same] for same in alone]).sd,
+            paired=pooled([ratios(pairs, figure) for pairs in paired]).sd,
+            shown=center(ratios(slower, figure), "ratio")[0] - 1 if slower else None,
+        )
+        for name, figure in figures.items()
+    }
+
+
+def _of_steps(statistic: Callable[[Sequence[float]], float], launch: Recorded) -> float:
+    return statistic(launch.step_times)
+
+
+def _cpu_time(launch: Recorded) -> float:
+    return max(seconds for seconds in launch.cpu if seconds is not None)
+
+
+def scatter_table(found: Mapping[str, Scatter]) -> Table:
+    """How far two launches differ by each statistic that they could be reduced to."""
+    return Table(
+        headers=("statistic of a launch", "alone\n(sd)", "in turns\n(sd)", f"{SHOWN}\nshows as"),
+        rows=tuple(
+            (
+                name,
+                f"{math.sqrt(2) * scatter.alone:.1%}",
+                f"{scatter.paired:.1%}",
+                NOTHING if scatter.shown is None else _percent(scatter.shown),
+            )
+            for name, scatter in found.items()
+        ),
+        title="how far two launches of the same differ, by what they are reduced to",
+        right=0,
+    )
+
+
+def peer_lines(tallies: Tallies) -> list[str]:
+    """A line for each other rule that has fewer false alarms and finds more than a stored baseline of ours does."""
+    better = []
+    ours = tallies[STORED]
+    for rule in RULES:
+        theirs = tallies[rule]
+        slower = [name for name in theirs if CONDITIONS[name].alarm and name in ours]
+        if UNCHANGED in theirs and UNCHANGED in ours and slower:
+            quieter = theirs[UNCHANGED].alarms.value < ours[UNCHANGED].alarms.value
+            sharper = [name for name in slower if theirs[name].alarms.value > ours[name].alarms.value]
+            if quieter and sharper:
+                better.append(f"better than ours in false alarms and at {', '.join(sharper)}: {rule}")
+    return better or ["no other rule is better than ours in both false alarms and any slowdown"]
+
+
+def _percent(change: float) -> str:
+    return f"{100 * change:+.1f} %"
+
+
+def ratios(pairs: Sequence[tuple[Recorded, Recorded]], figure: Callable[[Recorded], float]) -> list[float]:
+    """What the second launch of each pair has, over what the first has."""
+    return [figure(new) / figure(base) for base, new in pairs]
 
 
 if __name__ == "__main__":

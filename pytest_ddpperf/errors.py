@@ -16,6 +16,11 @@ class DdpperfError(Exception):
 
     benchmark: tuple[str, int] | None = None
 
+    def extend(self, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> None:
+        """Adds to the message what is known further up, and the benchmark that failed."""
+        self.args = (f"{before}{self}{after}",)
+        self.benchmark = benchmark or self.benchmark
+
 
 class SettingError(DdpperfError):
     """A knob has a value that it cannot take; the message names the knob, the value and what it takes."""
@@ -33,7 +38,7 @@ class IncorrectTraining(DdpperfError):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error.
 
     Attributes:
-        wrong: for each benchmark that is wrong, by its name and number of ranks, its part of the message.
+        wrong: for each benchmark that is wrong, by its name and number of ranks, the reason in one line.
     """
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
@@ -84,6 +89,10 @@ class OtherSideFailed(DdpperfError):
 
 class OtherSideStopped(DdpperfError):
     """The other revision failed in a launch such as it had completed before: it can run the benchmark, and did not."""
+
+    def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
+        super().__init__(message)
+        self.benchmark = benchmark
 
 
 class SameCode(DdpperfError):

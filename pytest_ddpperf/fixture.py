@@ -12,12 +12,12 @@ import pytest
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.metrics.relating import alone, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.relating import Relate, alone, with_efficiency, with_speedup
 from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode, RankLaunch
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
-from pytest_ddpperf.run.benchmark import Benchmarks
+from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.requests import Asked, GivenStrategy, GivenWays, Subject, several, variant
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant
@@ -36,7 +36,9 @@ class Ddpperf:
         self._session = session
         self._test = test
         self._settings = settings
-        self._benchmarks = Benchmarks(session, test, sections)
+        self._sections = sections
+        self._names: set[tuple[str, int]] = set()
+        self._last: BenchmarkRun | None = None
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -77,7 +79,7 @@ class Ddpperf:
         settings = self._overlaid(knobs, "check")
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
-        return self._benchmarks.judged(settings, [one], alone)[0]
+        return self._judged(settings, [one], alone)[0]
 
     def measure(
         self,
@@ -94,8 +96,9 @@ class Ddpperf:
         settings = self._overlaid(knobs, "measure")
         asked = Asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
-        variants = self._benchmarks.passes.prepared(replace(settings, verify=False), [one])
-        return self._benchmarks.measured(settings, variants, lambda *_: Next("stop", explain=True), compared=False)[0]
+        run = self._run(replace(settings, verify=False))
+        variants = run.passes.prepared([one])
+        return run.measure(variants, lambda *_: Next("stop", explain=True), compared=False)[0]
 
     def scaling(
         self,
@@ -152,9 +155,7 @@ class Ddpperf:
             )
             for n in sizes
         ]
-        return ScalingCurve(
-            mode=mode, points=self._benchmarks.judged(settings, variants, partial(with_efficiency, mode=mode))
-        )
+        return ScalingCurve(mode=mode, points=self._judged(settings, variants, partial(with_efficiency, mode=mode)))
 
     def compare(
         self,
@@ -203,7 +204,7 @@ class Ddpperf:
         ]
         names = tuple(ways.by_name)
         relate = partial(with_speedup, over=variants[names.index(ways.over)].name)
-        measured = self._benchmarks.judged(settings, variants, relate)
+        measured = self._judged(settings, variants, relate)
         return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
@@ -228,7 +229,8 @@ class Ddpperf:
         empty = unsaid(collectives, totals)
         if empty is not None:
             raise SettingError(f"ddpperf.expect: {empty}")
-        measured = self._benchmarks.last if measurement is None else (measurement,)
+        last = () if self._last is None else self._last.measured
+        measured = last if measurement is None else (measurement,)
         if not measured or any(one.counts is None for one in measured):
             raise SettingError(
                 "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
@@ -291,9 +293,10 @@ class Ddpperf:
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
             tried.append(variant(Asked(workload, settings, knobs), environment, strategy=strategy, name=None))
-            return self._benchmarks.passes.probe(settings, tried[-1], PLAN, most)
+            return run.passes.probe(tried[-1], PLAN, most)
 
         tried: list[Variant] = []
+        run = self._run(settings)
         try:
             resolution = CPU_RESOLUTION if environment.device == "cpu" else 0.0
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
@@ -310,6 +313,22 @@ class Ddpperf:
             )
         )
         return found
+
+    def _run(self, settings: Settings, *, judged: bool = False) -> BenchmarkRun:
+        """A call of a verb, which ``expect`` then looks at; what is judged is held against the other revision."""
+        reference = self._session.other if judged else None
+        self._last = BenchmarkRun(self._session, self._test, settings, self._sections, reference=reference)
+        return self._last
+
+    def _judged(self, settings: Settings, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
+        __tracebackhide__ = True
+        for benchmark in variants:  # what results and baselines of this test could not tell apart
+            if benchmark.key in self._names:
+                raise SettingError(
+                    f"{self._test} has two benchmarks named {benchmark.name!r}; tell them apart with name=..."
+                )
+            self._names.add(benchmark.key)
+        return self._run(settings, judged=True).judged(variants, relate)
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
         settings = self._session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))

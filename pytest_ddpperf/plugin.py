@@ -137,8 +137,8 @@ def _session(config: pytest.Config) -> Session:
             _given_options(config),
             config.stash[REVISION],
             probe=probe,
+            tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
-        config.stash[SESSION].tests = config.stash.get(TESTS, 1)  # the controller of pytest-xdist collects none
     return config.stash[SESSION]
 
 
@@ -200,7 +200,7 @@ def pytest_runtest_makereport(
     report = yield
     error = call.excinfo.value if call.excinfo is not None else None
     if call.excinfo is not None and isinstance(error, DdpperfError):
-        error.args = (f"{error}\n{_place(item, call.excinfo)}",)
+        error.extend(after=f"\n{_place(item, call.excinfo)}")
         shown = call.excinfo.getrepr(style="value", chain=False)
         if shown.reprcrash is not None:
             shown.reprcrash.message = str(error)  # pytest's short summary has no room for the name of our class

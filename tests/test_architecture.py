@@ -1,12 +1,27 @@
-"""The house keeps its floors: imports run downward, and what costs nothing when unused costs nothing."""
+"""The house keeps its plan: who may import what, how large a room's files are, and where a verdict is made."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_ddpperf"
+
+MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
+MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
+MAX_LINES = 23_500
+MAX_FILE = 320
+LONGER = {"settings.py": 420, "stats/intervals.py": 400}  # one row a knob; one family of formulas
+MAX_PLUGIN = 300
 
 
 def modules_after(statement: str) -> set[str]:
@@ -21,9 +36,8 @@ def test_loading_the_plugin_imports_neither_torch_nor_numpy() -> None:
 
 
 def test_the_controller_never_imports_torch() -> None:
-    statement = (
-        "import pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli.command; from pytest_ddpperf import *"
-    )
+    modules = "pytest_ddpperf.plugin, pytest_ddpperf.fixture, pytest_ddpperf.cli.command"
+    statement = f"import {modules}; from pytest_ddpperf import *"
     assert not {"torch", "numpy"} & modules_after(statement)
 
 
@@ -33,8 +47,163 @@ def test_the_ranks_never_import_pytest() -> None:
     assert not {"pytest", "_pytest"} & modules_after(ranks)
 
 
-def test_imports_run_downward() -> None:
-    """The contracts are in pyproject.toml, under tool.importlinter."""
+def contracts_broken(root: Path) -> set[str]:
+    """The names of the contracts of pyproject.toml that a copy of the project breaks, and what the tool said."""
     lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()"]
-    done = subprocess.run([*lint, "--no-cache"], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([*lint, "--no-cache"], capture_output=True, text=True, cwd=root, check=False)
+    text = " ".join(done.stdout.split())
+    names = [line.split('"')[1] for line in (root / "pyproject.toml").read_text().splitlines() if line[:6] == "name ="]
+    broken = {name for name in names if f"{name} BROKEN" in text}
+    assert bool(broken) == bool(done.returncode), done.stdout + done.stderr
+    return broken
+
+
+def test_imports_keep_the_contracts() -> None:
+    """The contracts are in pyproject.toml, under tool.importlinter; each says what it forbids and why."""
+    assert not contracts_broken(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("records/verdict.py", "from pytest_ddpperf.metrics import table", "Imports run downward"),
+        ("stats/summaries.py", "from pytest_ddpperf.stats import spreads, summaries", "No circle"),
+        ("judge/decision.py", "import torch", "The controller has no process group"),
+        ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
+        ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
+        ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
+        ("instruments/growth.py", "from pytest_ddpperf.instruments.profile import spans", "Instruments are used"),
+        ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),
+    ],
+)
+def test_a_planted_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "pytest_ddpperf", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    planted = tmp_path / "pytest_ddpperf" / file
+    planted.write_text(planted.read_text() + f"\n{line}\n")
+    if contract == "No circle":
+        other = tmp_path / "pytest_ddpperf/stats/spreads.py"
+        other.write_text(other.read_text() + "\nfrom pytest_ddpperf.stats import summaries\n")
+    assert any(name.startswith(contract) for name in contracts_broken(tmp_path))
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each file of the package, by its path inside it."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in files}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The rooms that a module imports from."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_ddpperf."):
+            yield str(node.module).split(".")[1]
+
+
+def longest_chain(arrows: dict[str, set[str]]) -> int:
+    """The number of rooms on the longest way along imports."""
+
+    @functools.cache
+    def length(room: str) -> int:
+        return 1 + max((length(other) for other in arrows.get(room, ())), default=0)
+
+    return max(map(length, arrows))
+
+
+def test_a_chain_of_imports_is_short() -> None:
+    arrows: dict[str, set[str]] = {}
+    for path, tree in trees().items():
+        room = path.partition("/")[0].removesuffix(".py")
+        if room != "__init__":  # names what users import, from wherever it is
+            arrows.setdefault(room, set()).update(set(imported(tree)) - {room})
+    assert longest_chain({"a": {"b"}, "b": {"c"}, "c": set()}) == 3
+    assert longest_chain(arrows) <= MAX_CHAIN
+
+
+def test_a_visitor_meets_few_things_at_the_front_door() -> None:
+    folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    files = list(PACKAGE.glob("*.py"))
+    assert len(folders) <= MAX_FOLDERS
+    assert len(files) <= MAX_FILES
+
+
+def test_files_and_the_package_are_of_a_size_that_can_be_read() -> None:
+    lines = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in PACKAGE.rglob("*.py")}
+    assert {path: number for path, number in lines.items() if number > LONGER.get(path, MAX_FILE)} == {}
+    assert lines["plugin.py"] <= MAX_PLUGIN
+    assert sum(lines.values()) <= MAX_LINES
+
+
+def test_each_name_is_borne_by_one_class() -> None:
+    names = Counter(
+        node.name
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, number in names.items() if number > 1] == []
+
+
+def verdicts_made(tree: ast.AST) -> list[int]:
+    """The lines in which a verdict is made: named other than to compare with it, or put into a record of another."""
+    compared = {
+        id(inner)
+        for node in ast.walk(tree)
+        for inner in ast.walk(node)
+        if isinstance(node, (ast.Compare, ast.match_case)) and not isinstance(inner, ast.stmt)
+    }
+    # Tables of verdicts, such as the words for each, name them without giving one to anything.
+    tables = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Set, ast.Dict, ast.Tuple, ast.List))
+        for inner in ast.walk(node)
+    }
+    arguments = {
+        id(argument) for node in ast.walk(tree) if isinstance(node, ast.Call) for argument in node.args
+    }  # of functions that look for one
+    lines = []
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Verdict"
+        if named and id(node) not in compared | tables | arguments:
+            lines.append(getattr(node, "lineno", 0))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "replace":
+            lines += [node.lineno for keyword in node.keywords if keyword.arg == "verdict"]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Verdict":
+            lines.append(node.lineno)
+    return lines
+
+
+def test_a_verdict_is_made_in_one_module() -> None:
+    made = {path: verdicts_made(tree) for path, tree in trees().items()}
+    assert {path for path, lines in made.items() if lines} == {"judge/decision.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(): return Verdict.REGRESSED",
+        "x = Verdict.NEW if y else z",
+        "replace(comparison, verdict=other)",
+        "Result(verdict=Verdict.BROKEN)",
+        "Verdict('new')",
+    ],
+)
+def test_a_planted_verdict_is_found(code: str) -> None:
+    assert verdicts_made(ast.parse(code)) == [1]
+
+
+@pytest.mark.parametrize("code", ["if x is Verdict.NEW: pass", "WORDS = {Verdict.NEW: 'new'}", "y.count(Verdict.NEW)"])
+def test_what_only_looks_at_verdicts_makes_none(code: str) -> None:
+    assert verdicts_made(ast.parse(code)) == []
+
+
+def test_nothing_is_looked_up_by_name_in_dict() -> None:
+    looked = [
+        path
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) == "self"
+    ]
+    assert looked == []

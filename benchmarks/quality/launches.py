@@ -1,28 +1,27 @@
-"""The file of recorded launches: compressed JSON lines, the first one says where they come from."""
+"""Recorded launches, and their file: compressed JSON lines."""
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.quality.conditions import Calibration
+from benchmarks.quality.steps import FIRST, UNCHANGED, Calibration
+from benchmarks.quality.verdicts import Environment
 from pytest_ddpperf.baselines.codec import environment_data
-from pytest_ddpperf.records.measurement import Environment
 
 SCHEMA = "pytest-ddpperf/launches/1"
-WARMUP = 5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is only ever compared with its like."""
+    """What is only ever compared with its like: a length of steps and a number of ranks."""
 
     length: str
     ranks: int
@@ -33,31 +32,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One launch.
-
-    Attributes:
-        round: of its cell; launches of one round were measured in turn, in random order.
-        started: seconds since the campaign began.
-        seconds: that it took in all.
-        step_times: of each timed step of the group, in seconds.
-        typical: each rank's own typical step, in seconds.
-        resident: each rank's peak resident memory, in bytes.
-        loss: each rank's last one.
-        cpu: seconds for which each rank had a core in an average step; None where nobody knows.
-        pair: of one that took turns with another: the condition that both are about, the unchanged one first.
-    """
+    """One launch; times in seconds, memory in bytes, and where there are several figures one of each rank."""
 
     cell: Cell
-    round: int
+    round: int  # launches of one round of a cell were measured one after the other, in random order
     condition: str
-    started: float
-    seconds: float
-    step_times: tuple[float, ...]
+    started: float  # since the campaign began
+    seconds: float  # in all
+    step_times: tuple[float, ...]  # of the group
     typical: tuple[float, ...]
     resident: tuple[float, ...]
     loss: tuple[float | None, ...]
-    cpu: tuple[float | None, ...]
-    pair: str | None = None
+    cpu: tuple[float | None, ...]  # that an average step had a core for; None where nobody knows
+    pair: str | None = None  # of one that took turns with another: the condition of the second
 
     @cached_property
     def mean(self) -> float:
@@ -67,90 +54,78 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a file holds: where its launches come from, and the launches in the order measured.
+    """What a file holds: launches in the order measured, and where they come from."""
 
-    Attributes:
-        began: UTC, ISO 8601.
-        environments: by number of ranks.
-        calibrations: what the injections were made from, by cell.
-    """
-
-    began: str
-    environments: Mapping[int, Environment]
+    began: str  # UTC, ISO 8601
+    environments: Mapping[int, Environment]  # by number of ranks
     calibrations: Mapping[Cell, Calibration]
     launches: tuple[Recorded, ...] = ()
 
 
 class BrokenFile(ValueError):
-    """A file that holds no campaign; the message names it and what is wrong."""
+    """A file does not hold what it should; the message names it and what is wrong."""
 
 
-def header_line(campaign: Campaign) -> str:
-    """The first line of a file."""
-    header = {
-        "schema": SCHEMA,
-        "began": campaign.began,
-        "environments": [environment_data(one) for one in campaign.environments.values()],
-        "calibrations": [
-            {**dataclasses.asdict(cell), **dataclasses.asdict(one)} for cell, one in campaign.calibrations.items()
-        ],
-    }
-    return json.dumps(header)
+@contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """Names the file in errors that its content causes."""
+    try:
+        yield
+    except BrokenFile:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BrokenFile(f"{file}: not a file of {what}: {type(error).__name__}: {error}") from None
 
 
-def launch_line(one: Recorded) -> str:
-    """A launch as a line; step times in tenths of a microsecond."""
-    return json.dumps(
-        {
-            **dataclasses.asdict(one.cell),
-            "round": one.round,
-            "condition": one.condition,
-            "started": round(one.started, 3),
-            "seconds": round(one.seconds, 4),
-            "steps": [round(1e7 * seconds) for seconds in one.step_times],
-            "typical": [round(1e7 * seconds) for seconds in one.typical],
-            "resident": one.resident,
-            "loss": one.loss,
-            "cpu": [None if seconds is None else round(1e7 * seconds) for seconds in one.cpu],
-            **({} if one.pair is None else {"pair": one.pair}),
-        },
-        separators=(",", ":"),
-    )
+def require_schema(file: Path, what: str, data: object, schema: str) -> None:
+    """Refuse a file of something else."""
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise BrokenFile(f"{file}: not a file of {what}; it does not say {schema}")
 
 
 def read(file: Path) -> Campaign:
-    """The campaign in a file; of one that was cut off, what was written in full.
-
-    Raises:
-        BrokenFile: it is none of ours.
-    """
-    lines = _whole_lines(file)
-    try:
+    """The campaign in a file; of one that was cut off, what was written in full."""
+    with reading(file, "launches"):
+        lines = _whole_lines(file)
         header = json.loads(next(lines, "null"))
-        if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-            raise BrokenFile(f"{file}: not a file of launches; its first line does not say {SCHEMA}")
+        require_schema(file, "launches", header, SCHEMA)
         return Campaign(
-            began=header["began"],
-            environments={one["world_size"]: Environment(**one) for one in header["environments"]},
-            calibrations={_cell(one): calibration_from(one) for one in header["calibrations"]},
-            launches=tuple(_recorded(json.loads(line)) for line in lines),
+            header["began"],
+            {facts["world_size"]: Environment(**facts) for facts in header["environments"]},
+            {Cell(found["length"], found["ranks"]): calibration_from(found) for found in header["calibrations"]},
+            tuple(_launch_from(json.loads(line)) for line in lines),
         )
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise BrokenFile(f"{file}: not a file of launches: {type(error).__name__}: {error}") from None
 
 
 def write(campaign: Campaign, file: Path) -> None:
     """Write a file anew, whole or not at all."""
+    calibrations = [{**asdict(cell), **asdict(found)} for cell, found in campaign.calibrations.items()]
+    environments = [environment_data(env) for env in campaign.environments.values()]
+    header = {"schema": SCHEMA, "began": campaign.began, "environments": environments, "calibrations": calibrations}
     partial = file.with_name(f".{file.name}.partial")
     with gzip.open(partial, "wt", encoding="utf-8") as out:
-        for line in (header_line(campaign), *map(launch_line, campaign.launches)):
-            out.write(f"{line}\n")
+        out.write(f"{json.dumps(header)}\n")
+        for launch in campaign.launches:
+            append(launch, out)
     partial.replace(file)
 
 
-def append(one: Recorded, out: TextIO) -> None:
-    """Add a launch, so that it is there even if nothing follows."""
-    out.write(f"{launch_line(one)}\n")
+def append(launch: Recorded, out: TextIO) -> None:
+    """Add a launch, times in tenths of a microsecond, so that it is there even if nothing follows."""
+    data = {
+        **asdict(launch.cell),
+        "round": launch.round,
+        "condition": launch.condition,
+        "started": round(launch.started, 3),
+        "seconds": round(launch.seconds, 4),
+        "steps": [round(1e7 * seconds) for seconds in launch.step_times],
+        "typical": [round(1e7 * seconds) for seconds in launch.typical],
+        "resident": launch.resident,
+        "loss": launch.loss,
+        "cpu": [None if seconds is None else round(1e7 * seconds) for seconds in launch.cpu],
+        **({} if launch.pair is None else {"pair": launch.pair}),
+    }
+    out.write(json.dumps(data, separators=(",", ":")) + "\n")
     out.flush()
 
 
@@ -158,17 +133,9 @@ def _whole_lines(file: Path) -> Iterator[str]:
     """The lines up to where a file was cut off."""
     try:
         with gzip.open(file, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                if line.endswith("\n"):
-                    yield line
+            yield from (line for line in lines if line.endswith("\n"))
     except EOFError:
         return
-    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise BrokenFile(f"{file}: not a compressed file of launches: {error}") from None
-
-
-def _cell(data: Mapping[str, Any]) -> Cell:
-    return Cell(data["length"], data["ranks"])
 
 
 def calibration_from(data: Mapping[str, Any]) -> Calibration:
@@ -177,18 +144,43 @@ def calibration_from(data: Mapping[str, Any]) -> Calibration:
     return Calibration(data["step"], data["product"], reduces)
 
 
-def _recorded(data: Mapping[str, Any]) -> Recorded:
+def _launch_from(data: Mapping[str, Any]) -> Recorded:
+    unknown = [None] * len(data["loss"])  # in older files, the CPU time
     return Recorded(
-        cell=_cell(data),
-        round=data["round"],
-        condition=data["condition"],
-        started=data["started"],
-        seconds=data["seconds"],
+        Cell(data["length"], data["ranks"]),
+        data["round"],
+        data["condition"],
+        data["started"],
+        data["seconds"],
         step_times=tuple(1e-7 * ticks for ticks in data["steps"]),
         typical=tuple(1e-7 * ticks for ticks in data["typical"]),
         resident=tuple(data["resident"]),
         loss=tuple(data["loss"]),
-        # Of launches before CPU time was measured it is not known.
-        cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data.get("cpu", [None] * len(data["loss"]))),
+        cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data.get("cpu", unknown)),
         pair=data.get("pair"),
     )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The launches that one comparison may use, in order, those of the pilots first."""
+
+    base: tuple[Recorded, ...]
+    new: tuple[Recorded, ...]
+
+
+def of_cell(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[Recorded]:
+    """The launches of a cell in one condition that ran alone, in the order recorded."""
+    return [
+        launch for launch in launches if launch.cell == cell and launch.condition == condition and launch.pair is None
+    ]
+
+
+def partners(launches: Sequence[Recorded], cell: Cell, condition: str) -> list[tuple[Recorded, Recorded]]:
+    """The launches that took turns: an unchanged one, and one in ``condition``. Of a slow first launch, as of none."""
+    about = UNCHANGED if condition == FIRST else condition
+    rounds: dict[int, list[Recorded]] = {}
+    for launch in launches:
+        if launch.cell == cell and launch.pair == about:
+            rounds.setdefault(launch.round, []).append(launch)
+    return [(both[0], both[1]) for both in rounds.values() if len(both) == 2]

@@ -1,30 +1,40 @@
-"""A throw-away project whose commits differ in one way each: what real runs have to tell."""
+"""A throw-away git project whose branches differ in one way each, and runs of pytest in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.quality.conditions import Calibration, Condition, Injection, injection
+from benchmarks.quality.steps import UNCHANGED, Calibration, Condition, Injection, injection
 from pytest_ddpperf.against.git import git
+from pytest_ddpperf.cli.bisect.processes import exit_status
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.verdict import Verdict
 
-NOTHING = Injection()
+ROOT = Path(__file__).parents[2]
 BASE = "base"
 TESTS, BASELINES = "perf", "baselines"
+SUITE = "perf_tests"
 AS_NOBODY = (  # nothing of the user's own git settings
     *("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"),
     *("-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"),
 )
 SMALLEST = 16  # elements of an all-reduce that adds a call and next to no bytes
 HELD = 12 * 2**20  # bytes
+NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
+END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
+FAILED = 1  # pytest's exit status where a test failed
 
 TRAINING = """\
 import torch
-from benchmarks.quality.conditions import LENGTHS, Injection
-from benchmarks.quality.steps import Training
+from benchmarks.quality.steps import LENGTHS, Injection, Training
 
 INJECTIONS = {injections!r}
 HELD = {held}  # bytes
@@ -47,8 +57,7 @@ def test_step(ddpperf, length):
     ddpperf.check(partial(build, length=length))
 """
 WORKLOAD = """\
-from benchmarks.quality.conditions import LENGTHS
-from benchmarks.quality.steps import workload
+from benchmarks.quality.steps import LENGTHS, workload
 
 WORK = workload(LENGTHS[{length!r}])
 """
@@ -59,139 +68,94 @@ from training import WORK
 def test_step(ddpperf):
     ddpperf.check(WORK, strategy="ddp")
 """
-
-
-@dataclass(frozen=True)
-class Variation:
-    """How one branch's steps differ from those of the base.
-
-    Attributes:
-        added: to a step, by its length; nothing to others.
-        held: bytes of memory that are kept for as long as it runs.
-    """
-
-    added: Mapping[str, Injection] = field(default_factory=dict)
-    held: int = 0
+BUSY = """\
+import signal, sys
+from pytest_ddpperf.launch.processes import die_with_parent
+die_with_parent(signal.SIGKILL, int(sys.argv[1]))
+while True:
+    pass
+"""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is measured here against what, and what has to come out.
-
-    Attributes:
-        here: branch that is checked out.
-        against: branch that it is held against; None for a baseline that was stored on the base.
-        expected: verdict of one that finds it.
-        times_only: whether nothing is counted: the operators of the work that is added would be, and times would not
-            have to tell it.
-        weight: runs in a round of all changes.
-    """
+    """What is measured here against what, and what has to come out."""
 
     name: str
-    here: str
-    against: str | None
-    expected: Verdict
-    times_only: bool = False
-    weight: int = 1
+    here: str  # branch that is checked out
+    against: str | None  # branch that it is held against; None for a baseline that was stored on the base
+    expected: str = "regressed"
+    times_only: bool = False  # nothing is counted: the operators of the work that is added would tell at once
+    weight: int = 1  # runs in a round of all changes
 
 
-UNCHANGED = "unchanged"
 _GROSS = (20, 50, 100)
 CHANGES: Mapping[str, Change] = {
     change.name: change
     for change in (
-        Change(UNCHANGED, BASE, BASE, Verdict.UNCHANGED, weight=6),
-        Change("+5%", "slower-5", BASE, Verdict.REGRESSED, times_only=True),
-        Change("+10%", "slower-10", BASE, Verdict.REGRESSED, times_only=True),
-        Change("+10% undone", BASE, "slower-10", Verdict.IMPROVED, times_only=True),
-        Change("all-reduce", "all-reduce", BASE, Verdict.REGRESSED),
-        Change("all-reduce undone", BASE, "all-reduce", Verdict.IMPROVED),
-        Change("12 MiB held", "memory", BASE, Verdict.REGRESSED),
-        Change("12 MiB undone", BASE, "memory", Verdict.IMPROVED),
-        Change("stored: unchanged", BASE, None, Verdict.UNCHANGED, weight=3),
-        Change("stored: +5%", "slower-5", None, Verdict.REGRESSED, times_only=True),
-        Change("stored: +10%", "slower-10", None, Verdict.REGRESSED, times_only=True),
-        *(Change(f"+{n}%", f"slower-{n}", BASE, Verdict.REGRESSED, times_only=True) for n in _GROSS),
-        *(Change(f"stored: +{n}%", f"slower-{n}", None, Verdict.REGRESSED, times_only=True) for n in _GROSS),
+        Change(UNCHANGED, BASE, BASE, "unchanged", weight=6),
+        Change("+5%", "slower-5", BASE, times_only=True),
+        Change("+10%", "slower-10", BASE, times_only=True),
+        Change("+10% undone", BASE, "slower-10", "improved", times_only=True),
+        Change("all-reduce", "all-reduce", BASE),
+        Change("all-reduce undone", BASE, "all-reduce", "improved"),
+        Change("12 MiB held", "memory", BASE),
+        Change("12 MiB undone", BASE, "memory", "improved"),
+        Change("stored: unchanged", BASE, None, "unchanged", weight=3),
+        Change("stored: +5%", "slower-5", None, times_only=True),
+        Change("stored: +10%", "slower-10", None, times_only=True),
+        *(Change(f"+{n}%", f"slower-{n}", BASE, times_only=True) for n in _GROSS),
+        *(Change(f"stored: +{n}%", f"slower-{n}", None, times_only=True) for n in _GROSS),
     )
 }
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "gross": tuple(name for name, change in CHANGES.items() if change.here in {f"slower-{n}" for n in _GROSS})
-}
-"""Changes by one name for all of them, which are made only when they are asked for."""
-
-USUAL = tuple(name for name in CHANGES if not any(name in group for group in GROUPS.values()))
+GROSS = tuple(name for name, change in CHANGES.items() if change.here in {f"slower-{n}" for n in _GROSS})
+USUAL = tuple(name for name in CHANGES if name not in GROSS)
 
 
-def picked(names: Sequence[str] | None, further: Sequence[str] = ()) -> list[str]:
-    """The changes of these names, of which some may stand for a group; None for the usual ones.
-
-    Raises:
-        SettingError: there is no such name, here or among the ``further`` ones.
-    """
-    chosen = [one for name in names or USUAL for one in GROUPS.get(name, (name,))]
+def picked(names: Sequence[str] | None) -> list[str]:
+    """The changes of these names, of which ``gross`` stands for several; None for the usual ones."""
+    chosen = [change for name in names or USUAL for change in (GROSS if name == "gross" else (name,))]
     for name in chosen:
-        if name not in CHANGES and name not in further:
-            there = ", ".join(map(repr, (*CHANGES, *GROUPS, *further)))
+        if name not in CHANGES and name != SUITE:
+            there = ", ".join(map(repr, (*CHANGES, "gross", SUITE)))
             raise SettingError(f"--changes {name!r}: there are {there}")
     return list(dict.fromkeys(chosen))
 
 
-def variations(calibrations: Mapping[str, Calibration]) -> dict[str, Variation]:
-    """The branches, by name; ``calibrations`` tell, by length of the step, how much work makes it longer."""
-    slower = {
-        f"slower-{percent}": {
-            length: injection(Condition(f"+{percent}%", work=percent / 100), calibration)
-            for length, calibration in calibrations.items()
-        }
-        for percent in (5, 10, *_GROSS)
-    }
-    return {
-        BASE: Variation(),
-        **{branch: Variation(added) for branch, added in slower.items()},
-        "all-reduce": Variation(dict.fromkeys(calibrations, Injection(elements=SMALLEST))),
-        "memory": Variation(held=HELD),
-    }
+def branches(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
+    """The module that each branch trains with; ``calibrations`` tell, by length, how much work makes steps longer."""
+
+    def training(injections: Mapping[str, Injection], held: int = 0) -> str:
+        return TRAINING.format(injections=dict(injections), held=held)
+
+    nothing, smallest = (dict.fromkeys(calibrations, Injection(elements=elements)) for elements in (0, SMALLEST))
+    modules = {BASE: training(nothing), "all-reduce": training(smallest), "memory": training(nothing, HELD)}
+    for percent in (5, 10, *_GROSS):
+        slower = Condition(f"+{percent}%", work=percent / 100)
+        injections = {length: injection(slower, calibration) for length, calibration in calibrations.items()}
+        modules[f"slower-{percent}"] = training(injections)
+    return modules
 
 
 def make_project(folder: Path, calibrations: Mapping[str, Calibration]) -> None:
-    """A git repository with a branch for each variation, whose ``perf`` benchmarks a step of each of these lengths.
-
-    Raises:
-        GitError: git cannot.
-    """
-    branches = {
-        branch: TRAINING.format(
-            injections={length: variation.added.get(length, NOTHING) for length in calibrations}, held=variation.held
-        )
-        for branch, variation in variations(calibrations).items()
-    }
-    _commit(folder, TEST.format(lengths=list(calibrations)), branches)
+    """A git repository with a branch for each variation, whose ``perf`` benchmarks a step of each of these lengths."""
+    _commit(folder, TEST.format(lengths=list(calibrations)), branches(calibrations))
 
 
 def make_workload_project(folder: Path, length: str) -> None:
-    """A git repository of one commit, whose ``perf`` benchmarks a workload with a step of this length under DDP.
-
-    Raises:
-        GitError: git cannot.
-    """
+    """A git repository of one commit, whose ``perf`` benchmarks a workload with a step of this length under DDP."""
     _commit(folder, WORKLOAD_TEST, {BASE: WORKLOAD.format(length=length)})
 
 
-def node_id(length: str) -> str:
-    """The pytest node id of the benchmark of a step of this length."""
-    return f"{TESTS}/test_training.py::test_step[{length}]"
-
-
-def _commit(folder: Path, test: str, branches: Mapping[str, str]) -> None:
-    """Make the repository: the same ``test`` in all ``branches``, of which each has a module of its own to train."""
+def _commit(folder: Path, test: str, modules: Mapping[str, str]) -> None:
+    """Make the repository: the same ``test`` in all branches, of which each has a module of its own to train."""
     for path in (folder / "src", folder / TESTS):
         path.mkdir(parents=True)
     (folder / TESTS / "test_training.py").write_text(test, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (folder / ".gitignore").write_text(f"__pycache__\n{BASELINES}\n", encoding="utf-8")
     git(folder, "init", "-q", "-b", BASE)
-    for branch, text in branches.items():
+    for branch, text in modules.items():
         if branch != BASE:
             git(folder, "checkout", "-q", "-b", branch, BASE)
         (folder / "src" / "training.py").write_text(text, encoding="utf-8")
@@ -202,3 +166,49 @@ def _commit(folder: Path, test: str, branches: Mapping[str, str]) -> None:
 def check_out(folder: Path, branch: str) -> None:
     """Make ``branch`` the one that is measured here."""
     git(folder, "checkout", "-q", branch)
+
+
+def node_id(length: str) -> str:
+    """The pytest node id of the benchmark of a step of this length."""
+    return f"{TESTS}/test_training.py::test_step[{length}]"
+
+
+class RunError(RuntimeError):
+    """Pytest came to no verdict; the message holds what it printed."""
+
+
+def pytest_results(
+    name: str, folder: Path, arguments: Sequence[str], paths: Sequence[Path], ranks: int
+) -> list[dict[str, Any]]:
+    """The results in the JSON report of a run of pytest in ``folder``, which finds modules in ``paths``."""
+    with tempfile.TemporaryDirectory() as aside:
+        report, printed = Path(aside) / "results.json", Path(aside) / "printed"
+        options = ("--ddpperf-device=cpu", "--ddpperf-backend=gloo", f"--ddpperf-world-size={ranks}")
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
+        with printed.open("wb") as output:
+            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths), END_SECONDS)
+        results: list[dict[str, Any]] = []
+        if report.exists():
+            results = json.loads(report.read_text(encoding="utf-8"))["results"]
+        if status not in (0, FAILED) or not results:
+            said = printed.read_text(encoding="utf-8", errors="replace")
+            raise RunError(f"{name}: pytest ended with status {status}\n{said}")
+    return results
+
+
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """Keep so many processes computing meanwhile; they end with this one, however it ends."""
+    with ExitStack() as ending:
+        for _ in range(number):
+            # Killed as a process, it dies with this thread. In a session of its own it hears no Ctrl-C.
+            command = [sys.executable, "-c", BUSY, str(os.getpid())]
+            process = ending.enter_context(subprocess.Popen(command, env=_environ((ROOT,)), start_new_session=True))
+            ending.callback(process.kill)
+        yield
+
+
+def _environ(paths: Sequence[Path]) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+    before = [ours["PYTHONPATH"]] if ours.get("PYTHONPATH") else []
+    return {**ours, "PYTHONPATH": os.pathsep.join([*map(str, paths), *before])}

@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import gzip
 import json
 import random
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.conditions import Calibration
-from benchmarks.quality.launches import BrokenFile, calibration_from
-from benchmarks.quality.processes import ROOT, RunError, busy, pytest_results
-from benchmarks.quality.project import BASE, BASELINES, CHANGES, Change, check_out, node_id
+from benchmarks.quality.launches import calibration_from, reading, require_schema
+from benchmarks.quality.project import (
+    BASE,
+    BASELINES,
+    CHANGES,
+    ROOT,
+    SUITE,
+    Change,
+    RunError,
+    busy,
+    check_out,
+    node_id,
+    pytest_results,
+)
+from benchmarks.quality.steps import Calibration
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.verdict import Verdict
 
 SCHEMA = "pytest-ddpperf/real-runs/1"
-SUITE = "perf_tests"
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
-TOLD = (Verdict.REGRESSED, Verdict.BROKEN, Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
-KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")
-"""What is kept of a result of ``--ddpperf-json``."""
+TOLD = ("regressed", "broken", "inconclusive", "unchanged", "improved")
+KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")  # of a result of --ddpperf-json
 STORED_RUNS = 5  # beside a baseline, before it is stored anew
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a run is made under.
+    """What a run is made under."""
 
-    Attributes:
-        lengths: of steps, by name: a run measures each in a benchmark of its own, in this order.
-        max_time: seconds that measuring may take in each; None for the plugin's default.
-        load: other processes that compute all the time beside the run.
-    """
-
-    lengths: tuple[str, ...]
-    max_time: float | None = None
-    load: int = 0
+    lengths: tuple[str, ...]  # of steps: a run measures each in a benchmark of its own, in this order
+    max_time: float | None = None  # for each; None for the plugin's default
+    load: int = 0  # processes that compute all the time beside the run
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -55,23 +55,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of pytest.
-
-    Attributes:
-        change: by name, or ``perf_tests``: the example suite of this checkout against its own commit.
-        length: of the step, by name; of several, in the order measured, with spaces between; empty for the example
-            suite.
-        began: UTC, ISO 8601.
-        seconds: that the whole run took, with start-up and all that is not measuring.
-        results: those of ``--ddpperf-json``, as far as they are kept; one for each length.
-        max_time: as of ``Terms``; ``load`` likewise.
-    """
+    """One run of pytest: of a change, by name, or of the example suite against its own commit."""
 
     change: str
-    length: str
-    began: str
-    seconds: float
-    results: tuple[Mapping[str, Any], ...]
+    length: str  # of the steps, in the order measured, with spaces between; empty for the example suite
+    began: str  # UTC, ISO 8601
+    seconds: float  # with start-up and all that is not measuring
+    results: tuple[Mapping[str, Any], ...]  # of --ddpperf-json, as far as they are kept
     max_time: float | None = None
     load: int = 0
 
@@ -80,30 +70,22 @@ class Run:
         lengths = self.length.split()
         if len(lengths) < 2:
             return [self]
-        beside = (self.seconds - sum(result["seconds"] for result in self.results)) / len(lengths)
-        each = [(length, tuple(one for one in self.results if one["test"] == node_id(length))) for length in lengths]
-        return [
-            dataclasses.replace(
-                self, length=length, results=found, seconds=beside + sum(result["seconds"] for result in found)
-            )
-            for length, found in each
-        ]
+        shared = (self.seconds - sum(result["seconds"] for result in self.results)) / len(lengths)
+        runs = []
+        for length in lengths:
+            results = tuple(result for result in self.results if result["test"] == node_id(length))
+            seconds = shared + sum(result["seconds"] for result in results)
+            runs.append(replace(self, length=length, results=results, seconds=seconds))
+        return runs
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What a file holds: runs on one machine, judged by one version of the rules.
+    """What a file holds: runs on one machine, judged by one version of the rules."""
 
-    Attributes:
-        environment: key of it.
-        code: which version of the plugin: the git tree of its package.
-        calibrations: what the work that is added was made from, by length of the step.
-        runs: in the order made.
-    """
-
-    environment: str
-    code: str
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    environment: str  # its key
+    code: str  # the git tree of the plugin's package
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by length
     runs: tuple[Run, ...] = ()
 
 
@@ -116,16 +98,11 @@ def in_turn(changes: Sequence[str], seed: str, *, alike: bool = False) -> Iterat
 
 
 def made(project: Path, changes: Iterable[str], terms: Terms) -> Iterator[Run]:
-    """Runs of one change after the other, by name; a baseline is stored before those that it is for.
-
-    Raises:
-        SettingError: as of ``run_suite``.
-        RunError: pytest came to no verdict.
-    """
+    """Runs of one change after the other, by name; a baseline is stored before those that it is for."""
     stored = 0
     for number, name in enumerate(changes):
         # What comes first in a run finds another machine than what comes last: each length is either.
-        ordered = dataclasses.replace(terms, lengths=terms.lengths[:: -1 if number % 2 else 1])
+        ordered = replace(terms, lengths=terms.lengths[:: -1 if number % 2 else 1])
         if name != SUITE and CHANGES[name].against is None:
             if stored % STORED_RUNS == 0:
                 save_baseline(project, ordered)
@@ -134,47 +111,32 @@ def made(project: Path, changes: Iterable[str], terms: Terms) -> Iterator[Run]:
 
 
 def run_change(project: Path, change: Change, terms: Terms, options: Sequence[str] = ()) -> Run:
-    """Measure one change of the throw-away project; ``options`` are pytest's.
-
-    Raises:
-        RunError: pytest came to no verdict.
-    """
+    """Measure one change of the throw-away project; ``options`` are pytest's."""
     check_out(project, change.here)
     times_only = ("--ddpperf-counted=false",) if change.times_only else ()
     against = () if change.against is None else (f"--ddpperf-against={change.against}",)
     run = _run(change.name, terms, project, (*_tests(terms), *against, *times_only, *options), (project / "src", ROOT))
     if [result["verdict"] in TOLD for result in run.results] != [True] * len(terms.lengths):
-        told = [(result["verdict"], *result["findings"]) for result in run.results]
-        raise RunError(f"{change.name}: nothing was compared: {told}")
+        verdicts = [(result["verdict"], *result["findings"]) for result in run.results]
+        raise RunError(f"{change.name}: nothing was compared: {verdicts}")
     return run
 
 
 def save_baseline(project: Path, terms: Terms, options: Sequence[str] = ()) -> None:
-    """Store the base's figures, for the runs that follow, in place of those there are; ``options`` are pytest's.
-
-    Always in quiet: what a busy machine does to runs must not be in what they are held against.
-
-    Raises:
-        RunError: pytest came to no verdict.
-    """
+    """Store the base's figures anew, always in quiet: what runs are held against must not hold what a load does."""
     check_out(project, BASE)
     shutil.rmtree(project / BASELINES, ignore_errors=True)
-    quiet = dataclasses.replace(terms, load=0)
-    _run(BASE, quiet, project, (*_tests(terms), *options, "--ddpperf-save"), (project / "src", ROOT))
+    arguments = (*_tests(terms), *options, "--ddpperf-save")
+    _run(BASE, replace(terms, load=0), project, arguments, (project / "src", ROOT))
     if not (project / BASELINES).is_dir():
         raise RunError(f"{BASE}: nothing was stored")
 
 
 def run_suite(terms: Terms) -> Run:
-    """Measure the example suite of this checkout against its own commit.
-
-    Raises:
-        SettingError: this checkout has changes, so that both sides would differ.
-        RunError: pytest came to no verdict.
-    """
+    """Measure the example suite of this checkout against its own commit."""
     if git(ROOT, "status", "--porcelain"):
         raise SettingError(f"--changes {SUITE}: {ROOT} has changes that are not committed: both sides would differ")
-    return _run(SUITE, dataclasses.replace(terms, lengths=()), ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
+    return _run(SUITE, replace(terms, lengths=()), ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
 
 
 def _tests(terms: Terms) -> list[str]:
@@ -186,78 +148,58 @@ def _run(name: str, terms: Terms, folder: Path, arguments: Sequence[str], paths:
     with busy(terms.load):
         results = pytest_results(name, folder, (*arguments, *terms.options), paths, RANKS)
     return Run(
-        change=name,
-        length=" ".join(terms.lengths),
-        began=began.isoformat(timespec="seconds"),
-        seconds=time.monotonic() - start,
-        results=tuple({key: one[key] for key in KEPT} for one in results),
-        max_time=terms.max_time,
-        load=terms.load,
+        name,
+        " ".join(terms.lengths),
+        began.isoformat(timespec="seconds"),
+        time.monotonic() - start,
+        tuple({key: result[key] for key in KEPT} for result in results),
+        terms.max_time,
+        terms.load,
     )
 
 
 def code_version() -> str:
-    """Which version of the plugin judges: the git tree of its package.
-
-    Raises:
-        GitError: this is no git checkout.
-        SettingError: the package has changes that no commit tells from others.
-    """
+    """Which version of the plugin judges: the git tree of its package."""
     if git(ROOT, "status", "--porcelain", "--", PACKAGE):
         raise SettingError(f"{ROOT / PACKAGE} has changes: commit them, so that runs of other rules can be told apart")
     return git(ROOT, "rev-parse", "--short", f"HEAD:{PACKAGE}")
 
 
 def require_same(file: Path, there: Runs, here: Runs) -> None:
-    """Refuse to add to runs that these could not be counted with.
-
-    Raises:
-        SettingError: they are of another machine, or were judged by other rules.
-    """
-    for what, then, now in (
-        ("machine", there.environment, here.environment),
-        (f"version of {PACKAGE}", there.code, here.code),
-    ):
+    """Refuse to add to runs that these could not be counted with."""
+    facts = {
+        "machine": (there.environment, here.environment),
+        f"version of {PACKAGE}": (there.code, here.code),
+    }
+    for what, (then, now) in facts.items():
         if then != now:
             raise SettingError(f"--data {file} is of another {what} ({then}, here {now}): give another file")
 
 
 def joined(files: Sequence[Runs]) -> Runs:
-    """The runs of several files of one machine, to be reported together; ``code`` names all versions.
-
-    Raises:
-        SettingError: they are of several machines.
-    """
+    """The runs of several files of one machine, to be reported together; ``code`` names all versions."""
     first = files[0]
-    others = [one.environment for one in files if one.environment != first.environment]
-    if others:
-        raise SettingError(f"--data: files of several machines ({first.environment}, {others[0]}): give those of one")
-    code = ", ".join(dict.fromkeys(one.code for one in files))
-    return dataclasses.replace(first, code=code, runs=tuple(run for one in files for run in one.runs))
+    for other in files:
+        if other.environment != first.environment:
+            machines = f"{first.environment}, {other.environment}"
+            raise SettingError(f"--data: files of several machines ({machines}): give those of one")
+    code = ", ".join(dict.fromkeys(found.code for found in files))
+    return replace(first, code=code, runs=tuple(run for found in files for run in found.runs))
 
 
 def write(runs: Runs, file: Path) -> None:
     """Write a file anew, whole or not at all."""
-    document = json.dumps({"schema": SCHEMA, **dataclasses.asdict(runs)}, separators=(",", ":"))
+    document = json.dumps({"schema": SCHEMA, **asdict(runs)}, separators=(",", ":"))
     partial = file.with_name(f".{file.name}.partial")
     partial.write_bytes(gzip.compress(document.encode()))
     partial.replace(file)
 
 
 def read(file: Path) -> Runs:
-    """The runs in a file.
-
-    Raises:
-        BrokenFile: it is none of ours.
-    """
-    try:
+    """The runs in a file."""
+    with reading(file, "real runs"):
         data = json.loads(gzip.decompress(file.read_bytes()))
-        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-            raise BrokenFile(f"{file}: not a file of real runs; it does not say {SCHEMA}")
-        calibrations = {length: calibration_from(one) for length, one in data.pop("calibrations").items()}
-        runs = tuple(Run(**{**one, "results": tuple(one["results"])}) for one in data.pop("runs"))
-        return Runs(**data, calibrations=calibrations, runs=runs)
-    except (KeyError, TypeError, AttributeError, ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        if isinstance(error, BrokenFile):
-            raise
-        raise BrokenFile(f"{file}: not a file of real runs: {type(error).__name__}: {error}") from None
+        require_schema(file, "real runs", data, SCHEMA)
+        calibrations = {length: calibration_from(found) for length, found in data["calibrations"].items()}
+        runs = tuple(Run(**{**run, "results": tuple(run["results"])}) for run in data["runs"])
+        return Runs(data["environment"], data["code"], calibrations, runs)

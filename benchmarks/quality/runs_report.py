@@ -6,56 +6,55 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
-from benchmarks.quality.project import CHANGES, UNCHANGED
-from benchmarks.quality.report import rate_text
-from benchmarks.quality.runs import STORED_RUNS, SUITE, TOLD, Run, Runs
-from pytest_ddpperf.metrics.table import CPU_TIME, STEP_TIME, TAIL
-from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.table import NOTHING, Table
+from benchmarks.quality.project import CHANGES, SUITE
+from benchmarks.quality.rates import NOTHING, rate_text
+from benchmarks.quality.runs import STORED_RUNS, TOLD, Run, Runs
+from benchmarks.quality.steps import UNCHANGED
+from benchmarks.quality.verdicts import CONFIRMED
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.run.rounds import CONFIRMED
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count
 
-NOISY = (STEP_TIME, TAIL, CPU_TIME)
+NOISY = (STEP_TIME, "step_time_tail", "cpu_time")
 FAR = 3  # standard deviations
 WIDE = 20  # percentage points: such an interval tells little
-RED = (Verdict.REGRESSED.value, Verdict.BROKEN.value)
+RED = ("regressed", "broken")
 
 
 def report(found: Runs) -> str:
-    """All of it, as text."""
-    runs = found.runs
-    made = [one for run in runs if run.change != SUITE for one in run.by_length()]
-    since = min(run.began for run in runs)
-    parts = [f"{len(runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
-    for alike in sorted({_alike(run) for run in made}):
-        parts += _parts_of([run for run in made if _alike(run) == alike])
-    suites = [run for run in runs if run.change == SUITE]
-    for alike in sorted({_alike(run) for run in suites}):
-        of_one = [run for run in suites if _alike(run) == alike]
-        parts += [render(suite_table(of_one)), *red_lines(of_one), *missed_lines(of_one)]
+    """All of it, as text: runs of one length under the same terms together, then the example suite."""
+    since = min(run.began for run in found.runs)
+    parts = [f"{len(found.runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
+    made = [part for run in found.runs if run.change != SUITE for part in run.by_length()]
+    for runs in _alike(made):
+        parts += _parts_of(runs)
+    for runs in _alike([run for run in found.runs if run.change == SUITE]):
+        parts += [render(suite_table(runs)), *red_lines(runs), *missed_lines(runs)]
     return "\n\n".join(parts)
 
 
-def _alike(run: Run) -> tuple[str, float, int]:
-    """What tells runs apart that are not counted together: length, ``max_time`` (0 where none was given), load."""
-    return run.length, run.max_time or 0.0, run.load
+def _alike(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs that are counted together, in groups."""
+
+    def terms(run: Run) -> tuple[str, float, int]:
+        return run.length, run.max_time or 0.0, run.load
+
+    return [list(same) for _, same in groupby(sorted(runs, key=terms), terms)]
 
 
 def _parts_of(runs: Sequence[Run]) -> list[str]:
-    """All on runs of one length under the same terms."""
-    first = runs[0]
-    usual = first.max_time is None and not first.load
-    parts = [render(changes_table(runs, first.length))] if usual else []
+    usual = runs[0].max_time is None and not runs[0].load
+    parts = [render(changes_table(runs))] if usual else []
     parts.append(render(widths_table(runs)))
-    same = [name for name, change in CHANGES.items() if change.expected is Verdict.UNCHANGED]
     for lines in (red_lines, missed_lines):
-        for name in same:
-            parts += lines([run for run in runs if run.change == name])
+        for name, change in CHANGES.items():
+            if change.expected == UNCHANGED:
+                parts += lines([run for run in runs if run.change == name])
     noise = noise_table([run for run in runs if run.change == UNCHANGED])
     return [*parts, *([] if noise is None else [render(noise)])]
 
@@ -66,139 +65,110 @@ def _under(run: Run) -> str:
     return max_time + (f", beside {format_count(run.load, 'busy process')}" if run.load else "")
 
 
-def widths_table(runs: Sequence[Run]) -> Table:
-    """What became of each change, and how much the intervals tell, of runs of one length under the same terms."""
-    made = {name: [run for run in runs if run.change == name] for name in CHANGES}
-    return Table(
-        headers=(
-            *("change", "runs", "red", "incon-\nclusive", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
-            *("changed\nby", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
-        ),
-        rows=tuple(_width_row(name, of_one) for name, of_one in made.items() if of_one),
-        title=(
-            f"a step of {runs[0].length}{_under(runs[0])}; change of step_time, width of its\n"
-            "95 % interval in percentage points, and seconds are medians"
-        ),
-        right=0,
-    )
-
-
-def _width_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+def _cells(name: str, runs: Sequence[Run]) -> dict[str, str]:
+    """All that tables say of the runs of one change, by the header of the column."""
     results = [result for run in runs for result in run.results]
-    verdicts = Counter(result["verdict"] for result in results)
-    change = CHANGES[name]
-    red = sum(verdicts[verdict] for verdict in RED)
-    same = change.expected is Verdict.UNCHANGED
-    told = Rate(red, len(results), _independent(name, len(results)))
-    found = Rate(verdicts[change.expected.value], len(results), len(results))
-    intervals = [ends for result in results if (ends := _ends(_metric(result, STEP_TIME))) is not None]
-    widths = [100 * (high - low) for low, high in intervals]
-    others = (Verdict.INCONCLUSIVE, Verdict.UNCHANGED, Verdict.IMPROVED)
-    return (
-        *(name, str(len(runs)), str(red), *(str(verdicts[verdict.value]) for verdict in others)),
-        rate_text(told if same else found),
-        _median(results, "change", "+.1%"),
-        f"{statistics.median(widths):.1f}" if widths else NOTHING,
-        f"{sum(width > WIDE for width in widths) / len(widths):.0%}" if widths else NOTHING,
-        f"{statistics.median(result['seconds'] for result in results):.0f}",
-        f"{statistics.median(run.seconds for run in runs):.0f}",
-    )
+    number, verdicts = len(results), Counter(result["verdict"] for result in results)
+    expected = CHANGES[name].expected if name in CHANGES else UNCHANGED
+    same, found = expected == UNCHANGED, rate_text(Rate(verdicts[expected], number, number))
+    red = Rate(sum(verdicts[verdict] for verdict in RED), number, _independent(name, number))
+    steps = [_metric(result, STEP_TIME) for result in results]
+    widths = [100 * (ends[1] - ends[0]) for step in steps if (ends := _ends(step)) is not None]
+    change = _median("+.1%", [step.get("change") for step in steps])
+    measuring = _median(".0f", [result["seconds"] for result in results])
+    whole = _median(".0f", [run.seconds for run in runs])
+    of_verdicts = {verdict: str(verdicts[verdict]) for verdict in TOLD}
+    return {
+        "change": name,
+        "runs": str(len(runs)),
+        "benchmarks\nof a run": f"{number / len(runs):g}",
+        **of_verdicts,
+        "other": str(number - sum(verdicts[verdict] for verdict in TOLD)),
+        "red": str(red.found),
+        "incon-\nclusive": of_verdicts["inconclusive"],
+        "un-\nchanged": of_verdicts["unchanged"],
+        "im-\nproved": of_verdicts["improved"],
+        "had a\nsuspect": str(sum(any(CONFIRMED in finding for finding in result["findings"]) for result in results)),
+        "found": NOTHING if same else found,
+        "found\n(unchanged: red)": rate_text(red) if same else found,
+        "step time\nchanged by": change,
+        "changed\nby": change,
+        "could\nhave seen": _median(".1%", [step.get("mde") for step in steps]),
+        "width of\ninterval": _median(".1f", widths),
+        f"above\n{WIDE:g}": f"{sum(width > WIDE for width in widths) / len(widths):.0%}" if widths else NOTHING,
+        "measuring\ns": measuring,
+        "meas-\nuring s": measuring,
+        "whole run\ns": whole,
+        "run\ns": whole,
+        "found in how many runs by": "" if same else _metrics_with(expected, results),
+    }
 
 
-def _ends(metric: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Those of the 95 % interval of a metric's change, of which JSON leaves out the infinite ones."""
-    ends = metric.get("change_interval")
-    if ends is None:
-        return None
-    return (
-        -math.inf if ends["low"] is None else ends["low"],
-        math.inf if ends["high"] is None else ends["high"],
-    )
+def _median(form: str, figures: Iterable[float | None]) -> str:
+    known = [figure for figure in figures if figure is not None]
+    return format(statistics.median(known), form) if known else NOTHING
 
 
-def _independent(name: str, results: int) -> int:
-    """How many of these are independent at least: runs beside one baseline share its error."""
-    change = CHANGES.get(name)
-    return math.ceil(results / STORED_RUNS) if change is not None and change.against is None else results
-
-
-def changes_table(runs: Sequence[Run], length: str) -> Table:
-    """A row for each change that there are runs of, all of steps of one length."""
-    made = {name: [run for run in runs if run.change == name] for name in CHANGES}
-    return Table(
-        headers=(
-            *(
-                "change",
-                "runs",
-                *(verdict.value for verdict in TOLD),
-                "had a\nsuspect",
-                "found",
-                "step time\nchanged by",
-            ),
-            *("could\nhave seen", "measuring\ns", "whole run\ns", "found in how many runs by"),
-        ),
-        rows=tuple(_change_row(name, of_one) for name, of_one in made.items() if of_one),
-        title=(
-            f"a step of {length} against another commit, or a stored baseline; change, what could have been seen and "
-            "seconds are medians"
-        ),
-    )
-
-
-def _change_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    results = [result for run in runs for result in run.results]
-    verdicts = Counter(result["verdict"] for result in results)
-    expected = CHANGES[name].expected
-    same = expected is Verdict.UNCHANGED
-    return (
-        name,
-        str(len(runs)),
-        *(str(verdicts[verdict.value]) for verdict in TOLD),
-        str(sum(any(CONFIRMED in finding for finding in result["findings"]) for result in results)),
-        NOTHING if same else rate_text(Rate(verdicts[expected.value], len(results), len(results))),
-        _median(results, "change", "+.1%"),
-        _median(results, "mde", ".1%"),
-        f"{statistics.median(result['seconds'] for result in results):.0f}",
-        f"{statistics.median(run.seconds for run in runs):.0f}",
-        "" if same else _metrics_with(expected, results),
-    )
-
-
-def _median(results: Iterable[Mapping[str, Any]], figure: str, form: str) -> str:
-    """Of a figure of the step time, over the results that have it."""
-    found = [one for result in results if (one := _metric(result, STEP_TIME).get(figure)) is not None]
-    return format(statistics.median(found), form) if found else NOTHING
-
-
-def _metrics_with(verdict: Verdict, results: Iterable[Mapping[str, Any]]) -> str:
+def _metrics_with(verdict: str, results: Iterable[Mapping[str, Any]]) -> str:
     """The gated metrics with this verdict, and in how many results they have it."""
     found = Counter(
         name
         for result in results
         for name, metric in result["metrics"].items()
-        if metric["gated"] and metric["verdict"] == verdict.value
+        if metric["gated"] and metric["verdict"] == verdict
     )
     return ", ".join(f"{name} {times}" for name, times in found.most_common())
 
 
+def _rows(runs: Sequence[Run], headers: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """A row for each change that there are runs of."""
+    made = {name: [run for run in runs if run.change == name] for name in CHANGES}
+    rows = [_cells(name, same) for name, same in made.items() if same]
+    return tuple(tuple(row[header] for header in headers) for row in rows)
+
+
+def changes_table(runs: Sequence[Run]) -> Table:
+    """What became of each change, of runs of one length."""
+    headers = (
+        *("change", "runs", *TOLD, "had a\nsuspect", "found", "step time\nchanged by"),
+        *("could\nhave seen", "measuring\ns", "whole run\ns", "found in how many runs by"),
+    )
+    title = (
+        f"a step of {runs[0].length} against another commit, or a stored baseline; change, what could have been seen "
+        "and seconds are medians"
+    )
+    return Table(headers, _rows(runs, headers), title=title)
+
+
+def widths_table(runs: Sequence[Run]) -> Table:
+    """What became of each change, and how much the intervals tell, of runs of one length under the same terms."""
+    headers = (
+        *("change", "runs", "red", "incon-\nclusive", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
+        *("changed\nby", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
+    )
+    title = (
+        f"a step of {runs[0].length}{_under(runs[0])}; change of step_time, width of its\n"
+        "95 % interval in percentage points, and seconds are medians"
+    )
+    return Table(headers, _rows(runs, headers), title=title, right=0)
+
+
 def suite_table(runs: Sequence[Run]) -> Table:
     """What became of the example suite against its own commit, all under the same terms."""
-    results = [result for run in runs for result in run.results]
-    verdicts = Counter(result["verdict"] for result in results)
     red = sum(any(result["verdict"] in RED for result in run.results) for run in runs)
-    other = len(results) - sum(verdicts[verdict.value] for verdict in TOLD)
-    row = (
-        *(str(len(runs)), f"{len(results) / len(runs):g}", *(str(verdicts[verdict.value]) for verdict in TOLD)),
-        *(str(other), rate_text(Rate(red, len(runs), len(runs)))),
-        f"{statistics.median(run.seconds for run in runs):.0f}",
-    )
-    return Table(
-        headers=("runs", "benchmarks\nof a run", *(verdict.value for verdict in TOLD), "other", "red runs", "run\ns"),
-        rows=(row,),
-        title=f"{SUITE} against its own commit{_under(runs[0])}; verdicts are those of all benchmarks of all runs",
-        left=0,
-        right=0,
-    )
+    headers = ("runs", "benchmarks\nof a run", *TOLD, "other", "red runs", "run\ns")
+    cells = {**_cells(SUITE, runs), "red runs": rate_text(Rate(red, len(runs), len(runs)))}
+    title = f"{SUITE} against its own commit{_under(runs[0])}; verdicts are those of all benchmarks of all runs"
+    return Table(headers, (tuple(cells[header] for header in headers),), title=title, left=0, right=0)
+
+
+def _independent(name: str, results: int) -> int:
+    """How many of these are independent at least: runs beside one baseline share its error."""
+    return math.ceil(results / STORED_RUNS) if _beside(name) else results
+
+
+def _beside(name: str) -> str:
+    return " beside a stored baseline" if name in CHANGES and CHANGES[name].against is None else ""
 
 
 def red_lines(runs: Sequence[Run]) -> list[str]:
@@ -207,34 +177,14 @@ def red_lines(runs: Sequence[Run]) -> list[str]:
     if not results:
         return []
     red = [(run, result) for run, result in results if result["verdict"] in RED]
-    rate = Rate(len(red), len(results), _independent(runs[0].change, len(results)))
-    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{_beside(runs[0])}"]
+    name = runs[0].change
+    rate = Rate(len(red), len(results), _independent(name, len(results)))
+    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{_beside(name)}"]
     for run, result in red:
         metrics = result["metrics"].items()
-        said = [_words(name, one) for name, one in metrics if one["gated"] and one["verdict"] in RED]
+        said = [_words(name, metric) for name, metric in metrics if metric["gated"] and metric["verdict"] in RED]
         lines.append(f"  {run.began} {result['test']}: {', '.join(said) or result['findings']}")
     return ["\n".join(lines)]
-
-
-def missed_lines(runs: Sequence[Run]) -> list[str]:
-    """How often the interval that is printed beside a change leaves out what it is: none."""
-    told = []
-    for name in NOISY:
-        metrics = (_metric(result, name) for run in runs for result in run.results)
-        intervals = [ends for one in metrics if (ends := _ends(one)) is not None]
-        missed = sum(not low <= 0 <= high for low, high in intervals)
-        if intervals:
-            rate = Rate(missed, len(intervals), _independent(runs[0].change, len(intervals)))
-            told.append(f"{name} in {rate_text(rate)}")
-    if not told:
-        return []
-    which = _beside(runs[0])
-    return [f"the 95 % interval of what unchanged code changed{which} leaves out 0: {', '.join(told)}"]
-
-
-def _beside(run: Run) -> str:
-    change = CHANGES.get(run.change)
-    return " beside a stored baseline" if change is not None and change.against is None else ""
 
 
 def _words(name: str, metric: Mapping[str, Any]) -> str:
@@ -245,35 +195,41 @@ def _words(name: str, metric: Mapping[str, Any]) -> str:
     return f"{name} {metric['change']:+.1%} [{ends['low']:+.1%} .. {ends['high']:+.1%}]"
 
 
-def noise_table(runs: Sequence[Run]) -> Table | None:
-    """How far both sides of a round of unchanged code lie apart; None where nothing tells.
+def missed_lines(runs: Sequence[Run]) -> list[str]:
+    """How often the interval that is printed beside a change leaves out what it is: none."""
+    told = []
+    for metric in NOISY:
+        ends = [_ends(_metric(result, metric)) for run in runs for result in run.results]
+        known = [interval for interval in ends if interval is not None]
+        missed = sum(not low <= 0 <= high for low, high in known)
+        if known:
+            rate = Rate(missed, len(known), _independent(runs[0].change, len(known)))
+            told.append(f"{metric} in {rate_text(rate)}")
+    if not told:
+        return []
+    which = _beside(runs[0].change)
+    return [f"the 95 % interval of what unchanged code changed{which} leaves out 0: {', '.join(told)}"]
 
-    All of it about no change, which is what there is.
-    """
+
+def noise_table(runs: Sequence[Run]) -> Table | None:
+    """How far both sides of a round of unchanged code lie apart, about no change; None where nothing tells."""
     rows = []
     for metric in NOISY:
-        series = [found for run in runs for result in run.results if len(found := rounds_of(result, metric)) > 1]
-        if series:
-            rows.append(_noise_row(metric, series))
-    if not rows:
-        return None
-    return Table(
-        headers=(
-            *("metric", "rounds", "apart by\n(root mean square)", f"beyond {FAR} times that\n(normal: 0.3 %)"),
-            "correlation\nof neighbours",
-        ),
-        rows=tuple(rows),
-        title="both sides of a round of unchanged code",
-        right=0,
-    )
+        series = [rounds_of(result, metric) for run in runs for result in run.results]
+        if any(len(rounds) > 1 for rounds in series):
+            rows.append(_noise_row(metric, [rounds for rounds in series if len(rounds) > 1]))
+    apart, beyond = "apart by\n(root mean square)", f"beyond {FAR} times that\n(normal: 0.3 %)"
+    headers = ("metric", "rounds", apart, beyond, "correlation\nof neighbours")
+    title = "both sides of a round of unchanged code"
+    return Table(headers=headers, rows=tuple(rows), title=title, right=0) if rows else None
 
 
-def _noise_row(metric: str, series: Sequence[Sequence[float]]) -> tuple[str, ...]:
-    every = [one for of_run in series for one in of_run]
-    square = math.fsum(one * one for one in every) / len(every)
-    neighbours = [a * b for of_run in series for a, b in pairwise(of_run)]
+def _noise_row(metric: str, series: Iterable[Sequence[float]]) -> tuple[str, ...]:
+    every = [difference for rounds in series for difference in rounds]
+    square = math.fsum(difference**2 for difference in every) / len(every)
+    neighbours = [first * second for rounds in series for first, second in pairwise(rounds)]
     error = 1 / math.sqrt(len(neighbours))  # of a correlation, where there is none
-    beyond = sum(abs(one) > FAR * math.sqrt(square) for one in every)
+    beyond = sum(abs(difference) > FAR * math.sqrt(square) for difference in every)
     return (
         metric,
         str(len(every)),
@@ -289,9 +245,17 @@ def rounds_of(result: Mapping[str, Any], metric: str) -> list[float]:
     new, base = found.get("samples", []), found.get("baseline_samples", [])
     if len(new) != len(base) or not all((*new, *base)):
         return []
-    return [math.log(one / other) for one, other in zip(new, base, strict=True)]
+    return [math.log(mine / theirs) for mine, theirs in zip(new, base, strict=True)]
 
 
 def _metric(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     metric: Mapping[str, Any] = result["metrics"].get(name, {})
     return metric
+
+
+def _ends(metric: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Those of the 95 % interval of a metric's change, of which JSON leaves out the infinite ones."""
+    ends = metric.get("change_interval")
+    if ends is None:
+        return None
+    return -math.inf if ends["low"] is None else ends["low"], math.inf if ends["high"] is None else ends["high"]

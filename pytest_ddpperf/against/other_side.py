@@ -20,6 +20,7 @@ from pytest_ddpperf.launch.imports import TOOL, Observed, observed, observed_the
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, within
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -187,25 +188,20 @@ class Imports:
 
     def told(self, result: Result) -> Result:
         """A result with what was imported for it, and a remark where that says that both sides are the same."""
-        if result.counterpart is None:
+        if result.paired is None:
             return result
         modules = self.modules
         findings = list(result.findings)
-        if result.counterpart.lacking:
-            findings.append(f"{result.origin}: {result.counterpart.lacking}")
+        if result.paired.lacking:
+            findings.append(Finding("cannot_run", {"origin": result.origin, "reason": result.paired.lacking}))
         if self._left:
-            findings.append(
-                f"this checkout's on both sides, for want of a name at the top of a module that "
-                f"{KNOBS['against_tests'].option} could look up: {', '.join(self._left)}"
-            )
+            option = KNOBS["against_tests"].option
+            findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._left)}))
         if within(str(Path(__file__).resolve().parent), self._other.redirection.root):
-            findings.append(f"{TOOL} itself is what measures: both sides run this checkout's")
-        elif not modules and not result.counterpart.lacking:
-            findings.append(
-                "neither side imported a module from its checkout: both ran the same code; "
-                "a module or namespace package that was installed from elsewhere is not looked for there"
-            )
-        return replace(result, findings=tuple(findings), counterpart=replace(result.counterpart, modules=modules))
+            findings.append(Finding("tool_measured", {"tool": TOOL}))
+        elif not modules and not result.paired.lacking:
+            findings.append(Finding("same_code", {}))
+        return replace(result, findings=tuple(findings), reference=replace(result.paired, modules=modules))
 
 
 def _require_own(side: OtherSide, files: Mapping[str, str]) -> None:

@@ -19,8 +19,8 @@ def acceptable(result: Result) -> bool:
 def warned(result: Result) -> Result:
     """A result that was stored, with what is to be said of it as a baseline."""
     measured = result.measurement
-    remarks = tuple(one for one in (thin_baseline(measured), disturbed_baseline(measured)) if one is not None)
-    return replace(result, findings=(*result.findings, *remarks))
+    warnings = [warning for warning in (thin_baseline(measured), disturbed_baseline(measured)) if warning is not None]
+    return replace(result, findings=(*result.findings, *warnings))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Calibration, Provenance
 from pytest_ddpperf.stats.rates import Rate
@@ -49,7 +50,7 @@ class Calibrated:
     inconclusive: Rate
     mde: float | None
     recommended: Recommended
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 def typical_steps(runs: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:

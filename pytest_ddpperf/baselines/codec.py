@@ -22,7 +22,7 @@ _FAMILY = "pytest-ddpperf/baseline/"
 _VERSION = 1
 SCHEMA = f"{_FAMILY}{_VERSION}"
 _OPTIONAL = ("recipe", "counts", "dirty", "counted", "turns", "lost")
-_NOT_STORED = ("within", "own")  # of a Series: the launches of a later run tell it of both
+_NOT_STORED = ("within", "own", "rules")  # of a Series: the launches of a later run tell it of both
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pytest_ddpperf.baselines.fingerprint import counted_differences, difference
 from pytest_ddpperf.baselines.folder import locked, unwritable, write
 from pytest_ddpperf.baselines.naming import module_folder, test_file
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.judge.count_changes import verdict_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import difference_text, quantity_texts
 from pytest_ddpperf.records.measurement import Environment, Series
-from pytest_ddpperf.records.results import BaselineRecord, Found
+from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values
@@ -37,7 +37,7 @@ class Store:
     def _file(self, test: str, key: str) -> Path:
         return self.folder / key / module_folder(test) / test_file(test)
 
-    def find(self, test: str, name: str, environment: Environment) -> Found:
+    def find(self, test: str, name: str, environment: Environment) -> StoredBaseline:
         """The record to compare a benchmark with.
 
         Args:
@@ -57,7 +57,7 @@ class Store:
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
         if mine is not None and mine.counts is not None:
-            return Found(record=mine, origin=own, counted=mine)
+            return StoredBaseline(record=mine, origin=own, counted=mine)
         others = [
             (differences(record.environment, environment), key, record)
             for key in self._keys()
@@ -69,7 +69,7 @@ class Store:
         if mine is not None:
             return replace(nearest, record=mine, origin=own)
         if not others:
-            return Found(record=None, origin=f"no baseline for {name} of {test} in {self.folder}")
+            return StoredBaseline(record=None, origin=f"no baseline for {name} of {test} in {self.folder}")
         differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
         return replace(nearest, record=record, origin=key, differs=differs)
 
@@ -203,14 +203,14 @@ class Store:
                 )
 
 
-def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> Found:
+def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
     """Which of the records of other environments counts are held against, and what stands against it.
 
     The machine does not matter to counts, so of equally comparable ones the newest: others may have been left behind.
     """
     by_likeness = sorted(records, key=lambda one: len(differences(one.environment, environment)))
     ranked = [
-        Found(
+        StoredBaseline(
             record=None,
             origin=environment_key(record.environment),
             counted=record,
@@ -222,7 +222,7 @@ def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment
     return min(
         ranked,
         key=lambda one: (len(one.counted_differs), len(one.kernels_differ)),
-        default=Found(record=None, origin=""),
+        default=StoredBaseline(record=None, origin=""),
     )
 
 
@@ -256,7 +256,7 @@ def _count_change(was: Series, series: Series, old: BaselineRecord | None, new: 
         return " -> ".join(quantity_texts(series.metric, (was.value, series.value)))
     if old is None or old.counts is None or new.counts is None:
         return ""
-    if verdict_of(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
+    if decide_count(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
         return ""
     return "; ".join(difference_text(series.metric, old.counts, new.counts))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.metrics.table import CPU_TIME, FINAL_LOSS, RESIDENT, TAIL
 from pytest_ddpperf.records.measurement import Environment, Series, Spread
 from pytest_ddpperf.records.results import Noise
 from pytest_ddpperf.stats.intervals import DRIFT
@@ -18,17 +16,7 @@ TIMED_SPREAD = 0.01
 OVERSUBSCRIBED_SPREAD = 0.02
 """The same where ranks share cores or GPUs and the scheduler decides who waits."""
 
-WITHIN_LAUNCHES = 0.5
-"""Of that spread, for a quotient of two times of the same launch: what makes a whole run slower cancels out in it."""
-
 NO_SPREAD = Spread(sd=0.0, df=math.inf)
-
-RESIDENT_FLOOR = 8 * 2**20
-"""Bytes of resident memory that come and go with the allocator's arenas, however small the model is.
-
-In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB around 7, 16 and 51 (standard
-deviation). Between two processes that ranks are forked from they may differ by some MiB more, by what was imported
-there. Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
 
 def tolerance_of(series: Series, baseline: float, tolerance: float, step: float | None = None) -> float:
@@ -42,10 +30,10 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
     if series.scale == "difference" and series.unit == "B":
         return max(series.slack, tolerance * abs(baseline))
     accepted = max(tolerance, series.slack)
-    if series.metric == CPU_TIME and step is not None and baseline > 0:
+    if series.rules.stands_in_for and step is not None and baseline > 0:
         return accepted * max(1.0, step / baseline)
-    if series.metric == RESIDENT and min(baseline, series.value) > 0:  # as many bytes less as more
-        return max(accepted, RESIDENT_FLOOR / min(baseline, series.value))
+    if series.rules.negligible and min(baseline, series.value) > 0:  # as much less as more
+        return max(accepted, series.rules.negligible / min(baseline, series.value))
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
 
 
@@ -61,7 +49,7 @@ def _learned(series: Series) -> bool:
 
 def _deviates(series: Series) -> bool:
     """Whether a run deviates in it as a whole: its times do, its bytes and its seeded losses do not."""
-    return series.unit != "B" and series.metric != FINAL_LOSS
+    return series.rules.deviation > 0
 
 
 def drift_of(series: Series) -> float:
@@ -86,9 +74,8 @@ def spread_between_runs(
     if not _deviates(series):
         return NO_SPREAD
     default = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-    if series.metric == TAIL:
-        default *= WITHIN_LAUNCHES
+    default *= series.rules.deviation
     learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
     spread = wider(learned, default)
-    seconds = step if series.metric == EXPOSED and step is not None else abs(series.value)
+    seconds = step if series.rules.deviates_with and step is not None else abs(series.value)
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread

@@ -3,145 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import floor_of
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
-from pytest_ddpperf.judge.metric import compare_metric, without_judgement
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.decision import decide_benchmark, decide_failure, with_stand_in
+from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.table import BESIDE, CPU_TIME, STEP_TIME
-from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Found, Result
-from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.units import format_percent
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
+from pytest_ddpperf.records.results import (
+    Comparison,
+    PairedRevision,
+    Reference,
+    Result,
+    StoredBaseline,
+)
 
-NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
 
+def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
+    """The judgement on one benchmark: each of its metrics beside the reference's, and the worst gated one for all.
 
-def compare(test: str, measurement: Measurement, found: Found, rules: Rules) -> Result:
-    """The judgement on one measurement: each of its series against the baseline's, and the worst gated one for all.
-
-    Args:
-        test: pytest node id.
-        measurement: what was measured.
-        found: what the store knows for it. A foreign record is compared for display, never judged.
-        rules: of the test.
+    A reference of another environment is compared for display, and judges nothing but counts.
     """
-    comparisons = stand_in(
+    comparisons = with_stand_in(
         [
-            compare_counted(series, measurement, found)
+            compare_counted(series, measurement, reference)
             if series.scale == "exact"
-            else compare_metric(series, measurement, found, rules)
+            else compare_metric(series, measurement, reference, context)
             for series in measurement.series
         ],
-        last=rules.last,
+        last=context.last,
     )
-    lost = lost_metrics(measurement, found)
-    least = Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED
+    lost = lost_metrics(measurement, reference)
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=max(worst(comparisons, found), least, key=lambda verdict: verdict.severity),
-        baseline=_shown(measurement, found),
-        origin=found.origin,
+        verdict=decide_benchmark(comparisons, reference, lost=bool(lost)),
+        reference=reference,
         findings=(
             *measurement.findings,
             *findings_of(measurement),
             *lost,
-            *count_findings(comparisons, measurement, found),
-            *near_misses(found),
-            *raised_tolerance(comparisons, found, rules.tolerance),
+            *count_findings(comparisons, measurement, reference),
+            *near_misses(reference),
+            *raised_tolerance(comparisons, reference, context.tolerance),
         ),
-        differs=found.differs,
-        counterpart=found.counterpart,
     )
 
 
-def stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
-    """The comparisons, of which the CPU time may only be worse in place of a step time that remains undecided.
-
-    More work that makes no step longer is no regression: so it takes a step time that is at least not shorter, and
-    counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
-
-    Args:
-        comparisons: of one measurement. Where the step time is not gated, they stay as they are.
-        last: whether there is no time for another look.
-    """
-    step = next((one for one in comparisons if one.series.metric == STEP_TIME and one.gated), None)
-
-    def standing_in(cpu: Comparison) -> Comparison:
-        if step is None or not cpu.gated:
-            return cpu
-        longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
-        if not longer or cpu.verdict is Verdict.IMPROVED:
-            return replace(cpu, gated=False)
-        if cpu.verdict is Verdict.REGRESSED and not last:
-            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
-        return replace(cpu, note=cpu.note or "in place of the step time, which remains undecided")
-
-    return tuple(standing_in(one) if one.series.metric == CPU_TIME else one for one in comparisons)
+def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
+    """The result of a benchmark that could not be measured."""
+    findings = (Finding("broken", {"reason": reason}),)
+    measured = Measurement(
+        **identity.identity_fields,
+        plan=Plan(warmup=0, steps=0),
+        launches=(),
+        findings=findings,
+    )
+    return Result(
+        test=test,
+        measurement=measured,
+        comparisons=(),
+        verdict=decide_failure(),
+        reference=StoredBaseline(record=None, origin="not compared"),
+        findings=findings,
+    )
 
 
-def _shown(measurement: Measurement, found: Found) -> BaselineRecord | None:
-    """The record that a result is told beside: where nothing was timed, one of another machine is as good."""
-    if found.counterpart is not None:
-        return None
-    own = found.record is not None and not found.differs
-    return found.record if own or measurement.launches or found.counted is None else found.counted
-
-
-def lost_metrics(measurement: Measurement, found: Found) -> tuple[str, ...]:
-    """A sentence for each gated metric that the comparable baseline has and this measurement does not.
+def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Each gated metric that the comparable baseline has and this measurement does not.
 
     What only stands in for another metric is not missed.
     """
-    if found.record is None or found.differs:
+    if reference.record is None or reference.differs:
         return ()
     there = {series.metric for series in measurement.series}
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
-    accepted = "" if found.counterpart else "; --ddpperf-save accepts that"
+    paired = isinstance(reference, PairedRevision)
     return tuple(
-        f"{found.base_words} has {series.metric}, this run does not: it is gated no more{accepted}"
-        for series in found.record.series
+        Finding("lost_metric", {"metric": series.metric, "reference": reference.words, "paired": paired})
+        for series in reference.record.series
         if series.gated
-        and series.metric not in BESIDE
+        and not series.rules.paired_only
         and series.metric not in there
         and (series.scale == "exact") in looked_at
     )
 
 
-def near_misses(found: Found) -> tuple[str, ...]:
-    """A sentence where there is no baseline, but one of the same benchmark with other options."""
-    if not found.alike:
+def near_misses(reference: Reference) -> tuple[Finding, ...]:
+    """Where there is no baseline, but one of the same benchmark with other options."""
+    if not isinstance(reference, StoredBaseline) or not reference.alike:
         return ()
-    there = "there is a baseline" if len(found.alike) == 1 else "there are baselines"
-    names = ", ".join(f"`{name}`" for name in found.alike)
-    return (f"{there} for {names}: options are part of a benchmark's identity",)
+    return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
-def raised_tolerance(comparisons: Sequence[Comparison], found: Found, tolerance: float) -> tuple[str, ...]:
-    """A sentence where the noise floor took the place of the test's tolerance."""
-    judged = [one for one in comparisons if one.gated and one.baseline is not None and one.series.scale != "exact"]
-    if found.noise is None or found.differs or not any(floor_of(one.series, found.noise) > tolerance for one in judged):
+def raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
+    """Where the noise floor took the place of the test's tolerance."""
+    if isinstance(reference, PairedRevision) or reference.noise is None or reference.differs:
         return ()
-    floor = f"{format_percent(found.noise.floor)}: the noise floor {found.noise.origin}"
-    return (f"tolerance {format_percent(tolerance)} raised to {floor}",)
-
-
-def worst(comparisons: Sequence[Comparison], found: Found) -> Verdict:
-    """The worst verdict among the gated comparisons; without any, what is to be said of the baseline alone.
-
-    Beside another revision, what got better and nowhere worse is improved: the question is what the change did, and
-    what remains undecided in other metrics is told with it. So it is where there are counts alone, each of which is
-    known exactly. Of times beside a baseline it takes all, for the word says that the whole baseline is stale.
-    """
-    gated = [comparison.verdict for comparison in comparisons if comparison.gated]
-    if found.counterpart is not None and found.record is not None:
-        gated = [one for one in gated if one is not Verdict.NEW] or gated  # this side alone has it: told beside
-    only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
-    better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
-    if better_alone and (only_counts or found.counterpart is not None):
-        return Verdict.IMPROVED
-    return max(gated, key=lambda verdict: verdict.severity, default=without_judgement(found))
+    judged = [one.series for one in comparisons if one.gated and one.baseline is not None]
+    noise = reference.noise
+    if not any(floor_of(series, noise) > tolerance for series in judged if series.scale != "exact"):
+        return ()
+    return (Finding("raised_tolerance", {"tolerance": tolerance, "floor": noise.floor, "origin": noise.origin}),)

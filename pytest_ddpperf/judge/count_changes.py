@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_ddpperf.records.counts import MADE_UP, Counts, difference_text, on_ranks, parts_on_ranks
+from pytest_ddpperf.judge.decision import decide_count
+from pytest_ddpperf.records.counts import Counts, count_row, difference_text
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
-
-FOLLOWS = {"collective_send_bytes": "collective_bytes"}
-"""Counts that move with another, but not with it alone: on the size of a group it depends what its ranks send."""
 
 
 @dataclass(frozen=True)
@@ -17,15 +15,15 @@ class CountChange:
     """What became of a count.
 
     Attributes:
-        verdict: as of ``verdict_of``.
+        verdict: as of ``decide_count``.
         gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse,
             nor where it follows another count that changed in the same direction.
-        note: what the change is made of, or why it is not gated; empty where nothing changed.
+        note: what the change is made of, or why it is not gated; None where nothing changed.
     """
 
     verdict: Verdict
     gated: bool
-    note: str
+    note: Finding | None
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
@@ -35,48 +33,23 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     like any other: else a gate could be opened by doing more in every second step, and by saving such a run once. Where
     steps differ on both sides, so may two runs of one code.
     """
-    verdict = verdict_of(metric, then, now)
+    verdict = decide_count(metric, then, now)
     unstable, unstable_then = now.unstable.get(metric), then.unstable.get(metric)
     worse = verdict is Verdict.REGRESSED
     if (unstable and unstable_then) or ((unstable or unstable_then) and not worse):
         reason = unstable or unstable_then
-        return CountChange(verdict, gated=False, note=f"not the same in every step, so not compared exactly: {reason}")
-    lines = [] if verdict is Verdict.UNCHANGED else difference_text(metric, then, now)
-    if unstable:
-        lines.append(f"no longer the same in every step: {unstable}")
-    if unstable_then:
-        lines.append(f"it was not the same in every step: {unstable_then}")
-    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note="; ".join(lines))
+        return CountChange(verdict, gated=False, note=Finding("unsteady_count", {"reason": reason}))
+    parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
+    now_text, then_text = unstable or "", unstable_then or ""
+    note = None
+    if parts or now_text or then_text:
+        note = Finding("count_changed", {"parts": parts, "unsteady_now": now_text, "unsteady_then": then_text})
+    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note=note)
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
     """Whether the change of another count says already what this one's does."""
-    leader = FOLLOWS.get(metric)
-    if leader is None or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
+    leader = count_row(metric).follows
+    if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
-    return verdict_of(leader, then, now) in {Verdict.REGRESSED, verdict}
-
-
-def verdict_of(metric: str, then: Counts, now: Counts) -> Verdict:
-    """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
-
-    Args:
-        metric: one that both have.
-        then: of the baseline.
-        now: of this run.
-    """
-    totals = _direction([(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)])
-    if totals is not Verdict.UNCHANGED or metric not in MADE_UP:
-        return totals
-    before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
-    on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
-    return _direction([*parts, *on_others])
-
-
-def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
-    """Whether any became more; if none did, whether any became less."""
-    differences = [after - before for before, after in pairs]
-    if max(differences, default=0.0) > 0:
-        return Verdict.REGRESSED
-    return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
+    return decide_count(leader, then, now) in {Verdict.REGRESSED, verdict}

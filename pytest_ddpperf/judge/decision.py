@@ -1,44 +1,59 @@
-"""The verdict on one change: two keys for red, proof for green, and what this run could have seen."""
+"""Every verdict is made here: of a change, of a metric, of a count and of a benchmark. Nothing else makes one."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
+from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Better, Series
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile, with_launches
+from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
 
-POWER = 0.95
-UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the margin may pass as unchanged
+MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
+NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
 
-MARGIN = 5 / 3
-"""Times the tolerance: the worsening that what is unchanged is shown not to reach (a non-inferiority margin).
+Ground = Literal[
+    "numbers", "no_reference", "incomparable", "negligible", "no_change", "unconfirmed", "excused", "proven"
+]
 
-What lies between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
-sequential test (Wald 1945, its zone of indifference). To rule out the tolerance itself takes several times the
-launches, and left a third of what is unchanged undecided. With twice the tolerance, side by side, more than one in 20
-slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
-"""
-SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
-LAST_SUSPICIOUS = 0.3
-"""The same where a suspicion comes last, beside a stored baseline: the other half of the time is spent either way.
 
-What passes a screening there by chance is likely to pass the confirmation, which has the same baseline, so it is that
-one which keeps the error budget, and the screening may let through what it likes.
-"""
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the verdict on one metric rests on.
 
-MOST_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
+    Attributes:
+        series: of the candidate.
+        base: of the reference; None where it has no such metric.
+        differs: whether the reference is of another environment or training.
+        obstacle: whether something else stands against comparing the two.
+        negligible: whether both values are too small to mean anything.
+        change: from the reference to the candidate; None where none can be computed.
+        tolerance: of this metric.
+        excused: whether something besides the code may explain a worsening of this size.
+    """
 
-LAST_SHARE = 0.7
-"""Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
+    series: Series
+    base: Series | None
+    differs: bool = False
+    obstacle: bool = False
+    negligible: bool = False
+    change: Change | None = None
+    tolerance: float = 0.0
+    excused: bool = False
 
-SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 2, 16
-"""What looking after every launch costs: each look before the last tests at this part of the rest of the level.
 
-Any of the looks at 6 to 48 launches falls below a level many times as often as a single one does: at the levels in use
-(0.015 to 0.2 %, one-sided) all of them together keep theirs to within 1.2 times, by benchmarks/looks.py. Fewer beside a
-baseline, whose own error is in all of them, judged with the smaller side's freedom.
-"""
+@dataclass(frozen=True)
+class Decision:
+    """A verdict and the ground that it rests on."""
+
+    verdict: Verdict
+    ground: Ground = "numbers"
 
 
 def decide(
@@ -47,10 +62,10 @@ def decide(
     better: Better,
     tolerance: float,
     alpha: float,
-    margin: float = MARGIN,
+    margin: float = EQUIVALENCE_MARGIN,
     last: bool = False,
 ) -> Verdict:
-    """What a change says about the new run.
+    """What a change says about the candidate.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
     excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
@@ -59,7 +74,7 @@ def decide(
     than a green one.) Everything else is ``INCONCLUSIVE``.
 
     Args:
-        change: from the baseline to the new run.
+        change: from the reference to the candidate.
         better: the direction of an improvement.
         tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
             scale it means the same factor for both directions, so that a step time and the throughput made of it get
@@ -68,63 +83,27 @@ def decide(
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         last: whether there is no time for another look.
     """
-    half = half_width(change, _level(change, alpha, last=last))
+    half = half_width(change, level_of_look(change, alpha, last=last))
     if half is None:
         return Verdict.INCONCLUSIVE
-    worsening, limit = _worsening(change, better), _limit(change, tolerance)
-    bound = worsening + (half_width(change, 2 * UNPROVEN) or 0.0)
-    if worsening - half > 0 and worsening > limit:
+    worse, accepted = worsening(change, better), limit(change, tolerance)
+    bound = worse + (half_width(change, 2 * UNPROVEN) or 0.0)
+    if worse - half > 0 and worse > accepted:
         return Verdict.REGRESSED
-    if worsening + half < 0 and worsening < -limit:
+    if worse + half < 0 and worse < -accepted:
         return Verdict.IMPROVED
-    proven = bound <= _limit(change, margin * tolerance) and worsening <= limit
+    proven = bound <= limit(change, margin * tolerance) and worse <= accepted
     return Verdict.UNCHANGED if proven else Verdict.INCONCLUSIVE
 
 
-def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
-    """Whether a change looks so much worse that fresh launches have to tell: the two keys of ``decide``, easy to turn.
-
-    Args:
-        change: as of ``decide``.
-        better: likewise.
-        tolerance: likewise.
-        level: one-sided: how often what is unchanged may look so.
-    """
-    half = half_width(change, 2 * level)
-    return half is not None and _worsening(change, better) > max(half, _limit(change, tolerance))
-
-
-def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
-    """The mirror image of ``looks_worse``."""
-    return looks_worse(change, better="higher" if better == "lower" else "lower", tolerance=tolerance)
-
-
-def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
-    """The minimal detectable effect: the smallest true worsening that a last look finds with probability ``power``.
-
-    ``(t(1 - alpha/2) + t(power)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
-    effects"), and ``tolerance + t(power) * standard_error`` for the key of size; the larger one opens both.
-
-    Returns:
-        The effect in the tolerance's terms, or None where the scatter is unknown.
-    """
-    half = half_width(change, _level(change, alpha, last=True))
-    if half is None or change.standard_error is None:
-        return None
-    reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
-    smallest = max(half, _limit(change, tolerance)) + reach
-    return from_log(smallest) if change.logarithmic else smallest
-
-
-def needed(change: Change, *, better: Better, tolerance: float, alpha: float, margin: float = MARGIN) -> int | None:
-    """About how many launches the new side needs in all for a verdict, if estimate and scatter stay what they are.
+def needed(
+    change: Change, *, better: Better, tolerance: float, alpha: float, margin: float = EQUIVALENCE_MARGIN
+) -> int | None:
+    """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
     A rough figure, for the estimate will move. It goes by the degrees of freedom that so many launches will have. More
-    launches do not shrink the baseline's own error or the spread between runs. Arguments as of ``decide``.
-
-    Returns:
-        The smallest number of launches by which a last look would decide, at least one more than there are; None where
-        ``MOST_LAUNCHES`` would not do, or the scatter is unknown.
+    launches do not shrink the baseline's own error or the spread between runs. At least one launch more than there are;
+    None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
     """
     if change.standard_error is None:
         return None
@@ -136,25 +115,128 @@ def needed(change: Change, *, better: Better, tolerance: float, alpha: float, ma
 
     low, high = change.launches, change.launches + 1
     while not decided(high):
-        if high >= MOST_LAUNCHES:
+        if high >= MAX_LAUNCHES:
             return None
-        low, high = high, min(MOST_LAUNCHES, 2 * high)
+        low, high = high, min(MAX_LAUNCHES, 2 * high)
     while high - low > 1:  # more launches hardly ever make a decided change undecided
         middle = (low + high) // 2
         low, high = (low, middle) if decided(middle) else (middle, high)
     return high
 
 
-def _level(change: Change, alpha: float, *, last: bool) -> float:
-    """The two-sided significance level of one look."""
-    if last:
-        return LAST_SHARE * alpha
-    return (1 - LAST_SHARE) * alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
+def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
+    """The verdict on one metric that is judged by its scatter."""
+    metric, change = evidence.series.metric, evidence.change
+    if evidence.differs or evidence.obstacle:
+        return Decision(Verdict.INCOMPATIBLE, "incomparable")
+    if evidence.base is None:
+        return Decision(Verdict.NEW, "no_reference")
+    if evidence.negligible:
+        return Decision(Verdict.UNCHANGED, "negligible")
+    if change is None:
+        return Decision(Verdict.INCONCLUSIVE, "no_change")
+    verdict = decide(
+        change,
+        better=evidence.series.better,
+        tolerance=evidence.tolerance,
+        alpha=context.alpha,
+        margin=context.margin,
+        last=context.last,
+    )
+    ground: Ground = "numbers"
+    if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
+        verdict, ground = Verdict.INCONCLUSIVE, "unconfirmed"
+    elif verdict is Verdict.REGRESSED and evidence.excused:
+        verdict, ground = Verdict.INCONCLUSIVE, "excused"
+    if verdict is Verdict.INCONCLUSIVE and metric in context.proven:
+        return Decision(Verdict.UNCHANGED, "proven")
+    return Decision(verdict, ground)
 
 
-def _worsening(change: Change, better: Better) -> float:
-    return change.shift if better == "lower" else -change.shift
+def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
+    """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
+
+    The count ``metric`` is one that both sides have.
+    """
+    totals = _direction([(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)])
+    if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
+        return totals
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
+    on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
+    return _direction([*parts, *on_others])
 
 
-def _limit(change: Change, tolerance: float) -> float:
-    return math.log1p(tolerance) if change.logarithmic else tolerance
+def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
+    """The verdict on a count beside a reference that may not have it or not be comparable."""
+    if then is None or now is None or metric not in then.totals:
+        return Verdict.NEW
+    return Verdict.INCOMPATIBLE if differs else decide_count(metric, then, now)
+
+
+def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
+    """Whether any became more; if none did, whether any became less."""
+    differences = [after - before for before, after in pairs]
+    if max(differences, default=0.0) > 0:
+        return Verdict.REGRESSED
+    return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
+
+
+def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
+    """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
+
+    More work that makes no step longer is no regression: so it takes a step time that is at least not shorter, and
+    counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
+    Where the step time is not gated, all stay as they are.
+    """
+    gated = {one.series.metric: one for one in comparisons if one.gated}
+
+    def standing_in(cpu: Comparison) -> Comparison:
+        step = gated.get(cpu.series.rules.stands_in_for)
+        if step is None or not cpu.gated:
+            return cpu
+        longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
+        if not longer or cpu.verdict is Verdict.IMPROVED:
+            return replace(cpu, gated=False)
+        if cpu.verdict is Verdict.REGRESSED and not last:
+            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
+        return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
+
+    return tuple(map(standing_in, comparisons))
+
+
+def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
+    """The worst verdict among the gated comparisons; without any, what is to be said of the reference alone.
+
+    Beside another revision, what got better and nowhere worse is improved: the question is what the change did, and
+    what remains undecided in other metrics is told with it. So it is where there are counts alone, each of which is
+    known exactly. Of times beside a baseline it takes all, for the word says that the whole baseline is stale.
+
+    Args:
+        comparisons: of all metrics.
+        reference: what the benchmark is compared with.
+        lost: whether the reference has gated metrics that the candidate has not.
+    """
+    gated = [comparison.verdict for comparison in comparisons if comparison.gated]
+    paired = isinstance(reference, PairedRevision)
+    if paired and reference.record is not None:
+        gated = [one for one in gated if one is not Verdict.NEW] or gated  # the candidate alone has it: told beside
+    only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
+    better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
+    if better_alone and (only_counts or paired):
+        verdict = Verdict.IMPROVED
+    else:
+        verdict = max(gated, key=lambda one: one.severity, default=_without_judgement(reference))
+    return max(verdict, Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED, key=lambda one: one.severity)
+
+
+def decide_failure() -> Verdict:
+    """The verdict on a benchmark that could not be measured."""
+    return Verdict.BROKEN
+
+
+def _without_judgement(reference: Reference) -> Verdict:
+    """What the reference alone, or its lack, says about what it cannot judge."""
+    if reference.differs:
+        return Verdict.INCOMPATIBLE
+    return Verdict.NEW if reference.record is None else Verdict.UNCHANGED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.units import format_percent
 
 ALWAYS = 0.03  # share of the cores' time that the system itself uses, in quiet too
 MOST = 0.9  # of the cores: what is lost beyond explains anything
@@ -16,7 +16,7 @@ power 1.1. The rest is for steps that wait for each other more often.
 """
 
 
-def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> str | None:
+def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing: the cores that others took may explain all of it.
 
     Only what they took beyond what they did when the baseline was made, and a worsening that is larger than that may
@@ -28,7 +28,7 @@ def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> 
         worsening: of a time, relative: 0.5 for half as long again.
 
     Returns:
-        A sentence with the figures; None where there is no excuse.
+        A finding with the figures; None where there is no excuse.
     """
     lost = min(measurement.lost, MOST)
     usual = min(max(lost_then, ALWAYS), MOST)
@@ -37,8 +37,4 @@ def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> 
     explained = ((1 - usual) / (1 - lost)) ** POWER - 1
     if worsening > explained:
         return None
-    before = f", {format_percent(lost_then)} when the baseline was made" if lost_then > ALWAYS else ""
-    return (
-        f"disturbed: other processes or the hypervisor took {format_percent(measurement.lost)} of the cores{before}, "
-        "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
-    )
+    return Finding("disturbed", {"lost": measurement.lost, "before": lost_then if lost_then > ALWAYS else None})

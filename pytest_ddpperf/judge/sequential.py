@@ -23,14 +23,14 @@ Beside a stored baseline screening and confirmation share the baseline's error a
 one by chance is likely to pass the other, so that the confirmation alone has to keep the budget.
 """
 
-SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA = 0.04, 0.2
+PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.04, 0.2
 """The same where both sides are measured in the same rounds: then the phases share nothing.
 
 What is unchanged has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
 of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py and, for several variants, several.py find.
 """
 
-FEWEST_LAUNCHES = 2  # a single one would not tell what launches differ by
+MIN_LAUNCHES = 2  # a single one would not tell what launches differ by
 
 
 class Phase(str, Enum):
@@ -102,15 +102,15 @@ class Action:
 STOP = Action("stop")
 
 
-def alpha_of_metric(benchmarks: int, metrics: int, *, side_by_side: bool = False) -> float:
+def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> float:
     """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni).
 
     Args:
         benchmarks: of the whole suite.
         metrics: of the benchmark, that are judged by their scatter.
-        side_by_side: whether they are held against what is measured in the same rounds.
+        paired: whether the reference is measured in the same rounds.
     """
-    alone, of_suite = (SIDE_BY_SIDE_ALPHA, SIDE_BY_SIDE_SUITE_ALPHA) if side_by_side else (ALPHA, SUITE_ALPHA)
+    alone, of_suite = (PAIRED_ALPHA, PAIRED_SUITE_ALPHA) if paired else (ALPHA, SUITE_ALPHA)
     return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
 
 
@@ -134,6 +134,7 @@ def next_action(
     *,
     suspects: bool,
     last: bool,
+    measure_on: bool = False,
 ) -> Action:
     """What to do after a look.
 
@@ -144,10 +145,11 @@ def next_action(
         verdicts: of all gated metrics of all variants; the worst of them decides.
         suspects: whether any of them looks worse, by the easy test.
         last: whether one more launch, of every variant if there are several, would end after the time is up.
+        measure_on: whether what the verdicts leave open is not all that is asked.
     """
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
         return Action("confirm", max(state.first, state.launches))
-    if Verdict.REGRESSED in seen or Verdict.INCONCLUSIVE not in seen:
+    if Verdict.REGRESSED in seen or not (measure_on or Verdict.INCONCLUSIVE in seen):
         return STOP
     return STOP if last else Action("more", 1)

@@ -1,4 +1,4 @@
-"""How far each block of steps moves the numbers that are made of them: what a launch knows of its scatter."""
+"""How far each block of a launch's steps moves the launch's figures, which tells the scatter of those figures."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ Knows = Callable[[Measurement], "Within | None"]
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """Of the logarithm of the typical step."""
+    """What launches know of the scatter of the typical step's logarithm."""
     return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """Of the logarithm of a rate: a longer step is a lower one."""
-    return Within(tuple(tuple(-one for one in moved_step(launch)) for launch in measurement.launches), OWN_ALONE)
+    """What launches know of the scatter of a rate's logarithm, which falls where a step gets longer."""
+    moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
+    return Within(moved, OWN_ALONE)
 
 
 def of_tails(measurement: Measurement) -> Within:
-    """Of the logarithm of the tail."""
+    """What launches know of the scatter of the tail's logarithm."""
     return Within(tuple(map(_moved_tail, measurement.launches)), OWN_OF_TAIL)
 
 
 def of_cpu(measurement: Measurement) -> Within:
-    """Of the logarithm of the CPU time."""
+    """What launches know of the scatter of the CPU time's logarithm."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
 
 
@@ -60,39 +61,42 @@ def moved_step(launch: Launch) -> Moved:
 
 @once
 def _moved_tail(launch: Launch) -> Moved:
+    """How far each block of a launch moves the logarithm of its tail."""
     return _moved(launch, tail)
 
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
-    """Of the busiest rank, whose CPU time is the launch's."""
+    """How far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
     known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) > 1]
     if len(known) < len(launch.ranks):
         return _NOTHING
     busiest = max(known, key=lambda rank: rank.cpu_time or 0.0)
-    blocks = [one * size for one, size in zip(busiest.cpu_blocks, _weights(busiest), strict=True)]
-    steps, work = sum(_weights(busiest)), math.fsum(blocks)
-    without = [(work - one) / (steps - size) for one, size in zip(blocks, _weights(busiest), strict=True)]
-    return influences([math.log(one) for one in without]) if min(without) > 0 else _NOTHING
+    weights = _weights(busiest)
+    blocks = [seconds * size for seconds, size in zip(busiest.cpu_blocks, weights, strict=True)]
+    steps, work = sum(weights), math.fsum(blocks)
+    without = [(work - block) / (steps - size) for block, size in zip(blocks, weights, strict=True)]
+    return influences(list(map(math.log, without))) if min(without) > 0 else _NOTHING
 
 
 def _weights(rank: RankLaunch) -> tuple[int, ...]:
+    """The number of steps in each block of CPU time; one where the blocks are not known."""
     return rank.blocks if len(rank.blocks) == len(rank.cpu_blocks) else (1,) * len(rank.cpu_blocks)
 
 
-def _moved(launch: Launch, number: Callable[[Sequence[float]], float]) -> Moved:
-    """By the jackknife: the number of the steps without one block after the other."""
+def _moved(launch: Launch, figure: Callable[[Sequence[float]], float]) -> Moved:
+    """How far each block moves the logarithm of a figure: the jackknife leaves out one block after the other."""
     steps = launch.step_times
     ends = list(accumulate(_sizes(launch)))
     if len(ends) < 2 or min(steps) <= 0:  # noqa: PLR2004 - one block tells nothing
         return _NOTHING
     starts = [0, *ends[:-1]]
     return influences(
-        [math.log(number((*steps[:start], *steps[end:]))) for start, end in zip(starts, ends, strict=True)]
+        [math.log(figure((*steps[:start], *steps[end:]))) for start, end in zip(starts, ends, strict=True)]
     )
 
 
 def _sizes(launch: Launch) -> tuple[int, ...]:
-    """The blocks that took turns; equal ones of a launch that took none."""
+    """The sizes of the blocks that took turns; equal sizes for a launch that took none."""
     sizes = launch.ranks[0].blocks
     return sizes if sizes and sum(sizes) == len(launch.step_times) else even_sizes(len(launch.step_times))

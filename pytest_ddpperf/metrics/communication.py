@@ -6,10 +6,10 @@ from statistics import fmean
 
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.units import format_count, format_values
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
@@ -20,9 +20,8 @@ Samples = tuple[float, ...]
 def exposed_communication(measurement: Measurement) -> Samples | None:
     """Seconds by which a typical step is longer for averaging its gradients: synchronised less unsynchronised.
 
-    Both sides are of blocks of one launch that alternated, so what slows the machine down for a while slows both. A
-    step lasts as long as its slowest rank on either side. Where nothing is sent the difference is the blocks' noise,
-    on both sides of 0.
+    Both times come from blocks of one launch that alternate, so what slows the machine down for a while slows both. A
+    step lasts as long as its slowest rank. Where nothing is sent, the difference is noise on both sides of 0.
     """
     pairs = _pairs(measurement)
     return None if pairs is None else tuple(synchronised - alone for synchronised, alone in pairs)
@@ -42,7 +41,7 @@ def of_exposed(measurement: Measurement) -> Within:
 
 
 def of_overhead(measurement: Measurement) -> Within:
-    """The same of its share of a step."""
+    """What the pairs of blocks know of the scatter of exposed communication as a share of a step."""
     moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
 
@@ -55,12 +54,14 @@ def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
 
 @once
 def _without(launch: Launch) -> list[tuple[float, float]]:
+    """Of one launch both typical steps without one pair of blocks after the other."""
     known = [rank.communication for rank in launch.ranks if rank.communication is not None]
     if not known or len(known) < len(launch.ranks):
         return []
     number = min(rank.pairs for rank in known)
 
     def left(times: tuple[float, ...], pair: int) -> tuple[float, ...]:
+        """The times without those of one pair."""
         size = len(times) // number
         return (*times[: pair * size], *times[(pair + 1) * size :])
 
@@ -87,17 +88,12 @@ def still_sent(measurement: Measurement) -> str:
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
-def no_headroom(measurement: Measurement) -> str | None:
-    """A sentence where it was not measured for want of memory; else None."""
-    found = [launch.ranks[0].no_headroom for launch in measurement.every]
-    rooms = [room for room in found if room is not None]
+def no_memory_headroom(measurement: Measurement) -> Finding | None:
+    """Exposed communication was not measured because copies of the training state did not fit into memory."""
+    rooms = [room for launch in measurement.every if (room := launch.ranks[0].no_headroom) is not None]
     if not rooms:
         return None
-    needed, free = format_values((rooms[0].needed, rooms[0].free), "B")
-    return (
-        f"exposed communication was not measured in {format_count(len(rooms), 'launch')}: copies of what a machine's "
-        f"ranks train, to put it back, take {needed} of its memory, and {free} are free for them"
-    )
+    return Finding("no_memory_headroom", {"launches": len(rooms), "needed": rooms[0].needed, "free": rooms[0].free})
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
@@ -107,6 +103,7 @@ def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
 
 @once
 def _pair(launch: Launch) -> tuple[float, float] | None:
+    """Of one launch the typical synchronised and the typical unsynchronised step."""
     known = [rank.communication for rank in launch.ranks if rank.communication is not None]
     if len(known) < len(launch.ranks):
         return None
@@ -114,4 +111,5 @@ def _pair(launch: Launch) -> tuple[float, float] | None:
 
 
 def _typical(ranks: list[tuple[float, ...]]) -> float:
+    """The typical step of a group, whose step lasts as long as its slowest rank."""
     return typical(tuple(map(max, zip(*ranks, strict=True))))

@@ -1,35 +1,29 @@
-"""Counts as series: one exact number each, gated without any statistics."""
+"""Counts as series: each is one exact number and needs no statistics."""
 
 from __future__ import annotations
 
-from pytest_ddpperf.records.counts import UNITS, Counts
+from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.measurement import Series
-
-DERIVED = frozenset({"flops_forward", "flops_backward"})
-"""Counts that add up to another: shown, and not judged twice."""
-
-BY_KERNEL = frozenset({"kernel_launches", "device_copies", "operators"})
-"""Counts that depend on which kernels torch picks, on GPUs by their model and the version of CUDA."""
 
 
 def counted_series(counts: Counts) -> tuple[Series, ...]:
-    """A series for each metric that was counted, in the order of ``UNITS``.
+    """A series for each metric that was counted, in the order of ``COUNTS``.
 
-    Whether an unstable one is gated depends on the baseline's, and is for the comparison to say.
+    Whether an unstable count is gated depends on the baseline, so the comparison decides that.
     """
     return tuple(
         Series(
             metric=metric,
-            unit=unit,
+            unit=row.unit,
             better="lower",
             family="counted",
             scale="exact",
-            gated=metric not in DERIVED,
+            gated=row.gated,
             slack=0.0,
             samples=(counts.totals[metric],),
             value=counts.totals[metric],
             interval=None,
         )
-        for metric, unit in UNITS.items()
+        for metric, row in COUNTS.items()
         if metric in counts.totals
     )

@@ -1,4 +1,4 @@
-"""What single launches amount to: each figure is computed once, for looks come back to the same launches again."""
+"""Figures of single launches, each computed once: the judge looks at the same launches again and again."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ Figure = TypeVar("Figure")
 
 
 def once(figure: Callable[[Launch], Figure]) -> Callable[[Launch], Figure]:
-    """The same figure of a launch, computed once and then kept with it.
+    """The same figure of a launch, computed once and then kept with the launch.
 
-    A run is judged after each of its launches, always by all of them. Launches never change, so what is kept stays
-    true; it is no field of theirs, and so neither compared nor carried over to a changed copy.
+    A run is judged after each launch, always by all launches. Launches never change, so a kept figure stays true. It is
+    no field of the launch, so it is neither compared nor carried over to a changed copy.
     """
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
     def kept(launch: Launch) -> Figure:
+        """The figure from the launch's own dict."""
         figures = vars(launch)  # where functools.cached_property keeps its values as well
         if name not in figures:
             figures[name] = figure(launch)
-        one: Figure = figures[name]
-        return one
+        found: Figure = figures[name]
+        return found
 
     return kept
 
@@ -35,10 +36,10 @@ def of_all(figure: Callable[[Launch], Figure | None], measurement: Measurement) 
     """The figure of each launch; None as soon as one does not have it."""
     known = []
     for launch in measurement.launches:
-        one = figure(launch)
-        if one is None:
+        found = figure(launch)
+        if found is None:
             return None
-        known.append(one)
+        known.append(found)
     return tuple(known)
 
 

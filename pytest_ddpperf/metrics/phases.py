@@ -46,15 +46,14 @@ class SectionSummary:
 def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
     """The samples of one phase: seconds of a step that the average rank spent in it.
 
-    The average over ranks, because it keeps the sum: the phases of a launch add up to its step, which phases each of
-    its own slowest rank would not do. A rank that is slow in one phase makes the others wait in another one, so there
-    is no rank either whose phases would stand for all.
+    The average over ranks keeps the sum: the phases of a launch add up to its step. The slowest rank of each phase
+    would not: a rank that is slow in one phase makes the others wait in another one.
 
-    The average over the usual ones of the steps that were taken apart; by the same rule ``step_time`` has those of the
-    timed steps.
+    Only the usual ones of the steps that were taken apart count, by the rule that ``step_time`` has for timed steps.
     """
 
     def samples(measurement: Measurement) -> Samples | None:
+        """A sample of each launch that took steps apart."""
         return tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
 
     return samples
@@ -64,6 +63,7 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
     """What the steps that were taken apart know of the scatter of one phase, in seconds."""
 
     def within(measurement: Measurement) -> Within:
+        """The influences of each launch's usual steps."""
         launches = [ranks for ranks in map(_ranks, measurement.every) if ranks is not None]
         moved = [_moved(ranks, phase) for ranks in launches]
         steps = [_mean([rank.step_times for rank in ranks], _usual(ranks)) for ranks in launches]
@@ -78,13 +78,13 @@ def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
     if len(kept) < FEWEST:
         return ()
     seconds = [rank.seconds[phase] for rank in ranks]
-    return influences([_mean(seconds, [one for one in kept if one != step]) for step in kept])
+    return influences([_mean(seconds, [other for other in kept if other != step]) for step in kept])
 
 
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
-    """The user's sections, in the order in which steps come to them; averages as of ``phase_seconds``.
+    """The user's sections, in the order in which steps come to them, averaged as by ``phase_seconds``.
 
-    A rank that does not have a section spends no time in it.
+    A rank without a section spends no time in it.
     """
     launches = [phases for phases in map(_ranks, measurement.every) if phases is not None]
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
@@ -103,6 +103,7 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
 
 def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSummary:
+    """One section over all ranks and launches."""
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:
@@ -113,17 +114,18 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
             seconds=(0.0,) * len(phases[0].step_times),
             own_seconds=(0.0,) * len(phases[0].step_times),
         )
-        found = [next((one for one in rank.sections if one.path == path), none) for rank in phases]
-        counts.append(fmean(one.count for one in found))
-        whole.append(_mean([one.seconds for one in found], kept))
-        own.append(_mean([one.own_seconds for one in found], kept))
+        found = [next((section for section in rank.sections if section.path == path), none) for rank in phases]
+        counts.append(fmean(section.count for section in found))
+        whole.append(_mean([section.seconds for section in found], kept))
+        own.append(_mean([section.own_seconds for section in found], kept))
         steps.append(_mean([rank.step_times for rank in phases], kept))
-        uses += [one.memory for one in found if one.memory is not None]
+        uses += [section.memory for section in found if section.memory is not None]
     seconds = fmean(whole)
     return SectionSummary(path, fmean(counts), seconds, fmean(own), seconds / fmean(steps), _largest(uses))
 
 
 def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
+    """The largest change and the largest peak of several uses."""
     if not uses:
         return None
     peaks = [use.peak for use in uses if use.peak is not None]
@@ -152,4 +154,5 @@ def _usual(ranks: Sequence[PhaseTimes]) -> list[int]:
 
 
 def _mean(ranks: Sequence[Sequence[float]], steps: Sequence[int]) -> float:
+    """The mean over ranks of the seconds of some steps."""
     return fmean(seconds[step] for seconds in ranks for step in steps)

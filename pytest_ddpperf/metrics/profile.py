@@ -1,4 +1,4 @@
-"""What the profiles of all ranks amount to: overlap, transfer against wait, bandwidth."""
+"""The profile of a group from those of its ranks: overlap, transfer against wait, bandwidth."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _GATHERING = frozenset({"all_gather", "gather"})  # a rank puts in its part of w
 def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     """The profile of a group, from those of its ranks, in order, with equally many steps.
 
-    Transfer and wait are told apart as in PyTorch's TensorBoard plugin: a collective is as long as on the rank where it
-    was shortest, the rank that came last, and the others waited for that one for the rest of theirs. For that it has to
-    be known which ranks met in it.
+    Transfer and wait are told apart as in PyTorch's TensorBoard plugin. The rank that comes last to a collective sees
+    it shortest: that time is the transfer, and the rest of the other ranks' time is waiting. For that it has to be
+    known which ranks met in the collective.
     """
     steps = [step for rank in ranks for step in rank.steps]
     unplaced = _unplaced(ranks)
     instances = None if unplaced else _instances(ranks)
     busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
     number = len(ranks[0].steps)
-    transfers = [min(one.seconds for one in instance) for instance in instances or ()]
+    transfers = [min(collective.seconds for collective in instance) for instance in instances or ()]
     waits = [
-        fmean(one.seconds for one in instance) - least
+        fmean(collective.seconds for collective in instance) - least
         for instance, least in zip(instances or (), transfers, strict=True)
     ]
     return CommunicationProfile(
@@ -45,7 +45,7 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """By what a size over a time is multiplied to give the load of the links (nccl-tests, doc/PERFORMANCE.md)."""
+    """The factor from a collective's size over its time to the load of the links (nccl-tests, doc/PERFORMANCE.md)."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
@@ -54,9 +54,10 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> float:
-    """How much of the busy time may be the host between two operators, were it there as it is where nothing is sent.
+    """How much of the busy time may be the host between two operators.
 
-    There, computed : gaps is known; while something is sent, computed is known, and gaps cannot be told from waiting.
+    While nothing is sent, the gaps are known for each second computed; while something is sent, gaps cannot be told
+    from waiting and are taken to be in the same proportion.
     """
     computed = sum(step.computed - step.overlapped for step in steps)
     between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
@@ -64,13 +65,13 @@ def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> floa
 
 
 def _unplaced(ranks: Sequence[RankProfile]) -> bool:
-    """Whether a collective may have been among some of the ranks only: which ones, no profile tells.
+    """Whether a collective may have been among some of the ranks only; no profile tells which ranks.
 
-    Where there are no groups but the world's, it was among all; else the number of ranks in its group has to say so,
+    Where there is no group but the world, it was among all ranks. Else the number of ranks in its group has to say so,
     which gloo's spans never do.
     """
-    sent = (one for rank in ranks for step in rank.steps for one in step.collectives)
-    return any(rank.subgroups for rank in ranks) and any(one.ranks != len(ranks) for one in sent)
+    sent = (collective for rank in ranks for step in rank.steps for collective in step.collectives)
+    return any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
@@ -88,32 +89,28 @@ def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
     return instances
 
 
-def _alike(one: Collective) -> tuple[str, float]:
-    """What is the same on all ranks of one collective."""
-    return one.kind, -1.0 if one.nbytes is None else one.nbytes
+def _alike(collective: Collective) -> tuple[str, float]:
+    """What is the same on all ranks of a collective."""
+    return collective.kind, -1.0 if collective.nbytes is None else collective.nbytes
 
 
 def _slowest(instances: Sequence[Instance]) -> tuple[int, float] | None:
+    """The rank that came last to most collectives, and to what share of them."""
     if not instances or len(instances[0]) == 1:
         return None
-    last = Counter(min(range(len(one)), key=lambda rank: one[rank].seconds) for one in instances)
+    last = Counter(min(range(len(ranks)), key=lambda rank: ranks[rank].seconds) for ranks in instances)
     rank, times = last.most_common(1)[0]
     return rank, times / len(instances)
 
 
 def _bandwidths(instances: Sequence[Instance], ranks: int) -> tuple[Bandwidth, ...]:
-    """For each kind, all sizes over all transfers. The size is of the whole: of all ranks' parts together.
-
-    Args:
-        instances: of all steps.
-        ranks: of the group, for all of them.
-    """
+    """The bandwidth of each kind: the sizes of all ranks' parts together over all transfers of a group of ``ranks``."""
     found = []
     for kind in dict.fromkeys(instance[0].kind for instance in instances):
         own = [instance for instance in instances if instance[0].kind == kind]
-        sizes = [one.nbytes for one, *_ in own]
+        sizes = [collective.nbytes for collective, *_ in own]
         known = [size for size in sizes if size is not None]
-        seconds = sum(min(one.seconds for one in instance) for instance in own)
+        seconds = sum(min(collective.seconds for collective in instance) for instance in own)
         whole = sum(known) * (ranks if kind in _GATHERING else 1)
         if len(known) == len(sizes) and seconds > 0 and whole > 0:  # a barrier has none
             found.append(Bandwidth(kind=kind, algorithm=whole / seconds, bus=whole * bus_factor(kind, ranks) / seconds))

@@ -1,4 +1,4 @@
-"""What measurements of one run amount to beside each other: speedup, efficiency, and what is gated there."""
+"""Series that relate the measurements of one run to each other: speedup and efficiency, and which series are gated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
-from pytest_ddpperf.metrics.table import BESIDE, TIMED
 from pytest_ddpperf.records.measurement import Measurement, Mode
 
 Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
@@ -38,15 +37,16 @@ def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measuremen
 
 
 def gated_beside(relate: Relate) -> Relate:
-    """The same for a run that is held against another revision: what is only gated there, is gated.
+    """The same for a run that is held against another revision, where more metrics are gated.
 
-    It is so before ``relate``, which may find a reason against it.
+    They are gated before ``relate``, which may find a reason against it.
     """
 
     def related(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        """Gate, then relate."""
         return relate(
             tuple(
-                replace(one, series=tuple(replace(s, gated=s.gated or s.metric in BESIDE) for s in one.series))
+                replace(one, series=tuple(replace(s, gated=s.gated or s.rules.paired_only) for s in one.series))
                 for one in measured
             )
         )
@@ -55,12 +55,15 @@ def gated_beside(relate: Relate) -> Relate:
 
 
 def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
+    """A point of a curve with its scaling over the base; a loss from the point before it is a finding."""
     series = scaling_series(base, point, mode)
-    remarks = {
-        *negative_scaling(series, base.world_size, point.world_size),
-        *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
-    }
+    findings = dict.fromkeys(  # the smaller group may be the base itself
+        (
+            *negative_scaling(series, base.world_size, point.world_size),
+            *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+        )
+    )
     own = point.series
     if point.environment.oversubscribed:
-        own = tuple(replace(one, gated=one.gated and one.metric not in TIMED) for one in own)
-    return replace(point, series=(*own, *series), findings=(*point.findings, *sorted(remarks)))
+        own = tuple(replace(one, gated=one.gated and not one.rules.timed) for one in own)
+    return replace(point, series=(*own, *series), findings=(*point.findings, *findings))

@@ -1,4 +1,4 @@
-"""How speed grows with the number of ranks: speedup and efficiency in the strong and the weak sense."""
+"""Speedup and efficiency over the number of ranks, in strong and in weak scaling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from pytest_ddpperf.metrics.blocks import Within, moved_step
 from pytest_ddpperf.metrics.launches import typical_step
-from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Series
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Launch, Measurement, MetricRules, Mode, Series
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
 
@@ -17,16 +18,9 @@ SPEEDUP = "speedup"
 def speedup(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
     """How many times the base's work per second the larger group does.
 
-    With T the step time of n ranks and T0 that of m: strong scaling keeps the global batch, so it is T0 / T (Amdahl
-    1967); weak scaling keeps the batch of a rank, so the group does n / m times the work in a step and it is the scaled
-    speedup n T0 / (m T) (Gustafson 1988).
-
-    Args:
-        base_time: seconds of a step with ``base_size`` ranks.
-        time: seconds of a step with ``world_size`` ranks.
-        mode: what was kept, the global batch (``strong``) or the batch of a rank (``weak``).
-        world_size: n.
-        base_size: m.
+    With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
+    (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
+    is the scaled one, n T0 / (m T) (Gustafson 1988).
     """
     quotient = base_time / time
     return quotient if mode == "strong" else quotient * world_size / base_size
@@ -35,8 +29,7 @@ def speedup(base_time: float, time: float, mode: Mode, *, world_size: int, base_
 def efficiency(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
     """The share of the ideal speedup, n / m, that was reached; 1 is perfect.
 
-    Strong: m T0 / (n T). Weak: T0 / T, the quotient that is a speedup only in the strong sense. Arguments as of
-    ``speedup``.
+    With the letters of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling.
     """
     return speedup(base_time, time, mode, world_size=world_size, base_size=base_size) * base_size / world_size
 
@@ -44,16 +37,8 @@ def efficiency(base_time: float, time: float, mode: Mode, *, world_size: int, ba
 def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[Series, ...]:
     """``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, a sample for each round that measured both.
 
-    The efficiency of an oversubscribed group is not gated: its ranks share cores, which no real machine would have
-    them do. Speedup is the same number on another scale, so it never is.
-
-    Args:
-        base: the smaller group, measured in the same rounds.
-        point: the larger group.
-        mode: what was kept from one to the other.
-
-    Returns:
-        Both series; none if no round measured both.
+    The efficiency of an oversubscribed group is not gated, because its ranks share cores, as on no real machine.
+    Speedup is never gated, because it is the same number on another scale. Without a common round there is no series.
     """
     partners = _partners(base, point)
     if not partners:
@@ -72,11 +57,8 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
 def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     """``speedup`` of one way to train over another: the base's step time over its own, a sample for each common round.
 
-    Not gated: it would also fall where the base became faster.
-
-    Args:
-        base: what it is held against.
-        other: with as many ranks and the same work in a step.
+    Both have as many ranks and the same work in a step. It is not gated: it would also fall where the base became
+    faster.
     """
     partners = _partners(base, other)
     samples = tuple(typical_step(one) / typical_step(another) for one, another in partners)
@@ -84,23 +66,17 @@ def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     return (_relative(SPEEDUP, samples, within, gated=False),) if samples else ()
 
 
-def negative_scaling(series: Iterable[Series], base_size: int, world_size: int) -> tuple[str, ...]:
-    """A sentence where the larger group does less work per second than the smaller one, beyond chance; else nothing.
-
-    Args:
-        series: among them the ``speedup`` of ``scaling_series``.
-        base_size: ranks of the smaller group.
-        world_size: ranks of the larger one.
-    """
+def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
+    """The larger group does less work per second than the smaller one, beyond chance, by ``scaling_series``."""
     return tuple(
-        f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{one.value:.2f})"
-        for one in series
-        if one.metric == SPEEDUP and (one.value if one.interval is None else one.interval.high) < 1
+        Finding("negative_scaling", {"world_size": world_size, "base_size": base_size, "speedup": series.value})
+        for series in scaling
+        if series.metric == SPEEDUP and (series.value if series.interval is None else series.interval.high) < 1
     )
 
 
 def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:
-    """The launches of both that belong to one round."""
+    """The pairs of launches that belong to one round."""
     rounds = {launch.round: launch for launch in base.launches}
     return [(rounds[launch.round], launch) for launch in other.launches if launch.round in rounds]
 
@@ -112,6 +88,7 @@ def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within
 
 
 def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: bool) -> Series:
+    """A series of quotients of partners, in whose center neither side's outliers count."""
     value, interval = center(  # either partner may have been disturbed
         samples, "ratio", outliers="both", expected=expected(within.moved, within.own)
     )
@@ -128,4 +105,5 @@ def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: b
         interval=interval,
         within=within.moved,
         own=within.own,
+        rules=MetricRules(partnered=True, outliers="both"),
     )

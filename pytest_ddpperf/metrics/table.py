@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_ddpperf.metrics.blocks import Knows, Within, of_cpu, of_rates, of_steps, of_tails
 from pytest_ddpperf.metrics.communication import (
@@ -16,9 +17,17 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
 )
 from pytest_ddpperf.metrics.launches import of_all, once, typical_step
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK, fragmentation, memory_growth, outside_allocator, peak_memory
+from pytest_ddpperf.metrics.memory import (
+    GROWTH_SCATTER,
+    GROWTH_SLACK,
+    RESIDENT_FLOOR,
+    fragmentation,
+    memory_growth,
+    outside_allocator,
+    peak_memory,
+)
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
-from pytest_ddpperf.records.measurement import Better, Family, Launch, Measurement, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Family, Launch, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.stats.blocks import expected
 from pytest_ddpperf.stats.centers import Outliers
@@ -28,20 +37,17 @@ from pytest_ddpperf.stats.summaries import quantile, tail, typical
 Samples = tuple[float, ...]
 
 STEP_TIME = "step_time"
-FINAL_LOSS = "final_loss"
 RESIDENT = "peak_resident"
-TAIL = "step_time_tail"
-CPU_TIME = "cpu_time"
-GROWTH = "memory_growth"
-BESIDE = frozenset({CPU_TIME})  # may be gated side by side alone: what a core does in a second differs by the hour
-TIMED = frozenset({STEP_TIME, TAIL, CPU_TIME, "throughput", "token_throughput", "throughput_per_rank"})
-PARTNERED = frozenset({"speedup", "scaling_efficiency"})  # of one step time to another, of partners in a round
-BY_TURNS = TIMED | PARTNERED  # that depend on whether steps took turns with those of other launches
-BY_DIAGNOSES = frozenset({GROWTH, EXPOSED, OVERHEAD, *(f"phase_{phase}" for phase in PHASES)})
-REPEATED = frozenset({"throughput", "token_throughput"})  # made of the step time alone: their verdict is its verdict
+FINAL_LOSS = "final_loss"
+
+PLAIN = MetricRules()
+_TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
+_MADE_OF_STEP_TIME = replace(_TIMED, repeats=STEP_TIME, alarms=False)  # alone: its verdict is that of the step time
+_BYTES = MetricRules(deviation=0.0, alarms=False)
+_DIAGNOSED = MetricRules(diagnosed=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """One metric: how it is named, compared and computed.
 
@@ -54,6 +60,7 @@ class Metric:
         samples: one number for each launch that has it; None where none has.
         gated: whether its verdict counts for the result's.
         slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        rules: what is special to it.
         within: what launches know of its scatter; None where they know nothing.
     """
 
@@ -65,6 +72,7 @@ class Metric:
     samples: Callable[[Measurement], Samples | None]
     gated: bool = True
     slack: float = 0.0
+    rules: MetricRules = PLAIN
     within: Knows | None = None
 
     def series(self, samples: Samples, within: Within | None = None) -> Series:
@@ -73,7 +81,7 @@ class Metric:
         value, interval = center(
             samples,
             self.scale,
-            outliers=_outliers(self.name, self.better),
+            outliers=outlying_end(self.rules, self.better),
             expected=expected(within.moved, within.own),
         )
         return Series(
@@ -89,6 +97,7 @@ class Metric:
             interval=interval,
             within=within.moved,
             own=within.own,
+            rules=self.rules,
         )
 
 
@@ -110,18 +119,14 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
 
 
 def outliers_of(series: Series) -> Outliers | None:
-    """At which end launches of a metric are out of line: of times, where other load made them worse.
-
-    Of a quotient of two of them, at both.
-    """
-    return _outliers(series.metric, series.better)
+    """At which end launches of a metric are out of line."""
+    return outlying_end(series.rules, series.better)
 
 
-def _outliers(metric: str, better: Better) -> Outliers | None:
-    if metric in PARTNERED:
-        return "both"
-    if metric not in TIMED:
-        return None
+def outlying_end(rules: MetricRules, better: Better) -> Outliers | None:
+    """The end at which launches are out of line, of a metric that improves in that direction."""
+    if rules.outliers != "worse":
+        return rules.outliers
     return "high" if better == "lower" else "low"
 
 
@@ -220,53 +225,99 @@ def _total(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(given) else None
 
 
+def _step_metric(name: str, unit: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+    """A row of a time or a rate, compared by quotients."""
+    better: Better = "lower" if unit == "s" else "higher"
+    return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
+
+
+def _bytes_metric(name: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+    """A row of an amount of memory, compared by quotients."""
+    defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
+    return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
+
+
+def _share_metric(name: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+    """A row of a share, which may be near 0: compared by subtraction."""
+    defaults = {"unit": "1", "family": "relative", "scale": "difference", "gated": False}
+    return Metric(name=name, better="lower", samples=samples, **{**defaults, **columns})
+
+
 METRICS: tuple[Metric, ...] = (
-    Metric(STEP_TIME, "s", "lower", "absolute", "ratio", step_time, within=of_steps),
-    Metric(TAIL, "1", "lower", "relative", "ratio", step_time_tail, within=of_tails),
-    Metric(CPU_TIME, "s", "lower", "absolute", "ratio", cpu_time, gated=False, within=of_cpu),  # see BESIDE
-    Metric("throughput", "samples/s", "higher", "absolute", "ratio", throughput, within=of_rates),
-    Metric("token_throughput", "tokens/s", "higher", "absolute", "ratio", token_throughput, within=of_rates),
-    # The same number as throughput for a given world size: its verdict would only repeat that one's.
+    _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_TIMED),
     Metric(
-        "throughput_per_rank",
-        "samples/s",
-        "higher",
-        "absolute",
-        "ratio",
-        throughput_per_rank,
-        gated=False,
-        within=of_rates,
+        name="step_time_tail",
+        unit="1",
+        better="lower",
+        family="relative",
+        scale="ratio",
+        samples=step_time_tail,
+        within=of_tails,
+        # What makes a whole run slower cancels out in a quotient of two times of one launch.
+        rules=replace(_TIMED, shared_scatter=False, deviation=0.5),
     ),
-    Metric("straggler_skew", "1", "lower", "relative", "difference", straggler_skew, gated=False, slack=0.03),
+    # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
+    _step_metric(
+        "cpu_time",
+        "s",
+        cpu_time,
+        gated=False,
+        within=of_cpu,
+        rules=replace(_TIMED, paired_only=True, stands_in_for=STEP_TIME),
+    ),
+    _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
+    _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
+    # The same number as throughput for a given world size: its verdict would only repeat that one's.
+    _step_metric(
+        "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
+    ),
+    _share_metric("straggler_skew", straggler_skew, slack=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
-    Metric(RESIDENT, "B", "lower", "absolute", "ratio", peak_memory(RESIDENT), slack=0.10),
-    Metric("peak_allocated", "B", "lower", "absolute", "ratio", peak_memory("peak_allocated")),
-    Metric("peak_reserved", "B", "lower", "absolute", "ratio", peak_memory("peak_reserved"), slack=0.05),
+    _bytes_metric(RESIDENT, peak_memory(RESIDENT), slack=0.10, rules=replace(_BYTES, negligible=RESIDENT_FLOOR)),
+    _bytes_metric("peak_allocated", peak_memory("peak_allocated")),
+    _bytes_metric("peak_reserved", peak_memory("peak_reserved"), slack=0.05),
     # What takes the two above apart: their verdicts would only repeat those.
     *(
-        Metric(kind, "B", "lower", "absolute", "ratio", peak_memory(kind), gated=False)
+        _bytes_metric(kind, peak_memory(kind), gated=False)
         for kind in ("peak_active", "peak_requested", "peak_inactive_split")
     ),
-    Metric("fragmentation", "1", "lower", "relative", "difference", fragmentation, gated=False),
-    Metric("outside_allocator", "B", "lower", "absolute", "ratio", outside_allocator, gated=False),
-    Metric(GROWTH, "B", "lower", "absolute", "difference", memory_growth, slack=GROWTH_SLACK),  # of a step
+    _share_metric("fragmentation", fragmentation),
+    _bytes_metric("outside_allocator", outside_allocator, gated=False),
+    _bytes_metric(
+        "memory_growth",  # of a step
+        memory_growth,
+        scale="difference",
+        slack=GROWTH_SLACK,
+        rules=replace(_BYTES, diagnosed=True, single_scatter=GROWTH_SCATTER),
+    ),
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(
-        Metric(
+        _share_metric(
             f"phase_{phase}",
-            "s",
-            "lower",
-            "absolute",
-            "difference",
             phase_seconds(phase),
-            gated=False,
+            unit="s",
+            family="absolute",
             within=of_phase(phase),
+            rules=_DIAGNOSED,
         )
         for phase in PHASES
     ),
-    # Near 0 where all of it is hidden: compared by subtraction. It is in the step time, which is gated.
-    Metric(EXPOSED, "s", "lower", "relative", "difference", exposed_communication, gated=False, within=of_exposed),
-    Metric(OVERHEAD, "1", "lower", "relative", "difference", communication_overhead, gated=False, within=of_overhead),
-    # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing: compared by subtraction.
-    Metric(FINAL_LOSS, "1", "lower", "absolute", "difference", final_loss, slack=0.03),
+    # Near 0 where all of it is hidden. It is in the step time, which is gated, and deviates as that does.
+    _share_metric(
+        EXPOSED,
+        exposed_communication,
+        unit="s",
+        within=of_exposed,
+        rules=replace(_DIAGNOSED, deviates_with=STEP_TIME),
+    ),
+    _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
+    # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
+    _share_metric(
+        FINAL_LOSS,
+        final_loss,
+        family="absolute",
+        gated=True,
+        slack=0.03,
+        rules=MetricRules(deviation=0.0, after_steps=True, alarms=False),
+    ),
 )

@@ -7,30 +7,57 @@ from dataclasses import dataclass, field
 
 from pytest_ddpperf.units import format_count, format_difference, format_number, format_values
 
-UNITS: Mapping[str, str] = {
-    "collective_calls": "1",
-    "collective_bytes": "B",
-    "collective_send_bytes": "B",
-    "flops": "FLOP",
-    "flops_forward": "FLOP",
-    "flops_backward": "FLOP",
-    "operators": "1",
-    "synchronisations": "1",
-    "optimizer_steps": "1",
-    "host_to_device_bytes": "B",
-    "ddp_buckets": "1",
-    "graph_breaks": "1",
-    "recompiles": "1",
-    "kernel_launches": "1",
-    "device_copies": "1",
-    "device_synchronisations": "1",
-    "peak_tensor_bytes": "B",
-    "model_state_bytes": "B",
-    "retained_bytes": "B",
-}
 
-MADE_UP = frozenset({"collective_calls", "collective_bytes", "ddp_buckets", "optimizer_steps"})
-"""Counts of which it matters what they are made of. Others have the names of modules in it, which may be renamed."""
+@dataclass(frozen=True, kw_only=True)
+class CountRow:
+    """One count: what is special to it.
+
+    Attributes:
+        unit: ``1``, ``B`` or ``FLOP``.
+        gated: whether it is judged; what adds up to another count is only shown.
+        made_up: whether it matters what it is made of. Others have names of modules in it, which may be renamed.
+        by_kernel: whether it depends on the kernels that torch picks, on GPUs by their model and the version of CUDA.
+        follows: the count that it moves with, but not with it alone: on the size of a group it depends what its ranks
+            send; empty for none.
+        symptom: whether it only shows what other counts name.
+    """
+
+    unit: str = "1"
+    gated: bool = True
+    made_up: bool = False
+    by_kernel: bool = False
+    follows: str = ""
+    symptom: bool = False
+
+
+COUNTS: Mapping[str, CountRow] = {
+    "collective_calls": CountRow(made_up=True),
+    "collective_bytes": CountRow(unit="B", made_up=True),
+    "collective_send_bytes": CountRow(unit="B", follows="collective_bytes"),
+    "flops": CountRow(unit="FLOP"),
+    "flops_forward": CountRow(unit="FLOP", gated=False),
+    "flops_backward": CountRow(unit="FLOP", gated=False),
+    "operators": CountRow(by_kernel=True, symptom=True),
+    "synchronisations": CountRow(),
+    "optimizer_steps": CountRow(made_up=True),
+    "host_to_device_bytes": CountRow(unit="B"),
+    "ddp_buckets": CountRow(made_up=True),
+    "graph_breaks": CountRow(),
+    "recompiles": CountRow(),
+    "kernel_launches": CountRow(by_kernel=True, symptom=True),
+    "device_copies": CountRow(by_kernel=True),
+    "device_synchronisations": CountRow(),
+    "peak_tensor_bytes": CountRow(unit="B", symptom=True),
+    "model_state_bytes": CountRow(unit="B"),
+    "retained_bytes": CountRow(unit="B"),
+}
+"""The counts by name, in the order in which they are told; a new one is a row and an instrument that counts it."""
+
+
+def count_row(metric: str) -> CountRow:
+    """The row of a count; a plain one for a count of another version."""
+    return COUNTS.get(metric, CountRow())
+
 
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5
@@ -57,7 +84,7 @@ class Counts:
     """What one step does on one rank, or on all of them.
 
     Attributes:
-        totals: by metric (``UNITS`` has all their names), for one step: one call of the function that is measured.
+        totals: by metric (``COUNTS`` has all their names), for one step: one call of the function that is measured.
             Where only several steps together do the same again, the mean of these, and of memory the most.
         details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
             to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
@@ -172,12 +199,12 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
     """Values of a metric in one unit, to the last digit where less would hide that they differ."""
-    return tuple(_texts(UNITS.get(metric, "1"), values))
+    return tuple(_texts(count_row(metric).unit, values))
 
 
 def _only_one(metric: str, then: Counts, now: Counts) -> str:
     value = now.totals.get(metric, then.totals.get(metric, 0.0))
-    (text,) = _texts(UNITS.get(metric, "1"), [value])
+    (text,) = _texts(count_row(metric).unit, [value])
     return (
         f"{metric} is {text} now, and was not counted then"
         if metric in now.totals
@@ -187,7 +214,7 @@ def _only_one(metric: str, then: Counts, now: Counts) -> str:
 
 def _change(metric: str, before: float, after: float) -> str:
     """``5 -> 9 calls per step (+4)``."""
-    unit = UNITS.get(metric, "1")
+    unit = count_row(metric).unit
     first, second = _texts(unit, [before, after])
     percent = round(100 * (after - before) / before) if before and unit != "1" else 0
     share = f", {percent:+d} %" if percent else ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile, MemoryHeadroom
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.phases import PhaseTimes
 from pytest_ddpperf.units import format_count, format_value
@@ -167,34 +168,69 @@ def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
     return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkId:
+    """Which benchmark of a test something belongs to.
+
+    Attributes:
+        name: tells this benchmark from the others of its test, e.g. ``ddp`` or ``ddp w2``.
+        strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
+        mode: how a point of a scaling curve was measured; None for a plain benchmark.
+        environment: the machine, the software and the group.
+        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
+    """
+
+    name: str
+    strategy: str
+    mode: Mode | None
+    environment: Environment
+    recipe: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> BenchmarkId:
+        """The benchmark alone, without what was measured or stored of it."""
+        return BenchmarkId(**self.identity_fields)
+
+    @property
+    def identity_fields(self) -> dict[str, Any]:
+        """The fields of the identity by name, for a record of another kind of the same benchmark."""
+        return {one.name: getattr(self, one.name) for one in fields(BenchmarkId)}
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Name and number of ranks: what tells the benchmarks of one test apart."""
+        return self.name, self.world_size
+
+    @property
+    def training(self) -> str:
+        """Strategy and recipe in one line: what a benchmark is called that was given no name."""
+        return training_text(self.strategy, self.recipe)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.environment.world_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(BenchmarkId):
     """One variant of one benchmark, measured: everything that metrics are computed from.
 
     Attributes:
-        name: tells this variant from the others of its test, e.g. ``ddp`` or ``ddp w2``.
-        strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
-        mode: how a point of a scaling curve was measured; None for a plain benchmark.
         launches: in the order measured; only those that the verdict on times rests on.
         diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
-        findings: remarks that a reader of the numbers needs, a sentence each.
+        findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
-        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
         over: the name of the variant, measured side by side, that its speedup is held against; None for none.
         turns: whether its steps were timed in turns with those of other launches, and so last a little longer.
     """
 
-    name: str
-    strategy: str
-    mode: Mode | None
     plan: Plan
-    environment: Environment
     launches: tuple[Launch, ...]
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
-    recipe: Mapping[str, str] = field(default_factory=dict)
     over: str | None = None
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
@@ -238,16 +274,6 @@ class Measurement:
         known = [count for count in counts if count is not None]
         return sum(known) if known and len(known) == len(counts) else None
 
-    @property
-    def training(self) -> str:
-        """Strategy and recipe in one line: what a benchmark is called that was given no name."""
-        return training_text(self.strategy, self.recipe)
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.environment.world_size
-
     def __iter__(self) -> Iterator[str]:
         """The names of its metrics."""
         return iter([series.metric for series in self.series])
@@ -268,6 +294,48 @@ class Measurement:
         return by_name[metric]
 
 
+@dataclass(frozen=True, kw_only=True)
+class MetricRules:
+    """What is special to a metric, for those that judge and report it. Files do not keep it.
+
+    Attributes:
+        timed: whether it is made of timed steps.
+        partnered: whether it is a quotient of two benchmarks of one run.
+        diagnosed: whether launches that diagnose tell it, after the verdict on times.
+        repeats: the metric whose verdict it only repeats; empty for none.
+        stands_in_for: the metric in whose place it may be worse, where that remains undecided; empty for none.
+        paired_only: whether it is gated only where the reference is measured in the same rounds.
+        outliers: at which end launches are out of line: at the worse one, for other load makes times worse, or at both.
+        deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
+        deviates_with: the metric whose size that scatter is a share of; empty for its own.
+        shared_scatter: whether launches of other benchmarks tell how its launches scatter.
+        single_scatter: standard deviation of what a single launch tells, where launches are few; None where unknown.
+        negligible: the amount below which a difference means nothing.
+        after_steps: whether it is comparable only after as many steps.
+        alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
+    """
+
+    timed: bool = False
+    partnered: bool = False
+    diagnosed: bool = False
+    repeats: str = ""
+    stands_in_for: str = ""
+    paired_only: bool = False
+    outliers: Literal["worse", "both"] | None = None
+    deviation: float = 1.0
+    deviates_with: str = ""
+    shared_scatter: bool = False
+    single_scatter: float | None = None
+    negligible: float = 0.0
+    after_steps: bool = False
+    alarms: bool = True
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether it depends on whether steps took turns with those of other launches."""
+        return self.timed or self.partnered
+
+
 @dataclass(frozen=True)
 class Series:
     """One metric of one measurement: a sample per launch that tells it, and what they amount to.
@@ -283,6 +351,7 @@ class Series:
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.
+        rules: what is special to the metric.
     """
 
     metric: str
@@ -297,3 +366,4 @@ class Series:
     interval: Interval | None
     within: tuple[tuple[float, ...], ...] = ()
     own: float = 0.0
+    rules: MetricRules = field(default=MetricRules(), compare=False)

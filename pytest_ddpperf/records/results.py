@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Mode, Plan, Series, Spread
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import (
+    BenchmarkId,
+    Interval,
+    Measurement,
+    Plan,
+    Series,
+    Spread,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
@@ -27,20 +36,15 @@ class Provenance:
     dirty: bool = False
 
 
-@dataclass(frozen=True)
-class BaselineRecord:
+@dataclass(frozen=True, kw_only=True)
+class BaselineRecord(BenchmarkId):
     """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
 
-    name: str
-    strategy: str
-    mode: Mode | None
     plan: Plan
-    environment: Environment
     series: tuple[Series, ...]
     commit: str | None
     date: str  # ISO 8601, day
     steps: tuple[Mapping[str, float], ...]  # per launch: min, p25, p50, p75, p90, max, mean of its step times
-    recipe: Mapping[str, str] = field(default_factory=dict)
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
@@ -58,40 +62,17 @@ def record_of(
 ) -> BaselineRecord:
     """A measurement as the record that later ones are compared with; ``steps`` as in the record."""
     return BaselineRecord(
-        name=measured.name,
-        strategy=measured.strategy,
-        mode=measured.mode,
+        **measured.identity_fields,
         plan=measured.plan,
-        environment=measured.environment,
         series=measured.series,
         commit=provenance.commit,
         date=provenance.date,
         steps=steps,
-        recipe=measured.recipe,
         counts=measured.counts,
         dirty=provenance.dirty,
         turns=measured.turns,
         lost=measured.lost,
     )
-
-
-@dataclass(frozen=True)
-class Counterpart:
-    """The other side of a benchmark that was measured side by side with another revision.
-
-    Attributes:
-        revision: in words: ``3f2a1c0 (main)``.
-        commit: full hash; None for a folder that is no git checkout.
-        launches: of the other side.
-        lacking: why there are none.
-        modules: of the project, by name: the files that this and the other side imported; None for not imported.
-    """
-
-    revision: str
-    commit: str | None
-    launches: int = 0
-    lacking: str = ""
-    modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,36 +132,81 @@ class Calibration:
         return (self.strategy, dict(self.recipe)) == (strategy, dict(recipe))
 
 
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, kw_only=True)
+class StoredBaseline:
     """What the store knows for a benchmark: the record to compare with, or why there is none.
 
-    ``record`` None and ``differs`` empty: there is no baseline. ``differs`` names the facts of environment and training
-    in which the nearest record differs, e.g. ``torch 2.11 -> 2.13``: then ``record`` is that foreign one, not
-    comparable.
+    Counts need less to be comparable than times: they are held against a record of any machine.
 
-    Counts need less to be comparable: ``counted`` is the record to hold them against, of any machine, and
-    ``counted_differs`` what stands against that; ``kernels_differ`` stands against those alone that depend on which
-    kernels torch picks.
+    Attributes:
+        record: what times are compared with; None where there is no baseline. Where ``differs`` is not empty, the
+            nearest record of another environment or training, which is told and judges nothing.
+        origin: the environment key, or in words why there is no baseline.
+        differs: the facts of environment and training in which the record differs: ``torch 2.11 -> 2.13``.
+        counted: the record that counts are compared with.
+        counted_differs: the facts that make the counts of that record incomparable.
+        kernels_differ: the facts that make those of its counts incomparable which depend on the kernels that torch
+            picks.
+        alike: where there is no record, names of records of the same test that differ in options alone.
+        noise: what was learned for this benchmark on this kind of machine; None where nothing was.
     """
 
+    words: ClassVar[str] = "the baseline"
     record: BaselineRecord | None
-    origin: str  # the environment key, or the reason in words
+    origin: str
     differs: tuple[str, ...] = ()
     counted: BaselineRecord | None = None
     counted_differs: tuple[str, ...] = ()
     kernels_differ: tuple[str, ...] = ()
-    counterpart: Counterpart | None = None  # where the record is the other side of this very run
-    alike: tuple[str, ...] = ()  # where there is none: records of the same test that differ in options alone
-    noise: Noise | None = None  # learned for this benchmark on this kind of machine; None where nothing was
+    alike: tuple[str, ...] = ()
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedRevision:
+    """The same benchmark under another revision, measured in the rounds of this one.
+
+    Attributes:
+        revision: in words: ``3f2a1c0 (main)``.
+        commit: full hash; None for a folder that is no git checkout.
+        record: what was measured there; None where that revision cannot run the benchmark.
+        launches: of that revision.
+        lacking: why that revision has no record.
+        modules: of the project, by name: the files that the candidate and the reference imported; None for not
+            imported.
+    """
+
+    words: ClassVar[str] = "the other revision"
+    differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
+    counted_differs: ClassVar[tuple[str, ...]] = ()
+    kernels_differ: ClassVar[tuple[str, ...]] = ()
+    revision: str
+    commit: str | None
+    record: BaselineRecord | None = None
+    launches: int = 0
+    lacking: str = ""
+    modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    candidate_launches: int = 0
 
     @property
-    def base_words(self) -> str:
-        """What the record is called in a sentence."""
-        return "the baseline" if self.counterpart is None else "the other revision"
+    def counted(self) -> BaselineRecord | None:
+        """The record that counts are compared with."""
+        return self.record
+
+    @property
+    def origin(self) -> str:
+        """What a result is compared with, in words."""
+        if self.record is None:
+            return f"revision {self.revision} cannot run it"
+        launches = f"{self.candidate_launches}+{self.launches} launches" if self.candidate_launches else "counted only"
+        return f"revision {self.revision}, side by side, {launches}"
 
 
-@dataclass(frozen=True)
+Reference: TypeAlias = "StoredBaseline | PairedRevision"
+"""What a candidate is compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """One metric, judged.
 
@@ -192,7 +218,7 @@ class Comparison:
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
-        note: why the verdict is what it is, where that is not plain from the numbers.
+        note: why the verdict is what it is, where that is not plain from the numbers; else None.
         difference: what changed in a count, where the note tells why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to tell.
         promising: whether it looks as much better, so that beside another revision more launches have to tell.
@@ -202,15 +228,15 @@ class Comparison:
     """
 
     series: Series
-    baseline: float | None
-    change: float | None
-    change_interval: Interval | None
     tolerance: float
-    mde: float | None
     verdict: Verdict
     gated: bool
-    note: str = ""
-    difference: str = ""
+    baseline: float | None = None
+    change: float | None = None
+    change_interval: Interval | None = None
+    mde: float | None = None
+    note: Finding | None = None
+    difference: Finding | None = None
     suspicious: bool = False
     promising: bool = False
     df: float = math.inf
@@ -218,7 +244,7 @@ class Comparison:
     margin: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One benchmark, judged: a row of the summary and an entry of the JSON file."""
 
@@ -226,12 +252,33 @@ class Result:
     measurement: Measurement
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
-    baseline: BaselineRecord | None
-    origin: str
-    findings: tuple[str, ...]
-    differs: tuple[str, ...] = ()  # as of Found
-    counterpart: Counterpart | None = None  # as of Found
+    reference: Reference
+    findings: tuple[Finding, ...] = ()
     seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one
+
+    @property
+    def paired(self) -> PairedRevision | None:
+        """The other revision that the benchmark was measured side by side with; None beside a stored baseline."""
+        return self.reference if isinstance(self.reference, PairedRevision) else None
+
+    @property
+    def baseline(self) -> BaselineRecord | None:
+        """The stored record that the result is told beside: where nothing was timed, one of another machine will do."""
+        stored = self.reference
+        if isinstance(stored, PairedRevision):
+            return None
+        comparable = stored.record is not None and not stored.differs
+        return stored.record if comparable or self.measurement.launches or stored.counted is None else stored.counted
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """The facts that make the stored baseline incomparable."""
+        return self.reference.differs
+
+    @property
+    def origin(self) -> str:
+        """What the benchmark is compared with, or why with nothing, in words."""
+        return self.reference.origin
 
     def __repr__(self) -> str:
         """Verdict, benchmark and the main figure: the rest of it fills pages."""

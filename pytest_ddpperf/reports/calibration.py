@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.parsers import written
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.phrases import confidence_text, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text, whom
 from pytest_ddpperf.stats.rates import Rate
@@ -91,7 +92,7 @@ def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[
     """What disturbed the runs, each remark once."""
     concerned: dict[str, list[str]] = {}
     for one in calibrated:
-        for remark in dict.fromkeys((*one.findings, *_blunt(one))):
+        for remark in dict.fromkeys((*map(finding_text, one.findings), *_blunt(one))):
             concerned.setdefault(remark, []).append(f"{labels[one.test]} {variant_text(one)}")
     return tuple(f"{whom(names, len(calibrated))}: {remark}" for remark, names in concerned.items())
 

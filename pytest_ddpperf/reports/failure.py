@@ -11,6 +11,7 @@ from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
     commit_text,
@@ -57,8 +58,8 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
     details = [
         _measured(result),
         *([] if general else [*_notes(heads), *_moved(result, heads), *_undecided(result, heads)]),
-        *findings(result)[1 if result.verdict is Verdict.BROKEN else 0 :],
-        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.counterpart else []),
+        *findings(result, without={"broken"}),  # the first line
+        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.paired else []),
     ]
     return "\n".join([*lines, *(f"  {detail}" for detail in details)])
 
@@ -66,7 +67,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
 def _general(result: Result) -> str:
     """The first line where the benchmark as a whole fails, not one of its metrics; else empty."""
     if result.verdict is Verdict.BROKEN:
-        return f"broken: {(*findings(result), 'it could not be measured')[0]}"
+        return f"broken: {broken_reason(result)}"
     if result.verdict is Verdict.NEW and result.baseline is None:
         return f"new: {result.origin}"
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
@@ -88,7 +89,7 @@ def _measured(result: Result) -> str:
         steps = format_count(measured.plan.steps, "step")
         parts.append(f"{format_count(len(measured.launches), 'launch')} x {steps}")
     text = ", ".join(parts)
-    if result.counterpart is not None and result.verdict is not Verdict.NEW:
+    if result.paired is not None and result.verdict is not Verdict.NEW:
         return f"{text}; {result.origin}"
     if baseline is None:
         return text

@@ -23,7 +23,8 @@ from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
 from pytest_ddpperf.records.measurement import Interval, Launch
-from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.stats.rates import Rate
 
@@ -110,7 +111,7 @@ def _result_data(result: Result) -> dict[str, Any]:
         "turns": measured.turns,
         "launches": len(measured.launches),
         "seconds": _number(result.seconds),
-        "against": _counterpart_data(result.counterpart),
+        "against": _paired_data(result.paired),
         "baseline": None
         if baseline is None
         else {
@@ -179,7 +180,7 @@ def _calibrated_data(calibrated: Calibrated) -> dict[str, Any]:
         "inconclusive": _rate_data(calibrated.inconclusive),
         "recommended": dataclasses.asdict(calibrated.recommended),
         "health": [_health(launch) for launch in measured.launches],
-        "findings": list(calibrated.findings),
+        "findings": list(map(finding_text, calibrated.findings)),
     }
 
 
@@ -237,14 +238,14 @@ def _facts(health: CpuHealth | GpuHealth) -> dict[str, Any]:
     return {name: _number(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
 
 
-def _counterpart_data(counterpart: Counterpart | None) -> dict[str, Any] | None:
-    if counterpart is None:
+def _paired_data(paired: PairedRevision | None) -> dict[str, Any] | None:
+    if paired is None:
         return None
     return {
-        "revision": counterpart.revision,
-        "commit": counterpart.commit,
-        "launches": counterpart.launches,
-        "modules": {name: {"here": here, "there": there} for name, (here, there) in counterpart.modules.items()},
+        "revision": paired.revision,
+        "commit": paired.commit,
+        "launches": paired.launches,
+        "modules": {name: {"here": here, "there": there} for name, (here, there) in paired.modules.items()},
     }
 
 
@@ -267,7 +268,7 @@ def _metric_data(comparison: Comparison) -> dict[str, Any]:
         "margin": _number(comparison.margin),
         "mde": _number(comparison.mde),
         "verdict": comparison.verdict.value,
-        "note": "; ".join(filter(None, (comparison.note, comparison.difference))),
+        "note": "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference)))),
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -20,9 +21,6 @@ from pytest_ddpperf.units import (
 
 _SHORT_COMMIT = 7  # characters
 LISTED = 10  # lines, of more than one reads
-# Computed from step_time alone: where that is told, these say the same thing again.
-_DERIVED = frozenset({"throughput", "token_throughput", "throughput_per_rank"})
-_SYMPTOMS = frozenset({"operators", "kernel_launches", "peak_tensor_bytes"})  # of what other counts name
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -33,18 +31,19 @@ def find(result: Result, metric: str) -> Comparison | None:
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """The comparisons without those that follow from a step time among them with the same verdict."""
     told = {c.verdict for c in comparisons if c.series.metric == "step_time"}
-    return tuple(c for c in comparisons if c.series.metric not in _DERIVED or c.verdict not in told)
+    return tuple(c for c in comparisons if not c.series.rules.repeats or c.verdict not in told)
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
     """The gated comparisons with one of these verdicts, each fact once, and what only follows from others last."""
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
-    return tuple(sorted(told, key=lambda one: one.series.metric in _SYMPTOMS))
+    return tuple(sorted(told, key=lambda one: count_row(one.series.metric).symptom))
 
 
-def findings(result: Result) -> tuple[str, ...]:
-    """All remarks on a result, each once, in order."""
-    return tuple(dict.fromkeys((*result.findings, *result.measurement.findings)))
+def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """All findings on a result in words, each once, in order; without those of some codes."""
+    every = dict.fromkeys((*result.findings, *result.measurement.findings))
+    return tuple(finding_text(finding) for finding in every if finding.code not in without)
 
 
 def words_of(names: Sequence[str]) -> str:
@@ -97,7 +96,8 @@ def short_text(comparison: Comparison) -> str:
     """What became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
     text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
-        return f"{comparison.series.metric} {comparison.note}"  # as many of something else, or on another rank
+        # As many of something else, or on another rank.
+        return f"{comparison.series.metric} {finding_text(comparison.note)}"
     return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
 
 
@@ -131,12 +131,12 @@ def comparison_text(comparison: Comparison) -> str:
 
 def note_text(comparison: Comparison) -> str:
     """What there is to be said besides ``comparison_text``; empty for nothing."""
-    return "" if comparison.series.scale == "exact" else comparison.note
+    return "" if comparison.series.scale == "exact" else words_of_note(comparison.note)
 
 
 def _count_text(comparison: Comparison) -> str:
     """A count with what its change is made of."""
-    changed = "; ".join(filter(None, (comparison.note, comparison.difference)))
+    changed = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
     return f"{comparison.series.metric} {comparison.verdict.value}, counted: {_values_and(changed, comparison)}"
 
 
@@ -152,7 +152,7 @@ def _values_and(changed: str, comparison: Comparison) -> str:
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{one.series.metric}, counted: {_values_and(one.difference, one)}"
+        f"{one.series.metric}, counted: {_values_and(words_of_note(one.difference), one)}"
         for one in decisive(result, {Verdict.INCOMPATIBLE})
         if one.difference
     )

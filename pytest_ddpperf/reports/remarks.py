@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddpperf.metrics.table import CPU_TIME
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import (
     comparison_text,
     decisive,
@@ -27,13 +27,13 @@ def verdict_remarks(result: Result) -> list[str]:
 
 def _ours_alone(result: Result) -> list[str]:
     """Metrics that the other revision does not have, although it ran."""
-    ran = result.counterpart is not None and not result.counterpart.lacking
+    ran = result.paired is not None and not result.paired.lacking
     return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
 
 
 def _gains(result: Result) -> list[str]:
     """That the baseline is stale; beside another revision what improved, and what is undecided with it."""
-    if result.counterpart is None:
+    if result.paired is None:
         timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
         stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
         return [stale] if timed else []
@@ -46,14 +46,18 @@ def _gains(result: Result) -> list[str]:
 
 def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
-    stands_in = set() if result.verdict is Verdict.UNCHANGED else {CPU_TIME}  # its note is no promise
-    unchanged = [one for one in decisive(result, {Verdict.UNCHANGED}) if one.series.metric not in stands_in]
+    unchanged = [
+        one
+        for one in decisive(result, {Verdict.UNCHANGED})
+        # The note of what stands in for another metric is no promise.
+        if result.verdict is Verdict.UNCHANGED or not one.series.rules.stands_in_for
+    ]
     return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 
 def _stale(result: Result) -> list[str]:
     """Metrics that got better, where others keep the result from being called improved."""
-    if result.counterpart is not None or result.verdict is Verdict.IMPROVED or result.differs:
+    if result.paired is not None or result.verdict is Verdict.IMPROVED or result.differs:
         return []
     better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]  # counts are findings
     return [f"{'; '.join(map(short_text, better))}: the baseline is stale, --ddpperf-save renews it"] if better else []
@@ -79,14 +83,14 @@ def _grounds(result: Result) -> list[str]:
 def _new_remarks(result: Result) -> list[str]:
     if result.baseline is not None:
         return _named_notes(decisive(result, {Verdict.NEW}))
-    return ["no baseline; --ddpperf-save stores one"] if result.counterpart is None else []
+    return ["no baseline; --ddpperf-save stores one"] if result.paired is None else []
 
 
 def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Each note once, with the metrics that it is of."""
     metrics: dict[str, list[str]] = {}
     for one in comparisons:
-        metrics.setdefault(one.note, []).append(one.series.metric)
+        metrics.setdefault(words_of_note(one.note), []).append(one.series.metric)
     return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
 
 
@@ -98,5 +102,5 @@ def _named(metrics: Sequence[str]) -> str:
 def _remark(comparison: Comparison) -> str:
     """A metric that decided the verdict; of the step time only what its row does not show."""
     if comparison.series.metric == "step_time":
-        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {comparison.note}"
+        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {words_of_note(comparison.note)}"
     return "; ".join(filter(None, (comparison_text(comparison), note_text(comparison))))

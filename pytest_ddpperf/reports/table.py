@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_ddpperf.instruments.memory import LABELS
-from pytest_ddpperf.judge.decision import POWER
+from pytest_ddpperf.judge.detection import POWER
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Comparison, Result
@@ -231,7 +231,7 @@ def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
     memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     over = {result.measurement.over: None for result in results if result.measurement.over}
     partners = [f"speedup: over {' or '.join(over)}, measured side by side"] if over else []
-    others = dict.fromkeys(result.counterpart.revision for result in results if result.counterpart is not None)
+    others = dict.fromkeys(result.paired.revision for result in results if result.paired is not None)
     timed = _filled(results, "step_time")
     to, this = (f" to {here}", f"{here}{',' * (',' in here)} ") if here else ("", "")
     beside = [

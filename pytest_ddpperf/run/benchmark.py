@@ -1,4 +1,4 @@
-"""One benchmark of a test, from its variants to its verdict: prepared, measured, judged, listed."""
+"""One call of a verb, from its variants to their verdicts: prepared, measured, judged, listed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import TypeAlias
 import pytest
 
 from pytest_ddpperf.against.other_side import Imports, OtherSide
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, Regression, SettingError
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, OtherSideFailed, Regression
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge.decision import MARGIN
-from pytest_ddpperf.judge.judge import Judge, Partners
+from pytest_ddpperf.judge.benchmark import broken
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.relating import Relate, gated_beside
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import Found, Result
+from pytest_ddpperf.records.measurement import Environment, Measurement, Spread
+from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.calibrate import calibrated, repeated
-from pytest_ddpperf.run.paired import side_by_side
+from pytest_ddpperf.run.paired import PairedReferences, paired_results
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.probe import Probe, focused
 from pytest_ddpperf.run.rounds import measure
@@ -34,38 +35,39 @@ from pytest_ddpperf.settings import Settings
 JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], Look], Next]"
 
 
-class Benchmarks:
-    """Runs the benchmarks of one test.
+class BenchmarkRun:
+    """One call of a verb of the fixture.
 
     Attributes:
-        last: what the last call measured.
-        passes: the launches.
+        measured: what it has measured so far, of the candidate.
+        passes: its launches.
 
     Args:
         session: launches, finds baselines, keeps results.
         test: pytest node id.
+        settings: of the call.
         sections: titles and texts for the test's report.
+        reference: the other revision that the call is held against; None where it is held against none.
     """
 
-    def __init__(self, session: Session, test: str, sections: list[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        test: str,
+        settings: Settings,
+        sections: list[tuple[str, str]],
+        *,
+        reference: OtherSide | None = None,
+    ) -> None:
+        self.measured: tuple[Measurement, ...] = ()
         self._session = session
         self._test = test
+        self._settings = settings
         self._sections = sections
-        self._names: set[tuple[str, int]] = set()
-        self.passes = Passes(session, test, sections)
-        self.last: tuple[Measurement, ...] = ()
+        self._imports = None if reference is None else Imports(reference, sections, session.own)
+        self.passes = Passes(session, test, settings, sections, self._imports)
 
-    def _require_names(self, variants: Sequence[Variant]) -> None:
-        """Refuse what results and baselines of this test could not tell apart."""
-        for variant in variants:
-            key = (variant.name, variant.environment.world_size)
-            if key in self._names:
-                raise SettingError(
-                    f"{self._test} has two benchmarks named {variant.name!r}; tell them apart with name=..."
-                )
-            self._names.add(key)
-
-    def judged(self, settings: Settings, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
+    def judged(self, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
         """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must.
 
         Raises:
@@ -74,119 +76,104 @@ class Benchmarks:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        self._require_names(variants)
-        if self._session.other is not None:
+        if self._imports is not None:
             relate = gated_beside(relate)
         if self._session.probe is not None:
             relate = partial(_focused, relate, self._session.probe)
         try:
-            self.passes.start(settings, variants)
-            other = self._session.other
-            if settings.calibrate is not None:
-                return self._calibrated(settings, variants, relate, settings.calibrate)
-            if other is None:
-                found = [self._find(v) for v in variants]
-                results = self._results(settings, _following(variants, found), found, relate)
-            else:
-                results = self._side_by_side(settings, variants, relate, other)
+            self.passes.start(variants)
+            if self._settings.calibrate is not None:
+                return self._calibrated(variants, relate, self._settings.calibrate)
+            results = self._results(variants, relate)
         except IncorrectTraining as error:
             wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.results += [broken(self._test, v, _reason(error.wrong[v.key])) for v in wrong]
-            self._skip_unless_failing(settings, error)
+            self._session.results += [broken(self._test, v, error.wrong[v.key]) for v in wrong]
+            self._skip_unless_failing(error)
             raise
         except DdpperfError as error:
             self._list_broken(variants, error)
             if len(variants) > 1 and error.benchmark is not None:
-                error.args = (f"{error.benchmark[0]}: {error}",)  # each has a rank 0
-            self._skip_unless_failing(settings, error)
+                error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
+            self._skip_unless_failing(error)
             raise
         self._session.results += results
-        failing = [result for result in results if result.verdict in settings.failing]
-        if failing and not settings.accepting:
-            accept = self._session.accept_command(self._test)
-            texts = (failure_text(result, accept=accept, failing=settings.failing) for result in failing)
-            raise Regression("\n\n".join(texts))
+        self._fail_if_due(results)
         return tuple(result.measurement for result in results)
 
-    def _results(
-        self, settings: Settings, variants: Sequence[Variant], found: Sequence[Found] | Partners, relate: Relate
-    ) -> tuple[Result, ...]:
+    def _results(self, variants: Sequence[Variant], relate: Relate) -> tuple[Result, ...]:
+        """The results of the candidates, beside their stored baselines or the other revision."""
         __tracebackhide__ = True
-        # A probe of a bisection asks on which side of its tolerance a commit is.
-        margin = MARGIN if self._session.probe is None else 1.0
+        reference = self._session.other
+        if self._imports is None or reference is None:
+            found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
+            return self._judgement(_following(variants, found), StoredReferences(found), relate)
+
+        def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | OtherSideFailed:
+            __tracebackhide__ = True
+            try:
+                return self._judgement(both, references, relate)
+            except OtherSideFailed as error:
+                return error
+
+        results = paired_results(reference.revision, variants, relate, attempt)
+        return tuple(map(self._imports.told, results))
+
+    def _judgement(self, variants: Sequence[Variant], references: References, relate: Relate) -> tuple[Result, ...]:
+        """The results of variants that are counted, measured and judged."""
+        __tracebackhide__ = True
         judge = Judge(
             self._test,
-            settings,
-            found,
+            self._settings,
+            references,
             relate,
             self._session.tests,
-            margin=margin,
-            scatter=None if callable(found) else self._session.scatter(variants[0].environment),
+            # A probe of a bisection asks on which side of its tolerance a commit is.
+            margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
+            scatter=None if references.paired else self._scatter(variants[0].environment),
         )
-        compared = callable(found) or any(map(_has_times, found))
-        self.measured(settings, self.passes.prepared(settings, variants), judge, compared=compared)
+        timed = isinstance(references, StoredReferences) and any(map(_has_times, references.baselines))
+        self.measure(self.passes.prepared(variants), judge, compared=references.paired or timed)
         return judge.results
 
-    def _calibrated(
-        self, settings: Settings, variants: Sequence[Variant], relate: Relate, number: int
-    ) -> tuple[Measurement, ...]:
+    def _calibrated(self, variants: Sequence[Variant], relate: Relate, number: int) -> tuple[Measurement, ...]:
         """Measures the variants so many times and holds them against themselves; gives all launches together."""
         __tracebackhide__ = True
 
         def run(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
             __tracebackhide__ = True
             printed = len(self._sections)
-            measured = self.measured(settings, variants, lambda *_: Next("stop"), f", run {turn} of {number}")
+            measured = self.measure(variants, lambda *_: Next("stop"), f", run {turn} of {number}")
             if turn > 1:
                 del self._sections[printed:]  # what the ranks of the first run have printed, once more
             return measured
 
-        variants = self.passes.prepared(settings, _following(variants, [self._find(v) for v in variants]))
-        if settings.counted_only:
-            return self.measured(settings, variants, lambda *_: Next("stop"))  # counts have no noise
+        found = [self._session.archive.find(self._test, variant) for variant in variants]
+        variants = self.passes.prepared(_following(variants, found))
+        if self._settings.counted_only:
+            return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
         runs = repeated(variants, number, run)
-        self._session.calibrated += calibrated(self._test, settings, runs, relate, self._session.provenance())
-        self.last = relate(runs.together)
-        return self.last
+        self._session.calibrated += calibrated(self._test, self._settings, runs, relate, self._session.provenance())
+        self.measured = relate(runs.together)
+        return self.measured
 
-    def _side_by_side(
-        self, settings: Settings, variants: Sequence[Variant], relate: Relate, other: OtherSide
-    ) -> tuple[Result, ...]:
-        __tracebackhide__ = True
-        self.passes.imports = Imports(other, self._sections, self._session.own)
-        try:
-            results = side_by_side(
-                other.revision, variants, relate, lambda both, found: self._results(settings, both, found, relate)
-            )
-            return tuple(map(self.passes.imports.told, results))
-        finally:
-            self.passes.imports = None
-
-    def measured(
-        self,
-        settings: Settings,
-        variants: Sequence[Variant],
-        judge: JudgeCall,
-        which: str = "",
-        *,
-        compared: bool = True,
+    def measure(
+        self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures the variants side by side until the judge is content.
+        """Measures prepared variants side by side until the judge is content.
 
         Args:
-            settings: of the test.
             variants: what to measure.
             judge: says how to go on.
             which: tells the progress line more.
-            compared: as of ``budget``.
+            compared: whether they are held against something, and time is kept to confirm that they are worse.
         """
         __tracebackhide__ = True
-        if settings.counted_only:
+        if self._settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
-            self.last = _own(variants, measurements)
+            self.measured = _of_candidate(variants, measurements)
             return measurements
-        variants = self.passes.profiled(settings, variants)
+        variants = self.passes.profiled(variants)
         observer = Observer(
             judge,
             lambda progress: self._show(f"{variants[0].name}{which}", progress),
@@ -195,77 +182,57 @@ class Benchmarks:
         )
         with self.passes.shown():
             self.passes.ready()
-            measurements = measure(
-                variants, self.passes.budget(settings, compared=compared), self.passes.timed(settings), observer
-            )
-        self.last = _own(variants, measurements)
+            budget = self.passes.budget(compared=compared)
+            measurements = measure(variants, budget, self.passes.timed(), observer)
+        self.measured = _of_candidate(variants, measurements)
         return measurements
 
-    def _find(self, variant: Variant) -> Found:
-        return self._session.find(self._test, variant.name, variant.environment, variant.strategy_text, variant.recipe)
+    def _scatter(self, environment: Environment) -> Spread | None:
+        """By how much launches that run alone scatter here, as far as anything tells."""
+        return self._session.archive.scatter(environment, self._session.results)
 
     def _show(self, what: str, progress: Progress) -> None:
         name = f"{self._test} {what}"
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
+    def _fail_if_due(self, results: Sequence[Result]) -> None:
+        """Fail the test for the verdicts that have to."""
+        __tracebackhide__ = True
+        failing = [result for result in results if result.verdict in self._settings.failing]
+        if failing and not self._settings.accepting:
+            accept = self._session.accept_command(self._test)
+            texts = (failure_text(result, accept=accept, failing=self._settings.failing) for result in failing)
+            raise Regression("\n\n".join(texts))
+
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, _reason(str(error))
+        guilty, reason = error.benchmark, str(error).partition("\n")[0]
         others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
         self._session.results += [broken(self._test, v, reason if v.key == guilty else others) for v in variants]
 
-    def _skip_unless_failing(self, settings: Settings, error: DdpperfError) -> None:
-        if Verdict.BROKEN not in settings.failing:
+    def _skip_unless_failing(self, error: DdpperfError) -> None:
+        if Verdict.BROKEN not in self._settings.failing:
             pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
-
-
-def _reason(text: str) -> str:
-    """An error's first line, without the verdict, which the result has itself."""
-    return text.partition("\n")[0].removeprefix("broken: ")
-
-
-def broken(test: str, variant: Variant, reason: str) -> Result:
-    """The result of a benchmark that could not be measured."""
-    measured = Measurement(
-        name=variant.name,
-        strategy=variant.strategy_text,
-        mode=variant.mode,
-        plan=Plan(warmup=0, steps=0),
-        environment=variant.environment,
-        launches=(),
-        findings=(reason,),
-        recipe=variant.recipe,
-    )
-    return Result(
-        test=test,
-        measurement=measured,
-        comparisons=(),
-        verdict=Verdict.BROKEN,
-        baseline=None,
-        origin="not compared",
-        findings=(reason,),
-    )
 
 
 def _focused(relate: Relate, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     return focused(relate(measured), probe)
 
 
-def _own(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """The measurements of this side."""
-    return tuple(one for variant, one in zip(variants, measurements, strict=True) if not variant.other)
+def _of_candidate(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    return tuple(measured for variant, measured in zip(variants, measurements, strict=True) if not variant.other)
 
 
-def _following(variants: Sequence[Variant], found: Sequence[Found]) -> list[Variant]:
+def _following(variants: Sequence[Variant], found: Sequence[StoredBaseline]) -> list[Variant]:
     """The variants, each with as many steps as its baseline."""
-    return [replace(variant, steps=_stored_steps(one)) for variant, one in zip(variants, found, strict=True)]
+    return [replace(variant, steps=_stored_steps(stored)) for variant, stored in zip(variants, found, strict=True)]
 
 
-def _has_times(found: Found) -> bool:
+def _has_times(stored: StoredBaseline) -> bool:
     """Whether there is a baseline whose times this run can be held against."""
-    timed = found.record is not None and any(one.scale != "exact" for one in found.record.series)
-    return timed and not found.differs
+    timed = stored.record is not None and any(series.scale != "exact" for series in stored.record.series)
+    return timed and not stored.differs
 
 
-def _stored_steps(found: Found) -> int | None:
+def _stored_steps(stored: StoredBaseline) -> int | None:
     """The number of steps that a comparable baseline was measured with."""
-    return found.record.plan.steps if found.record is not None and not found.differs else None
+    return stored.record.plan.steps if stored.record is not None and not stored.differs else None

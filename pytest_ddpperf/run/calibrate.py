@@ -12,12 +12,12 @@ from itertools import chain, cycle, permutations
 
 from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recommended, typical_steps
 from pytest_ddpperf.judge.allowance import spread_between_runs
-from pytest_ddpperf.judge.judge import TOLERANCE, Judge
+from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.relating import Relate
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.measurement import Launch, Measurement, Series
-from pytest_ddpperf.records.results import Found, Provenance, Result, record_of
+from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.replay import Dealer, deck_of, replayed
 from pytest_ddpperf.run.variant import Variant
@@ -142,11 +142,16 @@ def against_themselves(
     launched = [_with_shares(run) for run in runs]
     results = []
     for base, new in pairs:
-        found = [Found(record=record, origin="", counted=record) for record in records[base]]
+        found = tuple(StoredBaseline(record=record, origin="", counted=record) for record in records[base])
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
         variants = [_variant(one) for one in runs[new]]
         results.append(
-            replayed(Judge(test, settings, found, relate), settings, variants, dealer([launched[i] for i in later]))
+            replayed(
+                Judge(test, settings, StoredReferences(found), relate),
+                settings,
+                variants,
+                dealer([launched[i] for i in later]),
+            )
         )
     return results
 
@@ -187,14 +192,7 @@ def _step_times(measured: Measurement) -> list[tuple[float, ...]]:
 
 def _variant(measured: Measurement) -> Variant:
     return Variant(
-        measured.name,
-        None,
-        None,
-        measured.mode,
-        measured.environment,
-        recipe=measured.recipe,
-        counts=measured.counts,
-        steps=measured.plan.steps,
+        **measured.identity_fields, subject=None, resolved=None, counts=measured.counts, steps=measured.plan.steps
     )
 
 
@@ -202,7 +200,7 @@ def _joined(runs: Measured) -> Measurement:
     """One measurement with the launches of all runs, and what was remarked on any of them."""
     every = [launch for run in runs for launch in run.launches]
     launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
-    findings = tuple(dict.fromkeys(text for run in runs for text in run.findings))
+    findings = tuple(dict.fromkeys(finding for run in runs for finding in run.findings))
     diagnoses = tuple(launch for run in runs for launch in run.diagnoses)
     joined = replace(runs[0], launches=launches, findings=findings, diagnoses=diagnoses)
     counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Variants, by their numbers, that are launched at the same time; each is in one group."""
-
-SHORT_OF_MEMORY = (
-    "all together would take more than three quarters of the available memory, and fewer in one call would take less"
-)
 
 
 def can_take_turns(variants: Sequence[Variant]) -> bool:
@@ -27,7 +24,7 @@ def can_take_turns(variants: Sequence[Variant]) -> bool:
 
 def grouped(
     variants: Sequence[Variant], background: Sequence[bool], nbytes: Sequence[int], budget: Budget
-) -> tuple[Groups, tuple[str, ...]]:
+) -> tuple[Groups, tuple[Finding, ...]]:
     """The groups, and why not all variants are in one where nothing spoke against it before.
 
     All where all can: what is held against each other has to be timed alike. Else both sides of each that can. Turns do
@@ -56,9 +53,11 @@ def grouped(
         return (everybody,), ()
     pairs = [tuple(pair) for key, pair in sides.items() if len(pair) > 1 and key not in busy and fit(pair)]
     paired = {i for pair in pairs for i in pair}
-    how = "only both sides of a benchmark take turns" if pairs else "launched one after the other, without turns"
-    why = f"ranks of {', '.join(busy.values())} work on in the background" if busy else SHORT_OF_MEMORY
-    return (*pairs, *(one for one in alone if one[0] not in paired)), (f"{how}: {why}",)
+    if busy:
+        finding = Finding("background_work", {"paired": bool(pairs), "benchmarks": tuple(busy.values())})
+    else:
+        finding = Finding("short_of_memory", {"paired": bool(pairs)})
+    return (*pairs, *(one for one in alone if one[0] not in paired)), (finding,)
 
 
 def together(groups: Groups, order: Sequence[int]) -> list[tuple[int, ...]]:

@@ -3,76 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import OtherSideFailed
-from pytest_ddpperf.judge.judge import Partners
 from pytest_ddpperf.metrics.relating import Relate
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.results import Counterpart, Found, Provenance, Result, record_of
+from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.run.variant import Variant
 
 
-def side_by_side(
+@dataclass(frozen=True, kw_only=True)
+class PairedReferences:
+    """What makes the reference of each candidate out of the measurements of both sides.
+
+    Attributes:
+        revision: the reference's.
+        variants: the candidates; their measurements come first, then those of the reference, in the same order.
+        lacking: by benchmark, why the reference cannot run it.
+        relate: adds to measurements of the reference what they amount to side by side. Where the reference lacks a
+            benchmark, what ``relate`` makes is for the candidates alone.
+    """
+
+    revision: Revision
+    variants: tuple[Variant, ...]
+    relate: Relate
+    lacking: Mapping[tuple[str, int], str]
+    paired: bool = True
+
+    def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
+        """The reference of each candidate; the candidates come first in ``measured``."""
+        others = tuple(measured[len(self.variants) :])
+        related = iter(others if self.lacking else self.relate(others))
+        return tuple(
+            self._lacking(self.lacking[variant.key])
+            if variant.key in self.lacking
+            else self._reference(next(related), candidate)
+            for variant, candidate in zip(self.variants, measured, strict=False)
+        )
+
+    def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:
+        commit = self.revision.commit
+        return PairedRevision(
+            revision=self.revision.label,
+            commit=commit,
+            record=record_of(measured, Provenance(date="", commit=commit)),  # now; it is never stored
+            launches=len(measured.launches),
+            candidate_launches=len(candidate.launches),
+        )
+
+    def _lacking(self, reason: str) -> PairedRevision:
+        return PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=reason)
+
+
+def paired_results(
     revision: Revision,
     variants: Sequence[Variant],
     relate: Relate,
-    results: Callable[[Sequence[Variant], Partners], tuple[Result, ...]],
+    attempt: Callable[[Sequence[Variant], PairedReferences], tuple[Result, ...] | OtherSideFailed],
 ) -> tuple[Result, ...]:
-    """The results of variants, each held against itself under the other revision; those it cannot run are new.
+    """The results of variants, each compared with itself under the other revision; those it cannot run are new.
 
-    Args:
-        revision: the other one.
-        variants: this side's.
-        relate: as of ``Judge``.
-        results: counts, measures and judges the variants of both sides.
+    ``attempt`` counts, measures and judges the variants of both sides, or says which of them the reference cannot run.
     """
     __tracebackhide__ = True
-    lost: dict[tuple[str, int], str] = {}
+    lacking: dict[tuple[str, int], str] = {}
     while True:
-        theirs = [replace(one, other=True) for one in variants if one.key not in lost]
-        try:
-            return results([*variants, *theirs], partners(revision, variants, lost, relate))
-        except OtherSideFailed as error:
-            lost[error.benchmark] = str(error).partition("\n")[0]
-
-
-def partners(
-    revision: Revision, variants: Sequence[Variant], lost: Mapping[tuple[str, int], str], relate: Relate
-) -> Partners:
-    """What makes, of the measurements of both sides, the base that each of this side's is held against.
-
-    Args:
-        revision: the other one.
-        variants: this side's; their measurements come first, then the other side's, in the same order.
-        lost: why the other side has none of a variant, by the variant's key.
-        relate: as of ``Judge``; where a variant is lost, what it makes is for this side alone.
-    """
-
-    def found(measured: tuple[Measurement, ...]) -> tuple[Found, ...]:
-        theirs = measured[len(variants) :]
-        related = iter(theirs if lost else relate(theirs))
-        return tuple(
-            _without(revision, lost[variant.key]) if variant.key in lost else _base(revision, next(related), own)
-            for variant, own in zip(variants, measured, strict=False)
-        )
-
-    return found
-
-
-def _base(revision: Revision, theirs: Measurement, own: Measurement) -> Found:
-    record = record_of(theirs, Provenance(date="", commit=revision.commit))  # now; it is never stored
-    launches = f", {len(own.launches)}+{len(theirs.launches)} launches" if own.launches else ", counted only"
-    origin = f"{_origin(revision)}, side by side{launches}"
-    counterpart = Counterpart(revision=revision.label, commit=revision.commit, launches=len(theirs.launches))
-    return Found(record=record, origin=origin, counted=record, counterpart=counterpart)
-
-
-def _without(revision: Revision, reason: str) -> Found:
-    counterpart = Counterpart(revision=revision.label, commit=revision.commit, lacking=reason)
-    return Found(record=None, origin=f"{_origin(revision)} cannot run it", counterpart=counterpart)
-
-
-def _origin(revision: Revision) -> str:
-    return f"revision {revision.label}"
+        others = [replace(variant, other=True) for variant in variants if variant.key not in lacking]
+        references = PairedReferences(revision=revision, variants=tuple(variants), relate=relate, lacking=dict(lacking))
+        outcome = attempt([*variants, *others], references)
+        if not isinstance(outcome, OtherSideFailed):
+            return outcome
+        lacking[outcome.benchmark] = str(outcome).partition("\n")[0]

@@ -27,7 +27,7 @@ from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
 from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records.communication import CommunicationProfile
-from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.costs import Telling
 from pytest_ddpperf.run.groups import can_take_turns
@@ -49,20 +49,30 @@ T = TypeVar("T")
 
 
 class Passes:
-    """Runs the launches of one test's benchmarks.
+    """Runs the launches of one call of a verb.
 
     Attributes:
-        imports: what both sides have imported, while this one and another revision are measured side by side.
+        settings: of the call.
         sections: titles and texts for the test's report.
 
     Args:
         session: launches, and has a line for what goes on.
         test: pytest node id.
+        settings: of the call.
         sections: titles and texts for the test's report.
+        imports: what both sides have imported, where another revision is measured side by side; else None.
     """
 
-    def __init__(self, session: Session, test: str, sections: list[tuple[str, str]]) -> None:
-        self.imports: Imports | None = None
+    def __init__(
+        self,
+        session: Session,
+        test: str,
+        settings: Settings,
+        sections: list[tuple[str, str]],
+        imports: Imports | None = None,
+    ) -> None:
+        self.settings = settings
+        self._imports = imports
         self._session = session
         self._test = test
         self._seats = 1  # launches of a side that can run at the same time
@@ -81,9 +91,9 @@ class Passes:
         finally:
             self._session.line.clear()
 
-    def start(self, settings: Settings, variants: Sequence[Variant]) -> None:
+    def start(self, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
-        wanted, free = _launchers(settings, variants), free_memory()
+        wanted, free = _launchers(self.settings, variants), free_memory()
         other = self._session.other
         sides = [self._session.launchers.pids, *([] if other is None else [other.ranks_parents])]
         missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
@@ -103,7 +113,7 @@ class Passes:
         """
         __tracebackhide__ = True
         self._session.launchers.wait(self._seats)
-        if self.imports is not None and self._session.other is not None:
+        if self._imports is not None and self._session.other is not None:
             self._session.other.launchers.wait(self._seats)
 
     def keep(self, number: int) -> None:
@@ -114,11 +124,11 @@ class Passes:
             if self._session.other is not None:
                 self._session.other.keep(number)
 
-    def budget(self, settings: Settings, *, compared: bool) -> Budget:
+    def budget(self, *, compared: bool) -> Budget:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
-        return replace(budget_of(settings, compared=compared), seats=self._seats, memory=self._memory)
+        return replace(budget_of(self.settings, compared=compared), seats=self._seats, memory=self._memory)
 
-    def prepared(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+    def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
 
         Each takes one launch, or none where this session has found out the same before.
@@ -134,64 +144,67 @@ class Passes:
             if job.timed:
                 self.ready()
             self._session.line.show(f"{self._test} {variant.name}: {task_text(job)}")
-            patient = replace(settings, timeout=min(settings.timeout * job.parts, LONGEST_TIMEOUT))
-            return self.launch(patient, variant, prepare_launch, job)
+            return self.launch(variant, prepare_launch, job, patience=job.parts)
 
         # Side by side, where nothing is timed, these launches alone tell what both sides import.
-        forgetful = settings.counted_only and self.imports is not None
+        forgetful = self.settings.counted_only and self._imports is not None
         with self.shown():
-            return prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
+            return prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
 
-    def profiled(self, settings: Settings, variants: Sequence[Variant]) -> list[Variant]:
+    def profiled(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their communication as the profiler sees it, in a launch of its own, where wanted."""
         __tracebackhide__ = True
-        if not settings.profile:
+        if not self.settings.profile:
             return list(variants)
         with self.shown():
-            return [replace(variant, profile=self._profile(settings, variant)) for variant in variants]
+            return [replace(variant, profile=self._profile(variant)) for variant in variants]
 
-    def _profile(self, settings: Settings, variant: Variant) -> CommunicationProfile:
+    def _profile(self, variant: Variant) -> CommunicationProfile:
         __tracebackhide__ = True
         self._session.line.show(f"{self._test} {variant.name}: under the profiler")
-        job = self.job(settings, variant, Plan(warmup=settings.warmup, steps=1))
-        return profile.merged(self.launch(settings, variant, profile_launch, job).values)
+        job = self.job(variant, Plan(warmup=self.settings.warmup, steps=1))
+        return profile.merged(self.launch(variant, profile_launch, job).values)
 
-    def timed(self, settings: Settings) -> Run:
+    def timed(self) -> Run:
         """What launches variants to be timed."""
-        return _Timed(self, settings)
+        return _Timed(self)
 
     def abort(self) -> None:
         """End the launches of both sides that are under way in other threads."""
         self._session.launchers.abort()
-        if self.imports is not None:
-            self.imports.abort()
+        if self._imports is not None:
+            self._imports.abort()
 
-    def probe(self, settings: Settings, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
+    def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report that may use so many bytes each; None for what the device has.
 
         Raises:
             RankFailed: a rank failed; ``out_of_memory`` tells whether for want of memory.
         """
         __tracebackhide__ = True
-        job = self.job(settings, variant, plan)
-        return self.launch(settings, variant, probe_launch, job, memory_limit).values
+        job = self.job(variant, plan)
+        return self.launch(variant, probe_launch, job, memory_limit).values
 
-    def job(self, settings: Settings, variant: Variant, plan: Plan) -> LaunchJob:
-        """What every rank of a launch of a variant has to do."""
+    def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
+        """What every rank of a launch of a variant has to do; ``loader`` is what data loading came to before."""
         counts = (variant.samples_per_step, variant.tokens_per_step)
+        settings = self.settings if loader is None else replace(self.settings, loader=loader)
         if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
             settings = replace(settings, communication=not variant.environment.oversubscribed)
-        return LaunchJob(variant.subject, variant.strategy, settings, plan, *counts)
+        return LaunchJob(variant.subject, variant.resolved, settings, plan, *counts)
 
     def launch(
-        self, settings: Settings, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0
+        self, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0, patience: int = 1
     ) -> LaunchResult[T]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group; ``seat``: number of its launcher."""
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``seat``.
+
+        The deadline is ``patience`` times that of the settings.
+        """
         __tracebackhide__ = True
         launchers = self._session.launchers
         run = launchers[seat].run
-        if self.imports is not None:
-            run = partial(self.imports.run, launchers, seat, benchmark=variant.key, other=variant.other)
+        if self._imports is not None:
+            run = partial(self._imports.run, launchers, seat, benchmark=variant.key, other=variant.other)
         try:
             return run(
                 function,
@@ -199,14 +212,14 @@ class Passes:
                 world_size=variant.environment.world_size,
                 backend=variant.environment.backend,
                 device=variant.environment.device,
-                timeout=settings.timeout,
+                timeout=min(self.settings.timeout * patience, LONGEST_TIMEOUT),
                 mode=variant.mode,
-                preload=modules_of(variant.strategy),
+                preload=modules_of(variant.resolved),
             )
         except (LaunchError, SameCode):  # no matter of this variant
             raise
         except DdpperfError as error:
-            error.benchmark = variant.key
+            error.extend(benchmark=variant.key)
             raise
 
 
@@ -216,9 +229,8 @@ class _Timed:
     What the first launch picked holds for all later ones, of other variants too: what is compared loads alike.
     """
 
-    def __init__(self, passes: Passes, settings: Settings) -> None:
+    def __init__(self, passes: Passes) -> None:
         self._passes = passes
-        self._settings = settings
         self._printed: set[str] = set()
         self._diagnosed: Counter[str] = Counter()
         self._completed: list[tuple[str, Plan]] = []
@@ -241,11 +253,9 @@ class _Timed:
             reason = self._no_fault(error, launches)
             if reason is None:
                 raise
-            stopped = OtherSideStopped(reason)
-            stopped.benchmark = error.benchmark
-            raise stopped from error
+            raise OtherSideStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
-            error.args = (f"{error}{_crowd(error, launches)}",)
+            error.extend(after=_crowd(error, launches))
             raise
         self._completed.extend((_label(variant), plan) for variant, plan in launches)
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
@@ -254,19 +264,18 @@ class _Timed:
         self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: Turns | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
-        settings, size = self._settings, variant.environment.world_size
-        loader = loader_settings(self._picked[size][0]) if size in self._picked else settings.loader
-        job = self._passes.job(replace(settings, loader=loader), variant, plan)
+        size = variant.world_size
+        loader = loader_settings(self._picked[size][0]) if size in self._picked else None
+        job = self._passes.job(variant, plan, loader)
         # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
         seed = self._diagnosed[_label(variant)]
         job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
         if not telling.times:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
-            return self._passes.launch(settings, variant, run_launch, job)
+            return self._passes.launch(variant, run_launch, job)
         # It has to sit out all other launches as well.
-        shared = replace(settings, timeout=min(settings.timeout * turns.sides, LONGEST_TIMEOUT))
-        return self._passes.launch(shared, variant, run_launch, job, seat=seat)
+        return self._passes.launch(variant, run_launch, job, seat=seat, patience=turns.sides)
 
     def _no_fault(self, error: OtherSideFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""

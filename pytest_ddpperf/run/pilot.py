@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.costs import ONLY_TIMES
 from pytest_ddpperf.run.groups import Groups, grouped
@@ -46,14 +47,14 @@ class Piloted:
         plans: how many steps the launches of each run, in the variants' order.
         groups: who is launched at the same time.
         expected: about how many seconds a round of timed steps takes.
-        remarks: why some do not take turns, where nothing spoke against it before.
+        findings: why some do not take turns, where nothing spoke against it before.
         diagnosis_seconds: about what a round takes that tells if memory grows and where the time goes.
     """
 
     plans: tuple[Plan, ...]
     groups: Groups
     expected: float
-    remarks: tuple[str, ...]
+    findings: tuple[Finding, ...]
     diagnosis_seconds: float
 
 
@@ -61,7 +62,7 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
     """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
     share = budget.screening / min(budget.launches, FEW_LAUNCHES) / len(variants)
     pilots = [_settled(variant, budget, run, share) for variant in variants]
-    groups, remarks = grouped(variants, [one.background for one in pilots], [one.nbytes for one in pilots], budget)
+    groups, findings = grouped(variants, [one.background for one in pilots], [one.nbytes for one in pilots], budget)
     paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].other}
     plans: list[Plan] = []
     agreed: dict[tuple[str, int], int] = {}
@@ -79,7 +80,7 @@ def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
     diagnosis = sum(
         one.fixed + _diagnosis_steps(plan.steps) * one.step for one, plan in zip(pilots, plans, strict=True)
     )
-    return Piloted(tuple(plans), groups, expected, remarks, diagnosis)
+    return Piloted(tuple(plans), groups, expected, findings, diagnosis)
 
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:

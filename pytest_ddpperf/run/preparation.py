@@ -24,6 +24,7 @@ from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
@@ -55,11 +56,11 @@ class Prepared:
     def given_to(self, variant: Variant) -> Variant:
         """The variant with all of it, in remarks where it was not compared with a single process as others are."""
         found = self.verification
-        notes = [
-            *([f"not held against a single process: {found.unverified}"] if found.unverified else []),
-            *([f"against a single process: {found.leniency}"] if found.leniency else []),
+        findings = [
+            *([Finding("unverified", {"reason": found.unverified})] if found.unverified else []),
+            *([Finding("lenient_verification", {"leniency": found.leniency})] if found.leniency else []),
         ]
-        return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *notes))
+        return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *findings))
 
 
 class Launch(Protocol):
@@ -86,7 +87,7 @@ def prepared(
     """
     __tracebackhide__ = True
     done: list[Variant] = []
-    wrong: dict[tuple[str, int], str] = {}
+    wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; what is compared loads alike
     for variant in variants:
         size = variant.environment.world_size
@@ -99,17 +100,17 @@ def prepared(
             found = known[key] if key in known else _found_out(variant, job, launch)
         except DdpperfError as error:
             if wrong:  # that is known, and the worse of both
-                raise IncorrectTraining("\n".join(wrong.values()), wrong=wrong) from error
+                raise _incorrect(wrong) from error
             raise
         if found.verification.discrepancy is not None:
-            wrong[variant.key] = _incorrect_text(variant, found.verification.discrepancy)
+            wrong.append((variant, found.verification.discrepancy))
             continue
         known[key] = found
         if found.pilot is not None and found.pilot.picked is not None:
             picked.setdefault(size, found.pilot.picked)
         done.append(found.given_to(variant))
     if wrong:
-        raise IncorrectTraining("\n".join(wrong.values()), wrong=wrong)
+        raise _incorrect(wrong)
     return done
 
 
@@ -147,17 +148,17 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
         picked: how another variant, which this one is compared with, was found to load best; None for none.
     """
     counted = settings.counted or settings.counted_only
-    verified = settings.verify and variant.strategy is not None and not variant.other
+    verified = settings.verify and variant.resolved is not None and not variant.other
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup)
     loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
     plan = pilot_plan(settings.warmup, settings.steps)
     samples, tokens = variant.samples_per_step, variant.tokens_per_step
     return PrepareJob(
-        LaunchJob(variant.subject, variant.strategy, loading, plan, samples, tokens),
+        LaunchJob(variant.subject, variant.resolved, loading, plan, samples, tokens),
         timed=not settings.counted_only,
         counted=counted,
-        verified=VerifyJob(variant.subject, variant.strategy, training) if verified and variant.strategy else None,
+        verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
     )
 
 
@@ -205,8 +206,11 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
     )
 
 
-def _incorrect_text(variant: Variant, found: Discrepancy) -> str:
-    """How a variant differs from a single process, and which variant it is, in two lines."""
-    env = variant.environment
-    group = f"{format_count(env.world_size, 'rank')}, {env.backend}"
-    return f"{discrepancy_text(found)}\n  benchmark {variant.name}, {group}"
+def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> IncorrectTraining:
+    """The error that names all variants that differ from a single process, each in two lines."""
+    reasons = {variant.key: discrepancy_text(found) for variant, found in wrong}
+    lines: list[str] = []
+    for variant, _ in wrong:
+        group = f"{format_count(variant.environment.world_size, 'rank')}, {variant.environment.backend}"
+        lines += [f"broken: {reasons[variant.key]}", f"  benchmark {variant.name}, {group}"]
+    return IncorrectTraining("\n".join(lines), wrong=reasons)

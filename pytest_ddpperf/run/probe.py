@@ -1,68 +1,47 @@
-"""What a pytest run is told that is one probe of a search over commits, and what it tells in the end."""
+"""What the pytest run that measures one commit of a bisection is told, and what it reports."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Result
 
-Key = tuple[str, int]
+BenchmarkKey = tuple[str, int]  # name and number of ranks
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How a run against a revision is to differ from what the user would start.
+    """How the pytest run of a probe differs from the run that the user would start."""
 
-    Attributes:
-        measured: full hash of the commit that is measured instead of this checkout.
-        settings: raw values by knob, stronger than any that a test gives.
-        metric: the only one that counts for the verdict; None for those that always do.
-        benchmark: name and number of ranks of the only benchmark in which it counts; None for all.
-    """
-
-    measured: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    metric: str | None = None
-    benchmark: Key | None = None
-
-    def dumps(self) -> str:
-        """As text, for the command line of a process; ``loads`` reads it."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def loads(cls, text: str) -> Probe:
-        """What was dumped."""
-        told = json.loads(text)
-        return cls(**{**told, "benchmark": None if told["benchmark"] is None else tuple(told["benchmark"])})
+    measured: str  # full hash of the commit that is measured in place of this checkout
+    settings: Mapping[str, object] = field(default_factory=dict)  # raw values by knob; they override those of tests
+    metric: str | None = None  # the only metric that counts for the verdict; None for all that usually count
+    benchmark: BenchmarkKey | None = None  # the only benchmark in which the metric counts; None for all
+    test: str | None = None  # node id of the only test to run; None for all
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a probe.
-
-    Attributes:
-        results: of all benchmarks.
-        failures: the first line of why, for each test or file that failed or was skipped, by node id.
-        root: pytest's, which node ids start from.
-    """
+    """What the pytest run of a probe reports."""
 
     results: tuple[Result, ...]
-    failures: Mapping[str, str]
-    root: Path
+    failures: Mapping[str, str]  # why each test or file failed or was skipped, in a line, by node id
+    root: Path  # pytest's root folder, which node ids start from
 
 
-def focused(measured: tuple[Measurement, ...], probe: Probe) -> tuple[Measurement, ...]:
-    """Measurements in which only what the probe looks for counts for the verdict."""
+def focused(measurements: tuple[Measurement, ...], probe: Probe) -> tuple[Measurement, ...]:
+    """The measurements, in which only the metric of the probe counts for the verdict."""
     if probe.metric is None:
-        return measured
-    return tuple(_focused(one, probe.metric, probe.benchmark) for one in measured)
+        return measurements
 
+    def gated(measurement: Measurement, series: Series) -> Series:
+        of_benchmark = probe.benchmark in {None, (measurement.name, measurement.world_size)}
+        return replace(series, gated=of_benchmark and series.metric == probe.metric)
 
-def _focused(measured: Measurement, metric: str, benchmark: Key | None) -> Measurement:
-    counts = benchmark is None or benchmark == (measured.name, measured.world_size)
-    series = tuple(replace(one, gated=counts and one.metric == metric) for one in measured.series)
-    return replace(measured, series=series)
+    return tuple(
+        replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
+        for measurement in measurements
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Mode, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -145,7 +146,8 @@ def variant(
     return Variant(
         name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
         subject=asked.subject,
-        strategy=resolved,
+        strategy=CUSTOM if resolved is None else str(resolved),
+        resolved=resolved,
         recipe=recipe,
         findings=findings,
         mode=mode,
@@ -163,12 +165,11 @@ def _require_count(word: str, count: object) -> None:
 
 def _recipe(
     subject: Subject, settings: Settings, knobs: Mapping[str, object]
-) -> tuple[Mapping[str, str], tuple[str, ...]]:
+) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
     """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
     recipe = dict(settings.recipe)
     if not isinstance(subject, Workload):
-        meant = ", ".join(f"{name}={value}" for name, value in recipe.items())
-        return {}, (f"{meant} is for a Workload: this step sees to that itself",) if recipe else ()
+        return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
     if subject.batch is not None and "loader" in recipe and "loader" in knobs:
         raise SettingError(
             f"loader={recipe['loader']!r}: this Workload has one batch, made once; give it loader=, a factory of a "
@@ -176,7 +177,7 @@ def _recipe(
         )
     if subject.batch is not None and "loader" in recipe:
         left_out = recipe.pop("loader")
-        return recipe, (f"loader={left_out} has no meaning here: this workload has one batch for all steps",)
+        return recipe, (Finding("loader_without_effect", {"loader": left_out}),)
     return recipe, ()
 
 

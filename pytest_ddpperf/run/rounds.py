@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStopped
-from pytest_ddpperf.judge.sequential import FEWEST_LAUNCHES, Look, Next
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, Telling
 from pytest_ddpperf.run.groups import Groups, together
 from pytest_ddpperf.run.pilot import FEW_LAUNCHES, Piloted, pilot
 from pytest_ddpperf.run.terms import Budget, Observer, Progress, Run
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
-from pytest_ddpperf.units import format_count
-
-CONFIRMED = "judged by fresh ones alone"  # a remark on launches that follow a suspicion
 
 
 def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
@@ -51,11 +49,11 @@ class _Measuring:
 
     def __post_init__(self) -> None:
         self._costs = Costs(self.piloted.expected)
-        self._findings = list(self.piloted.remarks)
+        self._findings = list(self.piloted.findings)
 
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements when the judge is content."""
-        wanted, least = self.budget.launches, FEWEST_LAUNCHES
+        wanted, least = self.budget.launches, MIN_LAUNCHES
         while True:
             self._launch(wanted, least)
             measurements, look = self._measurements(), self._look()
@@ -68,7 +66,7 @@ class _Measuring:
                 self._doubt(verdict.suspects, made)
                 self.rounds.begin_again()
                 # By no fewer launches than made it suspicious.
-                wanted, least, self._confirming = verdict.launches, max(FEWEST_LAUNCHES, made), True
+                wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
         """Rounds up to a number of them, as far as there is time, but at least so many.
@@ -101,8 +99,8 @@ class _Measuring:
         )
 
     def _doubt(self, suspects: Sequence[str], made: int) -> None:
-        looked = f"{' and '.join(suspects)} looked worse in {format_count(made, 'launch')}"
-        self._findings.append(f"{looked}; {CONFIRMED}")
+        """Remark that fresh launches have to confirm what these made suspect."""
+        self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
     def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
         """The same with launches that diagnose: all of it where there is time or it is asked for, else growth alone.
@@ -123,7 +121,7 @@ class _Measuring:
         except DdpperfError as error:
             if not explain and not isinstance(error, (OtherSideFailed, OtherSideStopped)):
                 raise
-            self._findings.append(f"not diagnosed: {str(error).partition(chr(10))[0]}")
+            self._findings.append(Finding("not_diagnosed", {"reason": str(error).partition("\n")[0]}))
             self.rounds.forget_diagnoses()  # what one told was still to be confirmed
             self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
         return self._measurements()
@@ -197,7 +195,7 @@ class _Rounds:
             launches.clear()
         self.made = 0
 
-    def measurements(self, findings: Sequence[str]) -> tuple[Measurement, ...]:
+    def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
         parts = zip(self.variants, self.plans, self._launches, self.diagnoses, strict=True)
         return tuple(
@@ -206,9 +204,8 @@ class _Rounds:
         )
 
 
-def _shortage(made: int, budget: Budget) -> list[str]:
+def _shortage(made: int, budget: Budget) -> list[Finding]:
     """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
     if made >= min(budget.launches, FEW_LAUNCHES):
         return []
-    wanted = format_count(budget.launches, "launch")
-    return [f"time for {made} of {wanted} only: raise max_time, which is {budget.max_time:g} s"]
+    return [Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,27 +12,21 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.against.checkout import Checkout, checkout
 from pytest_ddpperf.against.other_side import OtherSide
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.baselines import noise
-from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.baselines.calibration import Calibrated
-from pytest_ddpperf.baselines.fingerprint import environment, environment_key, training_differences
-from pytest_ddpperf.baselines.naming import plain_name
-from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.machine import TorchMachine, place
-from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.measurement import Environment, Spread
-from pytest_ddpperf.records.results import BaselineRecord, Found, Noise, Provenance, Result
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import Provenance, Result
 from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.archive import Archive
 from pytest_ddpperf.run.preparation import Prepared
 from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
-from pytest_ddpperf.stats.spreads import joined, pooled
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.summary import Told
@@ -77,9 +70,10 @@ class Session:
         revision: Revision | None = None,
         *,
         probe: Probe | None = None,
+        tests: int = 1,
     ) -> None:
         self.settings = settings
-        self.tests = 1
+        self.tests = tests
         self.line = line
         self.results: list[Result] = []
         self.searches: list[Search] = []
@@ -95,30 +89,34 @@ class Session:
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
             self.own = OtherSide(measured, settings.against_setup, PRELOADED)
+        self._launchers: Launchers | None = None
         self._options = tuple(options)
         self._root = root
-        self._stored: list[str] = []
         self._recorded = ""
         self._threads = 1
-        self._store = Store(self._baselines, settings.compared)
 
     @property
     def launcher(self) -> Launcher:
         """Starts the ranks of what runs alone."""
         return self.launchers[0]
 
-    @cached_property
+    @property
     def launchers(self) -> Launchers:
         """Start ranks; zygotes live until the session ends, and so do the threads per rank they were started with."""
+        if self._launchers is None:
+            self._launchers = self._started()
+        return self._launchers
+
+    def _started(self) -> Launchers:
         self._threads = thread_count(pinned(os.environ, mark=""))
         given = self.settings
         if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
         if self.other is not None:
             self.other.start()
-        return (
-            Launchers(lambda first: Launcher(preload=PRELOADED, like=first)) if self.own is None else self.own.launchers
-        )
+        if self.own is not None:
+            return self.own.launchers
+        return Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
@@ -129,14 +127,15 @@ class Session:
     def _torch(self) -> TorchMachine:
         return self.launcher.machine()
 
-    @property
-    def _baselines(self) -> Path:
-        return self._root / self.settings.baseline_dir
+    @cached_property
+    def archive(self) -> Archive:
+        """What was true before this session, and what is to be after it."""
+        return Archive(self.settings, self._root)
 
     @cached_property
     def _code(self) -> Checkout | None:
         """What is measured. Baselines that were saved meanwhile are no change of it."""
-        return checkout(self._root, self._baselines)
+        return checkout(self._root, self._root / self.settings.baseline_dir)
 
     @cached_property
     def _machine(self) -> MachineFacts:
@@ -169,60 +168,6 @@ class Session:
             gpu_names=self._torch.gpus,
         )
 
-    def find(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Found:
-        """The baseline of a benchmark, or why there is none."""
-        found = self._store.find(test, name, env)
-
-        def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
-            return differs if record is None else (*differs, *training_differences(record, strategy, recipe))
-
-        alike: tuple[str, ...] = ()
-        if found.record is None and found.counted is None:
-            plain = plain_name(name, recipe)
-            stored = self._store.records(test)
-            alike = tuple(dict.fromkeys(one.name for one in stored if plain_name(one.name, one.recipe) == plain))
-        return replace(
-            found,
-            alike=alike,
-            noise=self._noise(test, name, env, strategy, recipe),
-            differs=with_training(found.record, found.differs),
-            counted_differs=with_training(found.counted, found.counted_differs),
-        )
-
-    def _noise(self, test: str, name: str, env: Environment, strategy: str, recipe: Mapping[str, str]) -> Noise | None:
-        """What a calibration has told of a benchmark's noise, else what the history does."""
-        known = noise.find(self._baselines, test, name, env)
-        if known is not None and known.of_training(strategy, recipe):
-            return known.noise
-        if self.settings.history is None or not (file := self._root / self.settings.history).exists():
-            return None
-        from pytest_ddpperf.baselines.history.database import entries
-        from pytest_ddpperf.baselines.history.noise_from_history import learned_noise
-
-        try:
-            recorded = entries(file, STEP_TIME, test=test, name=name, world_size=env.world_size)
-        except HistoryError as error:  # no fault of the benchmark
-            remark = f"noise was not learned: {error}"
-            self.complaints += [remark] if remark not in self.complaints else []
-            return None
-        return learned_noise(recorded, environment_key=environment_key(env), strategy=strategy, recipe=recipe)
-
-    def scatter(self, env: Environment) -> Spread | None:
-        """By how much launches that run alone scatter here: by benchmarks before and calibrations; None if unknown.
-
-        Single launches that something held up count as much as others: they are what has to be expected.
-        """
-        calibrated = noise.read(noise.noise_file(self._baselines, env)).values()
-        before = [
-            one.measurement[STEP_TIME].samples
-            for one in self.results
-            if one.measurement.launches
-            and not one.measurement.turns
-            and environment_key(one.measurement.environment) == environment_key(env)
-        ]
-        found = joined([pooled(before), *(one.between_launches for test in calibrated for one in test.values())])
-        return found if found.df else None
-
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""
         name = self.settings.compared
@@ -235,46 +180,25 @@ class Session:
         Raises:
             BaselineError: they cannot be written.
         """
-        if "launchers" in self.__dict__:
-            self.launchers.keep(KEPT)
+        if self._launchers is not None:
+            self._launchers.keep(KEPT)
         if self.other is not None:
             self.other.keep(KEPT)
-        self._store_noise(test, passed=passed)
+        if passed:
+            self.archive.store_noise(test, [one for one in self.calibrated if one.test == test])
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
         if not passed:
-            self._stored.append(f"not stored: {test} failed")
+            self.archive.notes.append(f"not stored: {test} failed")
             return
-        accepted = [result for result in results if self.settings.force_save or acceptable(result)]
-        self._stored += [
-            f"not stored: {r.name} of {test} is inconclusive; the old baseline stays (--ddpperf-force-save stores it)"
-            for r in results
-            if r not in accepted
-        ]
-        self._save(test, self.settings.save, accepted)
-        self.results = [warned(result) if result in accepted else result for result in self.results]
-
-    def _store_noise(self, test: str, *, passed: bool) -> None:
-        found = [
-            (one.measurement.environment, one.calibration) for one in self.calibrated if passed and one.test == test
-        ]
-        for file in noise.save(self._baselines, test, found):
-            names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
-            self._stored.append(f"{self._shown(str(file))}: noise of {test}: {names}")
+        stored = self.archive.store(test, results, self.provenance())
+        self.results = [stored.get(id(result), result) for result in self.results]
 
     def provenance(self) -> Provenance:
         """Today, and what is checked out."""
         commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
-
-    def _save(self, test: str, name: str, results: Sequence[Result]) -> None:
-        now = self.provenance()
-        changes = Store(self._baselines, name).save(test, [baseline_record(result, now) for result in results])
-        self._stored += map(self._shown, changes)
-
-    def _shown(self, path: str) -> str:
-        return path.removeprefix(f"{self._root}{os.sep}")
 
     def told(self) -> Told:
         """What the terminal's summary is made of."""
@@ -284,8 +208,8 @@ class Session:
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
-            complaints=self.complaints,
-            stored=self._stored,
+            complaints=[*self.complaints, *self.archive.complaints],
+            stored=self.archive.notes,
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,
@@ -323,17 +247,15 @@ class Session:
         """
         if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
-        from pytest_ddpperf.baselines.history.database import record, run_of
-
-        number = record(self._root / self.settings.history, run_of(self._code), self.results)
+        number = self.archive.record(self.settings.history, self._code, self.results)
         self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:
         """End the zygotes and whatever still runs below them."""
         self.line.clear()
         try:
-            if "launchers" in self.__dict__:
-                self.launchers.close()
+            if self._launchers is not None:
+                self._launchers.close()
         finally:
             for side in (self.own, self.other):
                 if side is not None:

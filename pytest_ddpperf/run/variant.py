@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ddpperf.errors import WorkloadError
@@ -11,7 +11,8 @@ from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import BenchmarkId, Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.strategies.strategy import Strategy
 
 CUSTOM = "custom"  # the strategy of a step that brings its own
@@ -36,14 +37,13 @@ class Pilot:
     picked: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Variant:
+@dataclass(frozen=True, kw_only=True)
+class Variant(BenchmarkId):
     """One thing to be measured: what every rank of a launch builds and steps, and in which group.
 
     Attributes:
         subject: a Workload, or a function ``build(ctx) -> step``.
-        strategy: the strategy of a Workload; None where the subject brings its own.
-        recipe: the settings that change what a step does, in words.
+        resolved: the strategy of a Workload with its options; None where the subject brings its own.
         findings: what is already known of it that a reader of its numbers needs.
         counts: what one of its steps does; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
@@ -52,13 +52,9 @@ class Variant:
         other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
     """
 
-    name: str
     subject: Any
-    strategy: Strategy | None
-    mode: Mode | None
-    environment: Environment
-    recipe: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[str, ...] = ()
+    resolved: Strategy | None
+    findings: tuple[Finding, ...] = ()
     counts: Counts | None = None
     profile: CommunicationProfile | None = None
     pilot: Pilot | None = None
@@ -66,16 +62,6 @@ class Variant:
     other: bool = False
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What tells it from the other variants of its test, on either side."""
-        return self.name, self.environment.world_size
-
-    @property
-    def strategy_text(self) -> str:
-        """The strategy in words."""
-        return CUSTOM if self.strategy is None else str(self.strategy)
 
 
 def counted_only(variant: Variant) -> Measurement:
@@ -87,19 +73,15 @@ def measurement_of(
     variant: Variant,
     plan: Plan,
     launches: Sequence[Launch] = (),
-    findings: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
     *,
     turns: bool = False,
     diagnoses: Sequence[Launch] = (),
 ) -> Measurement:
     """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
     measured = Measurement(
-        name=variant.name,
-        strategy=variant.strategy_text,
-        mode=variant.mode,
+        **variant.identity_fields,
         plan=plan,
-        environment=variant.environment,
-        recipe=variant.recipe,
         counts=variant.counts,
         profile=variant.profile,
         launches=tuple(launches),

@@ -158,9 +158,7 @@ class Reducer:
         self.buckets: Sequence[Bucket] = ()
         self._replica = replica
         self._ctx = ctx
-        self._share = (
-            1 / ctx.world_size
-        )  # applied before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
+        self._share = 1 / ctx.world_size  # before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
         self._form = form
         self._slots = tuple(map(Slot, replica.trained))
         self._arrivals: list[Slot] = []

@@ -32,9 +32,7 @@ _HANDOVER_SECONDS = 1e-3
 _HANDOVER_RATE = 1e9  # bytes per second
 _PACE = 5e-3  # seconds from batch to batch: hardly any training then waits for data
 _MAX_WORKERS = 8  # of a rank: more hardly help, and each copies the memory that the dataset writes to
-_SCHEDULED = Path(
-    "/proc/thread-self/schedstat"
-)  # nanoseconds on a core, nanoseconds of waiting for one, number of time slices
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds of waiting, time slices
 _FETCHES = 5
 _FETCH_SECONDS = 1.0
 

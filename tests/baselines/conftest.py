@@ -10,21 +10,9 @@ import pytest
 
 from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
+from tests import factories
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-    recorded={"host": "runner-1", "note": ""},
-)
+CPU = factories.make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1", "note": ""})
 STEP_TIME = Series(
     metric="step_time",
     unit="s",

@@ -10,24 +10,14 @@ from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, war
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
-from pytest_ddpperf.records.results import Provenance, Result
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cores=2)
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
 COUNTS = Counts(totals={"collective_calls": 2.0}, details={"collective_calls": {"all_reduce": 2.0}}, unstable={})
 THEN, NOW = Provenance(date="2026-01-12", commit="3f2a1c0"), Provenance(date="2026-01-13", commit="9d8c7b6")
@@ -57,7 +47,12 @@ def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: C
         counts=counts,
     )
     return Result(
-        test="t.py::test", measurement=measured, comparisons=(), verdict=verdict, baseline=None, origin="", findings=()
+        test="t.py::test",
+        measurement=measured,
+        comparisons=(),
+        verdict=verdict,
+        reference=StoredBaseline(record=None, origin=""),
+        findings=(),
     )
 
 
@@ -68,7 +63,7 @@ def test_only_what_is_undecided_has_to_be_forced(verdict: Verdict) -> None:
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:
     few, many = result(launches=2), result(launches=20)
-    assert warned(few).findings[0].startswith("the stored baseline rests on 2 launches only")
+    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2}),)
     assert warned(many) == many
 
 
@@ -76,8 +71,7 @@ def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
     one = result(launches=20)
     launches = tuple(replace(launch, health=Health(cpu=CpuHealth(others=0.5))) for launch in one.measurement.launches)
     busy = replace(one, measurement=replace(one.measurement, launches=launches))
-    (remark,) = warned(busy).findings
-    assert remark.startswith("the stored baseline was made while others took 50 % of the cores: ")
+    assert warned(busy).findings == (Finding("disturbed_baseline", {"lost": 0.5}),)
     assert baseline_record(busy, NOW).lost == 0.5
 
 
@@ -90,9 +84,13 @@ def test_a_record_tells_the_steps_of_each_launch_and_when_it_was_made() -> None:
 def test_counts_stay_only_beside_times_that_may_replace_the_old_ones() -> None:
     """Not beside those of another machine, nor where the training is another now."""
     old = baseline_record(result(counts=COUNTS), THEN)
-    timed = replace(result(launches=3), baseline=old)
+
+    def beside(record: BaselineRecord, differs: tuple[str, ...] = ()) -> Result:
+        return replace(result(launches=3), reference=StoredBaseline(record=record, origin="", differs=differs))
+
+    timed = beside(old)
     assert baseline_record(timed, NOW).counts == COUNTS
     assert baseline_record(timed, NOW).counts_from == THEN
     elsewhere = replace(old, environment=replace(CPU, cores=64))
-    assert baseline_record(replace(timed, baseline=elsewhere), NOW).counts is None
-    assert baseline_record(replace(timed, differs=("precision",)), NOW).counts is None
+    assert baseline_record(beside(elsewhere), NOW).counts is None
+    assert baseline_record(beside(old, differs=("precision",)), NOW).counts is None

@@ -9,22 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.calibration import Recommended, calibration, recommended
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
 from pytest_ddpperf.records.results import Calibration, Provenance
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 FOUND = Calibration(
     name="ddp",
     date="2026-01-12",

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks import intervals as command
-from benchmarks.quality import intervals_report
-from benchmarks.quality.conditions import UNCHANGED
 from benchmarks.quality.intervals import (
     Intervals,
     Known,
@@ -23,12 +21,13 @@ from benchmarks.quality.intervals import (
     of_runs,
     pairs_of,
     root,
-    runs_of,
     scatter_of,
+    stretches_of,
     together,
 )
 from benchmarks.quality.launches import Campaign, Recorded, write
-from benchmarks.quality.simulated import CELL, ENVIRONMENT, recorded
+from benchmarks.quality.simulate import CELL, ENVIRONMENT, recorded
+from benchmarks.quality.steps import UNCHANGED
 from pytest_ddpperf.metrics.blocks import moved_step
 from pytest_ddpperf.records.measurement import Launch, RankLaunch
 from pytest_ddpperf.stats import centers
@@ -46,7 +45,7 @@ def drawing() -> random.Random:
 
 def launch(number: int, level: float, draw: random.Random, *, condition: str, pair: str | None) -> Recorded:
     steps = tuple(level * draw.lognormvariate(0, 0.02) for _ in range(STEPS))
-    return recorded(number, condition, steps, started=float(number), start_up=0.1, pair=pair)
+    return recorded(number, condition, steps, 0.1, started=float(number), pair=pair)
 
 
 def campaign(rounds: int, effect: float = 0.10) -> Campaign:
@@ -71,7 +70,7 @@ def test_blocks_move_a_launch_as_the_plugin_has_it() -> None:
     steps = tuple(draw.lognormvariate(-4, 0.1) for _ in range(STEPS))
     sizes = turn_sizes(STEPS, 1)
     measured = Launch(0, (RankLaunch(0, steps, {}, None, None, None, blocks=sizes),), 1.0)
-    found = moved_by(steps, sizes, typical)
+    found = moved_by(recorded(0, UNCHANGED, steps), sizes, typical)
     assert found.moved == moved_step(measured)
     assert found.value == math.log(typical(steps))
 
@@ -80,8 +79,8 @@ def test_effects_are_taken_off_and_what_is_left_keeps_its_variance() -> None:
     rounds = 60
     pairs = pairs_of(campaign(rounds).launches, CELL, typical)
     assert len(pairs) == 2 * rounds
-    assert [one.started for one in pairs] == sorted(one.started for one in pairs)
-    assert max(abs(one.value) for one in pairs) < 0.05
+    assert [pair.started for pair in pairs] == sorted(pair.started for pair in pairs)
+    assert max(abs(pair.value) for pair in pairs) < 0.05
     slower = [pairs[i].value for i in range(1, len(pairs), 2)]
     assert math.fsum(slower) == pytest.approx(0, abs=1e-12)
     assert np.mean(np.square(slower)) == pytest.approx(np.var(np.divide(slower, root(60 / 59)), ddof=1))
@@ -114,8 +113,8 @@ def test_one_pair_is_judged_by_its_blocks_or_not_at_all() -> None:
 
 
 def test_cells_are_counted_together() -> None:
-    one = Intervals((0.5, 0.01), (0.1, 0.2), 1)
-    both = together([one, Intervals((0.04, 0.2), (0.3, 0.4), 2)])
+    first = Intervals((0.5, 0.01), (0.1, 0.2), 1)
+    both = together([first, Intervals((0.04, 0.2), (0.3, 0.4), 2)])
     assert both.covers.value == 0.75
     assert both.covers.independent == 3
     assert both.beyond(0.05) == 0.25
@@ -143,18 +142,18 @@ def test_neighbouring_blocks_correlate(moved: tuple[float, ...], correlation: fl
 def test_runs_that_deviate_as_a_whole_are_told_from_launches_that_do() -> None:
     draw = drawing()
     launches = normal(4000, 0.02)
-    same = runs_of(launches, 4)
+    same = stretches_of(launches, 4)
     assert same is not None
     assert same.number == 1000
     assert same.scatter == pytest.approx(0.02, rel=0.05)
     assert same.usual == pytest.approx(0.02, rel=0.05)
     assert abs(same.runs) < 0.005
     shifts = [draw.gauss(0, 0.04) for _ in range(1000)]
-    moved = [Known(one.started, one.value + shifts[i // 4], one.moved) for i, one in enumerate(launches)]
-    apart = runs_of(moved, 4)
+    moved = [Known(launch.started, launch.value + shifts[i // 4], launch.moved) for i, launch in enumerate(launches)]
+    apart = stretches_of(moved, 4)
     assert apart is not None
     assert apart.runs == pytest.approx(0.04, rel=0.1)
-    assert runs_of(launches[:7], 4) is None
+    assert stretches_of(launches[:7], 4) is None
 
 
 def test_a_run_s_interval_covers_the_next_one_where_drift_is_known() -> None:
@@ -177,15 +176,15 @@ def test_simulations_moderate_as_the_plugin_does(samples: tuple[float, ...]) -> 
     side = centers.center_of(samples, "both")
     assert side.variance is not None
     expected = centers.moderated(side, Expected(0.02**2, 4.0))
-    many = tuple(np.array([one]) for one in (side.mean, side.variance, side.df))
-    error, df = intervals_report.moderated((many[0], many[1], many[2]), len(samples), np.array([0.02**2]), 4.0)
+    many = tuple(np.array([figure]) for figure in (side.mean, side.variance, side.df))
+    error, df = command.moderated((many[0], many[1], many[2]), len(samples), np.array([0.02**2]), 4.0)
     assert expected.variance == pytest.approx(float(error[0]) ** 2)
     assert expected.df == pytest.approx(float(df[0]))
 
 
 def test_simulated_launches_alone_are_covered() -> None:
-    side, expected = intervals_report.drawn(np.random.default_rng(1), 20_000, 2, 0.015, 0.015)
-    covers, errs, _ = intervals_report.simulated(side, 2, expected, 0.0)
+    side, expected = command.drawn(np.random.default_rng(1), 20_000, 2, 0.015, 0.015)
+    covers, errs, _ = command.simulated(side, 2, expected, 0.0)
     assert float(covers.rstrip("%")) == pytest.approx(95, abs=0.5)
     assert float(errs.rstrip("%")) == pytest.approx(1, abs=0.2)
 
@@ -201,9 +200,3 @@ def test_the_report_is_no_wider_than_a_page(
     assert "pairs: 24 pairs in turns, 12 launches alone, 2026-11-23T06:00" in text
     assert "step time: intervals" in text
     assert "tail: intervals" in text
-
-
-def test_steps_of_an_unknown_length_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["intervals.py", "record", "--file", str(tmp_path / "x.gz"), "--length", "5ms"])
-    with pytest.raises(SystemExit, match="--length 5ms: there are 4ms, 12ms"):
-        command.main()

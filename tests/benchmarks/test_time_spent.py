@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality import time_log
+from benchmarks import time_spent
 from benchmarks.time_spent import (
     CASES,
     ROWS,
@@ -18,7 +18,6 @@ from benchmarks.time_spent import (
     Spent,
     at,
     measured,
-    overlapping,
     parts,
     spent,
     table,
@@ -55,11 +54,11 @@ def test_of_calls_within_calls_the_innermost_counts() -> None:
 def test_of_launches_that_take_turns_the_one_that_is_at_work_counts() -> None:
     """Both wait for a quarter of a second at the hand-over, and one while the other is still warming up."""
     all_along = ("launch", 0.0, 6.0)
-    one = launched(
+    first = launched(
         *(all_along, ("warm-up", 0.0, 1.0), ("timed", 1.0, 6.0), ("waiting", 1.0, 2.0), ("waiting", 4.0, 6.0))
     )
     other = launched(all_along, ("warm-up", 0.0, 2.0), ("timed", 2.0, 6.0), ("waiting", 2.0, 4.25))
-    found = {kind: seconds for kind, seconds in at([one, other]).items() if seconds}
+    found = {kind: seconds for kind, seconds in at([first, other]).items() if seconds}
     assert found == {"warm-up": 2.0, "timed": 3.75, "waiting": 0.25}
 
 
@@ -81,11 +80,6 @@ def test_time_counts_once_however_many_launches_there_were() -> None:
     assert union([]) == 0.0
 
 
-def test_launches_that_overlap_belong_together() -> None:
-    first, beside, last = (launched(("launch", *ends)) for ends in ((0.0, 2.0), (1.0, 3.0), (3.0, 4.0)))
-    assert overlapping([last, beside, first]) == [[first, beside], [last]]
-
-
 def lines() -> list[str]:
     timed = {"spans": [("launch", 3.0, 5.0), ("timed", 3.5, 5.0)], "missing": ["_diagnosis"], "timed": 1.5}
     noted: list[dict[str, Any]] = [
@@ -100,7 +94,7 @@ def lines() -> list[str]:
         {"function": "run_launch", "variant": "ddp", "other": False, **timed},
         {"test": "perf/test_training.py::test_step", "seconds": 7.0},
     ]
-    return [json.dumps(one) for one in noted]
+    return [json.dumps(line) for line in noted]
 
 
 def test_what_is_not_timed_prepares() -> None:
@@ -144,8 +138,8 @@ def test_calls_are_noted_where_there_is_such_a_function(monkeypatch: pytest.Monk
         ("workers", "Worker.rest", "waiting"),
         ("workers", "no.such", "build"),
     ]
-    monkeypatch.setattr(time_log, "PARTS", noted)
-    value, spans, missing = time_log.on_rank(None, lambda _, worker: worker.work(2.0), Worker())
+    monkeypatch.setattr(time_spent, "FUNCTIONS", noted)
+    value, spans, missing = time_spent.on_rank(None, lambda _, worker: worker.work(2.0), Worker())
     assert value == 2.0
     assert missing == ["Worker.rest", "no.such"]
     (rank, start, end), (kind, began, ended) = spans
@@ -157,9 +151,9 @@ def test_calls_are_noted_where_there_is_such_a_function(monkeypatch: pytest.Monk
 def test_a_real_benchmark_is_taken_apart() -> None:
     found = measured("4ms", 4.0, 2)
     assert [*found] == [*CASES]
-    for one in found.values():
-        assert one.missing == ()
-        assert one.launches[1] >= 2
-        assert 0 < one.parts["timed steps"] < one.measuring < one.test
-        assert sum(one.parts.values()) == pytest.approx(one.measuring)
-        assert min(one.parts.values()) > -0.01 * one.measuring
+    for case in found.values():
+        assert case.missing == ()
+        assert case.launches[1] >= 2
+        assert 0 < case.parts["timed steps"] < case.measuring < case.test
+        assert sum(case.parts.values()) == pytest.approx(case.measuring)
+        assert min(case.parts.values()) > -0.01 * case.measuring

@@ -9,23 +9,11 @@ import pytest
 
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-    recorded={"host": "runner-1"},
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 STEP_TIME = Series(
     metric="step_time",
     unit="s",

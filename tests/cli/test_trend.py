@@ -12,22 +12,24 @@ import pytest
 
 from pytest_ddpperf.baselines.history.database import Run, record
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.trend import SCHEMA_FILE
+from tests.factories import make_environment, make_new_result, make_series
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
 def result(test: str, step_time: float, more: Sequence[str] = ()) -> Result:
-    series = [
-        Series(metric, "s", "lower", "absolute", "ratio", True, 0.0, (step_time,) * 8, step_time, None)  # noqa: FBT003
+    comparisons = tuple(
+        Comparison(series=make_series(metric, step_time), tolerance=0.03, verdict=Verdict.NEW, gated=True)
         for metric in ("step_time", *more)
-    ]
-    comparisons = tuple(Comparison(one, None, None, None, 0.03, None, Verdict.NEW, gated=True) for one in series)
-    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, ())
-    return Result(test, measured, comparisons, Verdict.NEW, None, "", ())
+    )
+    measured = Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=60), environment=CPU, launches=()
+    )
+    return make_new_result(test, measured, comparisons)
 
 
 def run(number: int) -> Run:

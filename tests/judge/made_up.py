@@ -6,26 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
-from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found, Result
+from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
+from tests.factories import make_environment
 
 ROWS = {metric.name: metric for metric in METRICS}
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu")
 STEADY = (1.000, 1.001, 0.999, 1.000, 1.001, 0.999, 1.000, 1.000)
 UNSTEADY = (1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 1.0, 0.7)
 
@@ -34,7 +24,9 @@ def series(metric: str, samples: Sequence[float], *, factor: float = 1.0) -> Ser
     return ROWS[metric].series(tuple(factor * sample for sample in samples))
 
 
-def measured(*metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[str, ...] = ()) -> Measurement:
+def measured(
+    *metrics: Series, environment: Environment = ENVIRONMENT, findings: tuple[Finding, ...] = ()
+) -> Measurement:
     return Measurement(
         name="ddp",
         strategy="ddp",
@@ -61,20 +53,15 @@ def stored(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60)) -> BaselineR
     )
 
 
-def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tuple[str, ...] = ()) -> Found:  # noqa: B008 - frozen
-    return Found(record=stored(*metrics, plan=plan), origin="cpu-8c-gloo-w2", differs=differs)
+def found(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60), differs: tuple[str, ...] = ()) -> StoredBaseline:  # noqa: B008 - frozen
+    return StoredBaseline(record=stored(*metrics, plan=plan), origin="cpu-8c-gloo-w2", differs=differs)
 
 
-def judged(new: Measurement, base: Found, *, tolerance: float = 0.05) -> Result:
-    return compare("test_x.py::test_a", new, base, Rules(tolerance, alpha=0.0025))
+def judged(new: Measurement, base: Reference, *, tolerance: float = 0.05) -> Result:
+    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=tolerance, alpha=0.0025))
 
 
-def beside(*metrics: Series, then: Counts | None = None) -> Found:
+def beside(*metrics: Series, then: Counts | None = None) -> PairedRevision:
     """The other side of this very run."""
     record = replace(stored(*metrics), counts=then)
-    return Found(
-        record=record,
-        origin="revision 3f2a1c0 (main)",
-        counted=record,
-        counterpart=Counterpart(revision="3f2a1c0 (main)", commit=None),
-    )
+    return PairedRevision(revision="3f2a1c0 (main)", commit=None, record=record)

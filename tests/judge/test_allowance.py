@@ -13,23 +13,12 @@ from pytest_ddpperf.judge.allowance import (
     tolerance_of,
 )
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.records.measurement import Environment, Series, Spread
+from pytest_ddpperf.records.measurement import Series, Spread
 from pytest_ddpperf.records.results import Noise
+from tests.factories import make_environment
 
 ROWS = {metric.name: metric for metric in METRICS}
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu")
 
 
 def series(metric: str, samples: Sequence[float]) -> Series:

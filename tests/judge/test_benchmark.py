@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, RankLaunch
-from pytest_ddpperf.records.results import Counterpart, Found
+from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
 
 
@@ -46,7 +49,7 @@ def test_the_result_carries_where_the_baseline_came_from() -> None:
 
 
 def test_without_a_baseline_everything_is_new() -> None:
-    result = judged(measured(series("step_time", STEADY)), Found(record=None, origin="no baseline"))
+    result = judged(measured(series("step_time", STEADY)), StoredBaseline(record=None, origin="no baseline"))
 
     assert result.verdict is Verdict.NEW
     assert result["step_time"].verdict is Verdict.NEW
@@ -59,7 +62,7 @@ def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> 
 
     assert result["step_time"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
-    assert result["peak_resident"].note == "not in the baseline"
+    assert words_of_note(result["peak_resident"].note) == "not in the baseline"
 
 
 def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> None:
@@ -69,7 +72,7 @@ def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> 
     assert result.verdict is Verdict.INCOMPATIBLE
     assert result["step_time"].change == pytest.approx(2.0)
     assert result["step_time"].mde is None
-    assert result["step_time"].note == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
+    assert words_of_note(result["step_time"].note) == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
 
 
 def test_ungated_metrics_never_decide() -> None:
@@ -99,22 +102,22 @@ def test_findings_of_the_measurement_come_with_the_result() -> None:
         ),
         seconds=1.0,
     )
-    new = replace(measured(environment=crowded, findings=("said before",)), launches=(launch,))
-    result = judged(new, Found(record=None, origin="no baseline"))
+    new = replace(measured(environment=crowded, findings=(Finding("said before"),)), launches=(launch,))
+    result = judged(new, StoredBaseline(record=None, origin="no baseline"))
 
-    assert result.findings[0] == "said before"
-    assert result.findings[1].startswith("oversubscribed: 16 ranks share 8 cores")
+    assert findings(result)[0] == "said before"
+    assert findings(result)[1].startswith("oversubscribed: 16 ranks share 8 cores")
 
 
 @pytest.mark.parametrize(
     ("base", "expected"),
     [
-        (Found(record=None, origin="no baseline"), Verdict.NEW),
+        (StoredBaseline(record=None, origin="no baseline"), Verdict.NEW),
         (found(differs=("cores 4 -> 8",)), Verdict.INCOMPATIBLE),
         (found(), Verdict.UNCHANGED),
     ],
 )
-def test_without_gated_metrics_the_baseline_alone_decides(base: Found, expected: Verdict) -> None:
+def test_without_gated_metrics_the_baseline_alone_decides(base: StoredBaseline, expected: Verdict) -> None:
     assert judged(measured(), base).verdict is expected
 
 
@@ -123,16 +126,16 @@ def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
     result = judged(measured(series("step_time", STEADY)), base)
 
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert any(text.startswith("the baseline has final_loss, this run does not") for text in result.findings)
+    assert any(text.startswith("the baseline has final_loss, this run does not") for text in findings(result))
 
 
 def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
-    nothing = Found(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
+    nothing = StoredBaseline(record=None, origin="no baseline for ddp no_sync=false of t in baselines", alike=("ddp",))
     result = judged(measured(series("step_time", STEADY)), nothing)
     assert result.verdict is Verdict.NEW
-    assert result.findings == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
+    assert findings(result) == ("there is a baseline for `ddp`: options are part of a benchmark's identity",)
     several = judged(measured(), replace(nothing, alike=("ddp", "ddp[bucket_cap_mb=5]")))
-    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in several.findings[0]
+    assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in findings(several)[0]
 
 
 def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
@@ -149,7 +152,7 @@ def test_what_the_other_revision_alone_measures_is_named() -> None:
     result = judged(
         measured(series("final_loss", STEADY)), beside(*(series(m, STEADY) for m in ("step_time", "final_loss")))
     )
-    assert result.findings == ("the other revision has step_time, this run does not: it is gated no more",)
+    assert findings(result) == ("the other revision has step_time, this run does not: it is gated no more",)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +167,10 @@ def test_what_the_other_revision_alone_measures_is_named() -> None:
 def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], work: float, *, gated: bool) -> None:
     cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
     base = beside(series("step_time", UNSTEADY), series("cpu_time", STEADY))
-    rules = Rules(0.05, alpha=0.0025, last=True)
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=True)
     result = compare("test_x.py::test_a", measured(series("step_time", step), cpu_time), base, rules)
     assert result["cpu_time"].gated is gated
-    assert (result["cpu_time"].note == "in place of the step time, which remains undecided") is gated
+    assert (words_of_note(result["cpu_time"].note) == "in place of the step time, which remains undecided") is gated
 
 
 def test_work_that_a_run_does_not_tell_of_is_not_missed() -> None:
@@ -190,10 +193,9 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
 
 def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:
     faster, ours = series("step_time", STEADY, factor=0.8), series("throughput", STEADY)
-    beside = replace(
-        found(series("step_time", STEADY)), counterpart=Counterpart(revision="main", commit=None, launches=8)
-    )
+    record = found(series("step_time", STEADY)).record
+    beside = PairedRevision(revision="main", commit=None, record=record, launches=8)
     result = judged(measured(faster, ours), beside)
     assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
-    assert result["throughput"].note == "not in the other revision"
+    assert words_of_note(result["throughput"].note) == "not in the other revision"
     assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has

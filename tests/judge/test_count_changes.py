@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.count_changes import verdict_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.verdict import Verdict
 
@@ -38,12 +38,12 @@ def counts(metric: str, parts: Mapping[str, float]) -> Counts:
 def test_more_and_something_else_are_worse_and_less_is_better(
     metric: str, then: dict[str, float], now: dict[str, float], verdict: Verdict
 ) -> None:
-    assert verdict_of(metric, counts(metric, then), counts(metric, now)) is verdict
+    assert decide_count(metric, counts(metric, then), counts(metric, now)) is verdict
 
 
 @pytest.mark.parametrize("metric", ["flops", "flops_forward", "graph_breaks"])
 def test_another_name_of_a_module_is_no_change(metric: str) -> None:
-    assert verdict_of(metric, counts(metric, {"head": 8.0}), counts(metric, {"result": 8.0})) is Verdict.UNCHANGED
+    assert decide_count(metric, counts(metric, {"head": 8.0}), counts(metric, {"result": 8.0})) is Verdict.UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_rank_that_does_more_is_worse_though_another_does_most(
     then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict
 ) -> None:
     before, after = (merged([counts("operators", {"aten.mm": times}) for times in ranks]) for ranks in (then, now))
-    assert verdict_of("operators", before, after) is verdict
+    assert decide_count("operators", before, after) is verdict
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_another_collective_on_a_rank_that_is_not_the_first_is_worse(
     then: tuple[str, ...], now: tuple[str, ...], verdict: Verdict
 ) -> None:
     before, after = (merged([counts("collective_calls", {name: 1.0}) for name in names]) for names in (then, now))
-    assert verdict_of("collective_calls", before, after) is verdict
+    assert decide_count("collective_calls", before, after) is verdict
 
 
 def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was() -> None:
     now = merged([counts("collective_bytes", {"broadcast": size}) for size in (100.0, 80.0)])
     before = replace(now, details_by_rank={})
-    assert verdict_of("collective_bytes", before, now) is Verdict.UNCHANGED
+    assert decide_count("collective_bytes", before, now) is Verdict.UNCHANGED

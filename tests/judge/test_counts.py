@@ -7,26 +7,17 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu")
 MEASURED = Measurement(
     name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=3, steps=60), environment=ENVIRONMENT, launches=()
 )
@@ -43,8 +34,8 @@ BASELINE = BaselineRecord(
 )
 
 
-def judged(new: Measurement, base: Found) -> Result:
-    return compare("test_x.py::test_a", new, base, Rules(0.05, alpha=0.0025))
+def judged(new: Measurement, base: StoredBaseline) -> Result:
+    return compare("test_x.py::test_a", new, base, DecisionContext(tolerance=0.05, alpha=0.0025))
 
 
 def counts(**totals: float) -> Counts:
@@ -56,7 +47,8 @@ def counted(now: Counts, then: Counts | None, *differs: str) -> Result:
     base = None if then is None else replace(BASELINE, counts=then)
     measurement = replace(MEASURED, counts=now, series=counted_series(now), launches=())
     return judged(
-        measurement, Found(record=None, origin="no baseline", differs=(), counted=base, counted_differs=differs)
+        measurement,
+        StoredBaseline(record=None, origin="no baseline", differs=(), counted=base, counted_differs=differs),
     )
 
 
@@ -72,22 +64,22 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
         "collective_calls is 1 per step, 2 in the baseline: part 2 -> 1 calls per step (-1)",
         "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
     )
-    assert result.findings == (less if verdict is Verdict.IMPROVED else ())
+    assert findings(result) == (less if verdict is Verdict.IMPROVED else ())
     if verdict is Verdict.REGRESSED:
-        assert result["collective_calls"].note == "part 2 -> 3 calls per step (+1)"
+        assert words_of_note(result["collective_calls"].note) == "part 2 -> 3 calls per step (+1)"
 
 
 def test_counts_that_a_run_lacks_are_missed() -> None:
-    base = Found(record=BASELINE, origin="cpu-8c-gloo-w2")
+    base = StoredBaseline(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
     assert judged(MEASURED, base).findings == ()
-    assert judged(MEASURED, then).findings == ("the baseline has counts, this run has none: no count is gated",)
+    assert findings(judged(MEASURED, then)) == ("the baseline has counts, this run has none: no count is gated",)
     assert judged(MEASURED, replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
 
 
 def test_counts_that_fell_are_told_with_what_they_are_made_of() -> None:
     result = counted(counts(collective_calls=1.0, flops=8.0), counts(collective_calls=2.0, flops=10.0))
-    assert result.findings == (
+    assert findings(result) == (
         "collective_calls is 1 per step, 2 in the baseline: part 2 -> 1 calls per step (-1)",
         "flops is 8 FLOP per step, 10 FLOP in the baseline: part 10 FLOP -> 8 FLOP per step (-2 FLOP, -20 %)",
         "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
@@ -97,7 +89,7 @@ def test_counts_that_fell_are_told_with_what_they_are_made_of() -> None:
 def test_nobody_is_told_to_renew_a_baseline_where_something_else_became_more() -> None:
     result = counted(counts(collective_calls=1.0, flops=12.0), counts(collective_calls=2.0, flops=10.0))
     assert result.verdict is Verdict.REGRESSED
-    assert result.findings == ("collective_calls is 1 per step, 2 in the baseline: part 2 -> 1 calls per step (-1)",)
+    assert findings(result) == ("collective_calls is 1 per step, 2 in the baseline: part 2 -> 1 calls per step (-1)",)
 
 
 def made_of(metric: str, total: float, **parts: float) -> Counts:
@@ -107,7 +99,7 @@ def made_of(metric: str, total: float, **parts: float) -> Counts:
 def test_as_many_calls_of_another_collective_are_a_regression() -> None:
     result = counted(made_of("collective_calls", 1.0, broadcast=1.0), made_of("collective_calls", 1.0, all_reduce=1.0))
     assert (result.verdict, result["collective_calls"].change) == (Verdict.REGRESSED, 0.0)
-    assert result["collective_calls"].note == (
+    assert words_of_note(result["collective_calls"].note) == (
         "all_reduce 1 -> 0 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
     )
 
@@ -117,10 +109,10 @@ def test_buckets_that_are_laid_out_otherwise_are_a_regression_and_smaller_ones_a
     moved = made_of("ddp_buckets", 2.0, **{"bucket 0": 3 * 2.0**20, "bucket 1": 2 * 2.0**20})
     told = counted(moved, then)["ddp_buckets"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note == "2 buckets as before, 1.00 MiB + 4.00 MiB -> 3.00 MiB + 2.00 MiB"
+    assert words_of_note(told.note) == "2 buckets as before, 1.00 MiB + 4.00 MiB -> 3.00 MiB + 2.00 MiB"
 
     smaller = made_of("ddp_buckets", 2.0, **{"bucket 0": 2.0**20, "bucket 1": 2 * 2.0**20})
-    assert counted(smaller, then).findings == (
+    assert findings(counted(smaller, then)) == (
         "ddp_buckets: 2 buckets as before, 1.00 MiB + 4.00 MiB -> 1.00 MiB + 2.00 MiB",
         "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
     )
@@ -130,8 +122,8 @@ def test_a_rank_that_does_more_is_a_regression_and_named() -> None:
     then = replace(counts(operators=3.0), by_rank={"operators": (3.0, 0.0)})
     now = replace(counts(operators=3.0), by_rank={"operators": (3.0, 2.0)})
     told = counted(now, then)["operators"]
-    assert (told.verdict, told.note) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
-    assert counted(then, now).findings == (
+    assert (told.verdict, words_of_note(told.note)) == (Verdict.REGRESSED, "rank 1 0 -> 2 per step (+2)")
+    assert findings(counted(then, now)) == (
         "operators: rank 1 2 -> 0 per step (-2)",
         "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
     )
@@ -140,14 +132,16 @@ def test_a_rank_that_does_more_is_a_regression_and_named() -> None:
 def test_counts_of_another_torch_are_not_comparable() -> None:
     result = counted(counts(flops=11.0), counts(flops=10.0), "torch 2.11 -> 2.13")
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert result["flops"].note == "the baseline is not comparable: torch 2.11 -> 2.13"
-    assert result["flops"].difference == "part 10 FLOP -> 11 FLOP per step (+1 FLOP, +10 %)"
-    assert counted(counts(flops=10.0), counts(flops=10.0), "torch 2.11 -> 2.13")["flops"].difference == ""
+    assert words_of_note(result["flops"].note) == "the baseline is not comparable: torch 2.11 -> 2.13"
+    assert words_of_note(result["flops"].difference) == "part 10 FLOP -> 11 FLOP per step (+1 FLOP, +10 %)"
+    assert counted(counts(flops=10.0), counts(flops=10.0), "torch 2.11 -> 2.13")["flops"].difference is None
 
 
 def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_regression() -> None:
     then = replace(BASELINE, counts=counts(operators=3.0, kernel_launches=5.0, collective_calls=1.0))
-    base = Found(record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",))
+    base = StoredBaseline(
+        record=None, origin="no baseline", counted=then, kernels_differ=("GPU NVIDIA A100 -> NVIDIA H200",)
+    )
 
     def against(now: Counts) -> Result:
         return judged(replace(MEASURED, counts=now, series=counted_series(now), launches=()), base)
@@ -159,7 +153,7 @@ def test_what_depends_on_kernels_is_not_comparable_between_gpus_and_hides_no_reg
         "kernel_launches": Verdict.INCOMPATIBLE,
         "collective_calls": Verdict.UNCHANGED,
     }
-    assert result["operators"].note == "the baseline is not comparable: GPU NVIDIA A100 -> NVIDIA H200"
+    assert words_of_note(result["operators"].note) == "the baseline is not comparable: GPU NVIDIA A100 -> NVIDIA H200"
     assert result.verdict is Verdict.INCOMPATIBLE
     assert against(counts(operators=3.0, kernel_launches=5.0, collective_calls=2.0)).verdict is Verdict.REGRESSED
 
@@ -184,15 +178,15 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_tol
     assert result.verdict is Verdict.UNCHANGED
     assert not result["operators"].gated
     reason = "part 9 in one step, 10 in the next"
-    assert result["operators"].note == f"not the same in every step, so not compared exactly: {reason}"
-    assert result.findings == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
+    assert words_of_note(result["operators"].note) == f"not the same in every step, so not compared exactly: {reason}"
+    assert findings(result) == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
 
 
 def test_a_count_that_is_steady_again_asks_for_a_new_baseline_and_is_a_regression_where_it_is_more() -> None:
     then = replace(counts(operators=10.0, flops=10.0), unstable=RESTLESS)
     result = counted(counts(operators=10.0, flops=10.0), then)
     assert (result.verdict, result["operators"].gated) == (Verdict.UNCHANGED, False)
-    assert result.findings == (
+    assert findings(result) == (
         (
             "not gated, for not all steps do the same: operators (in the baseline part 9 in one step, 10 in the next); "
             "--ddpperf-save renews the baseline"
@@ -201,7 +195,7 @@ def test_a_count_that_is_steady_again_asks_for_a_new_baseline_and_is_a_regressio
 
     worse = counted(counts(operators=50.0, flops=10.0), then)
     assert (worse.verdict, worse.findings) == (Verdict.REGRESSED, ())
-    assert worse["operators"].note == (
+    assert words_of_note(worse["operators"].note) == (
         "part 10 -> 50 per step (+40); it was not the same in every step: part 9 in one step, 10 in the next"
     )
 
@@ -210,7 +204,7 @@ def test_a_count_that_became_unstable_and_more_is_a_regression() -> None:
     now = replace(counts(operators=11.0, flops=10.0), unstable={"operators": "part 10 in one step, 11 in the next"})
     result = counted(now, counts(operators=10.0, flops=10.0))
     assert (result.verdict, result["operators"].gated) == (Verdict.REGRESSED, True)
-    assert result["operators"].note == (
+    assert words_of_note(result["operators"].note) == (
         "part 10 -> 11 per step (+1); no longer the same in every step: part 10 in one step, 11 in the next"
     )
 
@@ -219,7 +213,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
     now = replace(counts(operators=11.0, flops=10.0), unstable=RESTLESS)
     assert not counted(now, None)["operators"].gated
     assert counted(now, None)["flops"].gated
-    assert counted(now, None).findings == (
+    assert findings(counted(now, None)) == (
         "not gated, for not all steps do the same: operators (part 9 in one step, 10 in the next)",
     )
     assert counted(now, counts(flops=10.0)).verdict is Verdict.UNCHANGED
@@ -227,7 +221,7 @@ def test_an_unstable_count_without_a_baseline_asks_for_none() -> None:
 
 def test_what_a_probe_does_not_ask_for_is_not_gated_though_it_is_worse() -> None:
     now = replace(counts(operators=11.0), unstable={"operators": "part 10 in one step, 11 in the next"})
-    base = Found(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
+    base = StoredBaseline(record=None, origin="no baseline", counted=replace(BASELINE, counts=counts(operators=10.0)))
     others = tuple(replace(one, gated=False) for one in counted_series(now))
     assert not judged(replace(MEASURED, counts=now, series=others), base)["operators"].gated
 
@@ -249,7 +243,8 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
     result = counted(sent(800.0, 1200.0), sent(800.0, 800.0))
     assert (result.verdict, result["collective_send_bytes"].verdict) == (Verdict.REGRESSED, Verdict.REGRESSED)
     assert (
-        result["collective_send_bytes"].note == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
+        words_of_note(result["collective_send_bytes"].note)
+        == "all_reduce 800 B -> 1200 B per step (+400 B, +50 %), bytes unchanged"
     )
     assert counted(sent(600.0, 900.0), sent(800.0, 800.0)).verdict is Verdict.REGRESSED  # though the bytes are fewer
 
@@ -258,4 +253,4 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
 def test_what_is_sent_is_not_judged_a_second_time_where_the_bytes_changed_as_it_did(bytes_now: float) -> None:
     result = counted(sent(bytes_now, bytes_now), sent(800.0, 800.0))
     assert [one.gated for one in result.comparisons] == [True, False]
-    assert "collective_send_bytes" not in "".join(result.findings)
+    assert "collective_send_bytes" not in "".join(findings(result))

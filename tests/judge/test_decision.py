@@ -6,17 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from pytest_ddpperf.judge.decision import (
+from pytest_ddpperf.judge.decision import decide, needed
+from pytest_ddpperf.judge.detection import (
     LAST_SHARE,
     LAST_SUSPICIOUS,
     LOOKS_IN_ROUNDS,
     SEPARATE_LOOKS,
     SUSPICIOUS,
-    decide,
     looks_better,
     looks_worse,
     mde,
-    needed,
 )
 from pytest_ddpperf.judge.sequential import alpha_of_metric
 from pytest_ddpperf.records.measurement import Better
@@ -264,7 +263,7 @@ def test_two_rounds_find_what_is_far_slower(slowdown: float) -> None:
     with 5 degrees. At the first look of a suite of 26 benchmarks, of three metrics each, that is 23 % on either side.
     With the 2 % and 1 degree of the two rounds alone nothing could be told.
     """
-    alpha = alpha_of_metric(SUITE, 3, side_by_side=True)
+    alpha = alpha_of_metric(SUITE, 3, paired=True)
     new = [(1 + slowdown) * math.exp(0.02), (1 + slowdown) * math.exp(-0.02)]
     known = expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
     found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)

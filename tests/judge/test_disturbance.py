@@ -12,6 +12,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Launch, Measurement, RankLaunch, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from tests.judge.made_up import ENVIRONMENT, STEADY, beside, found, judged, measured, series
 
 
@@ -53,8 +54,10 @@ def test_lost_cores_explain_a_slowdown(others: Sequence[float | None], steal: fl
 def test_the_excuse_has_its_figures() -> None:
     cure = "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
     one = disturbed(others=[0.23])
-    assert excused_by(one, 0.0, 0.5) == (f"disturbed: other processes or the hypervisor took 23 % of the cores, {cure}")
-    assert excused_by(one, 0.1, 0.3) == (
+    assert words_of_note(excused_by(one, 0.0, 0.5)) == (
+        f"disturbed: other processes or the hypervisor took 23 % of the cores, {cure}"
+    )
+    assert words_of_note(excused_by(one, 0.1, 0.3)) == (
         f"disturbed: other processes or the hypervisor took 23 % of the cores, 10 % when the baseline was made, {cure}"
     )
 
@@ -111,7 +114,7 @@ def test_beside_a_stored_baseline_a_slowdown_that_others_may_have_made_is_not_kn
     """A rate falls to 1 / 1.5, which is as much slower."""
     one = slower(factor, others, metric)
     assert one.verdict is expected
-    assert one.note.startswith("disturbed: ") is (expected is Verdict.INCONCLUSIVE)
+    assert words_of_note(one.note).startswith("disturbed: ") is (expected is Verdict.INCONCLUSIVE)
     assert one.suspicious is (factor > 1)  # so it is measured again all the same
 
 

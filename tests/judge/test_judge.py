@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +12,20 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.judge.notes import UNCONFIRMED
+from pytest_ddpperf.judge.judge import Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.metrics.relating import alone, gated_beside, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.relating import Relate, alone, gated_beside, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
-from pytest_ddpperf.records.results import BaselineRecord, Counterpart, Found
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.paired import partners
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.run.paired import PairedReferences
 from pytest_ddpperf.run.terms import budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment, make_variant
 
 PLAN = Plan(warmup=1, steps=4)
 REVISION = Revision("main", "3f2a1c0" + "0" * 33, Path("/project"))
@@ -32,19 +34,7 @@ STEADY = [0.1000, 0.1001, 0.0999, 0.1000]
 
 def measured(times: Sequence[float], world_size: int = 2, cores: int = 8) -> Measurement:
     """A measurement whose launches each take one of ``times`` a step, on every rank."""
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=cores,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=world_size,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cores=cores, world_size=world_size)
     launches = tuple(
         Launch(
             round=i,
@@ -62,7 +52,7 @@ def measured(times: Sequence[float], world_size: int = 2, cores: int = 8) -> Mea
     return dataclasses.replace(one, series=series_of(one))
 
 
-def baseline(times: Sequence[float]) -> Found:
+def baseline(times: Sequence[float]) -> StoredBaseline:
     base = measured(times)
     record = BaselineRecord(
         name="ddp",
@@ -75,7 +65,7 @@ def baseline(times: Sequence[float]) -> Found:
         date="2026-01-12",
         steps=(),
     )
-    return Found(record=record, origin="the key")
+    return StoredBaseline(record=record, origin="the key")
 
 
 def in_turns(times: Sequence[float]) -> Measurement:
@@ -93,29 +83,44 @@ def side_by_side(seconds: float) -> Look:
     return Look(seconds, 1.0, last=seconds > 59, screened=seconds > 29)
 
 
-def judge(found: Found, tolerance: float = 0.03) -> Judge:
-    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), [found], alone)
+def stored(*baselines: StoredBaseline) -> StoredReferences:
+    return StoredReferences(baselines)
+
+
+def paired(
+    variants: Sequence[Variant], relate: Relate, lacking: Mapping[tuple[str, int], str] | None = None
+) -> PairedReferences:
+    return PairedReferences(revision=REVISION, variants=tuple(variants), relate=relate, lacking=lacking or {})
+
+
+def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
+    return Judge("test_it", Settings(launches=4, tolerance=tolerance, max_time=60.0), stored(found), alone)
 
 
 def test_without_a_baseline_one_look_is_enough() -> None:
-    one = judge(Found(record=None, origin="no baseline"))
+    one = judge(StoredBaseline(record=None, origin="no baseline"))
     assert one((measured(STEADY),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.NEW
 
 
 def test_what_is_to_be_stored_is_measured_for_longer() -> None:
-    one = Judge("test_it", Settings(launches=4, save="default"), [Found(record=None, origin="no baseline")], alone)
+    one = Judge(
+        "test_it",
+        Settings(launches=4, save="default"),
+        stored(StoredBaseline(record=None, origin="no baseline")),
+        alone,
+    )
     assert one((measured(STEADY),), after(4.0)) == Next("more", 1, explain=True)
     assert one.results[0].verdict is Verdict.NEW
     slower = (measured([1.2 * time for time in STEADY]),)
-    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
     assert one(slower, after(4.0)) == Next("more", 1, explain=True)  # accepted, so there is nothing to confirm
 
 
 def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
     """Whoever stores it has to see that it is slower; and a run that diagnoses changes nothing in it."""
     slower = (measured([1.2 * time for time in STEADY]),)
-    one = Judge("test_it", Settings(launches=4, save="default"), [baseline(STEADY)], alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
     end = Look(60.0, 1.0, last=True, screened=True)
     assert one(slower, end) == Next("stop", explain=True)
     assert one(slower, replace(end, diagnosed=True)) == Next("stop")
@@ -131,10 +136,10 @@ def growing(growth: float, name: str = "ddp") -> Measurement:
     return replace(one, series=series_of(one))
 
 
-def not_growing() -> Found:
+def not_growing() -> StoredBaseline:
     """A baseline whose memory does not."""
     base = growing(0.0)
-    return Found(
+    return StoredBaseline(
         record=BaselineRecord(
             name="ddp",
             strategy="ddp",
@@ -195,28 +200,28 @@ def test_growth_may_be_red_whatever_else_was_suspected() -> None:
 
 
 def test_of_several_the_one_that_grows_is_named() -> None:
-    one = Judge("test_it", Settings(launches=4), [not_growing(), not_growing()], alone)
+    one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
     assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of b",))
 
 
 def test_of_several_each_has_to_grow_again_itself() -> None:
     """One grows, and in the fresh launch another one: either may be chance."""
-    one = Judge("test_it", Settings(launches=4), [not_growing(), not_growing()], alone)
+    one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
     assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of a",))
     assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("stop")
     assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
-    assert one.results[1]["memory_growth"].note == UNCONFIRMED
+    assert one.results[1]["memory_growth"].note == Finding("unconfirmed")
 
 
 def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
-    one = Judge("test_it", Settings(launches=4, save="default"), [not_growing()], alone)
+    one = Judge("test_it", Settings(launches=4, save="default"), stored(not_growing()), alone)
     assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
 
 
 def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
     """Their scatter is far below what is accepted, so they raise no false alarm that others would have to share."""
 
-    def seen(new: Measurement, base: Found) -> float | None:
+    def seen(new: Measurement, base: StoredBaseline) -> float | None:
         one = judge(base)
         one((new,), DIAGNOSED)
         return one.results[0]["step_time"].mde
@@ -230,7 +235,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
-    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), [baseline(STEADY)], alone)
+    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), stored(baseline(STEADY)), alone)
     assert one((measured([1.2 * time for time in STEADY]),), after(4.0)) == Next("confirm", 4, ("step_time",))
 
 
@@ -257,9 +262,9 @@ def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
     For 0.025 that is 3.7 times as much, so that of these 2 / 3.7 count, 2.16: (2.16 * 0.000225 + 4 * a ** 2) / 5.16 / 4
     is the square of 1.2 %, and of its 5.16 degrees the bound at 5 % is 2.005 of these.
     """
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
     settings = Settings(launches=4, tolerance=tolerance)
-    one = Judge("test_it", settings, partners(REVISION, [variant], {}, alone), alone)
+    one = Judge("test_it", settings, paired([variant], alone), alone)
     here = in_turns([0.1 * math.exp(apart * sign) for sign in (1, -1, 1, -1)])
     one((here, in_turns([0.1] * 4)), after(4.0))
     assert one.results[0]["step_time"].verdict is expected
@@ -267,18 +272,18 @@ def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
 
 def test_a_probe_asks_on_which_side_of_the_tolerance_it_is() -> None:
     """The bound is 2.44 %."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
     here = in_turns([0.1 * math.exp(0.025 * sign) for sign in (1, -1, 1, -1)])
     for tolerance, expected in ((0.02, Verdict.INCONCLUSIVE), (0.025, Verdict.UNCHANGED)):
         settings = Settings(launches=4, tolerance=tolerance)
-        one = Judge("test_it", settings, partners(REVISION, [variant], {}, alone), alone, margin=1.0)
+        one = Judge("test_it", settings, paired([variant], alone), alone, margin=1.0)
         one((here, in_turns([0.1] * 4)), after(4.0))
         assert one.results[0]["step_time"].verdict is expected
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(None, (0.03, 0.05)), (0.06, (0.06, 0.1))], ids=str)
 def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tuple[float, float]) -> None:
-    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), [baseline(STEADY)], alone)
+    one = Judge("test_it", Settings(launches=4, tolerance=tolerance), stored(baseline(STEADY)), alone)
     one((measured(STEADY),), after(4.0))
     step = one.results[0]["step_time"]
     assert (step.tolerance, step.margin) == pytest.approx(expected)
@@ -302,12 +307,12 @@ def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_f
 
 def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() -> None:
     """The last look of the screening may still raise a suspicion; of any after it nothing could confirm one."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     slower = in_turns([1.2 * time for time in STEADY]), in_turns(STEADY)
 
     def begun() -> Judge:
-        return Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+        return Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
 
     one = begun()
     assert one(unsure, side_by_side(10.0)) == Next("more", 1)
@@ -319,7 +324,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     assert one(slower, side_by_side(60.0)) == Next("stop")
     (result,) = one.results
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result["step_time"].note == UNCONFIRMED
+    assert result["step_time"].note == Finding("unconfirmed")
     assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
 
@@ -335,15 +340,15 @@ def test_beside_a_baseline_the_last_look_of_the_screening_suspects_more_easily()
         (side_by_side(30.0), Next("confirm", 4, ("step_time",))),
     ):
         assert judge(baseline(STEADY))((measured(noisy),), look) == expected
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     unsure = in_turns([0.095, 0.112, 0.095, 0.112]), in_turns(STEADY)
     assert one(unsure, side_by_side(30.0)) == Next("more", 1)
 
 
 def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> None:
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
     assert one(unsure, side_by_side(30.0)) == Next("more", 1)
     assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(31.0)) == Next("stop")
@@ -354,7 +359,7 @@ def test_launches_of_other_benchmarks_tell_what_to_expect_of_few() -> None:
     """Two that happen to agree say nothing of how far they lie apart; those of other benchmarks lie 20 % apart."""
     for scatter, expected in ((None, Verdict.REGRESSED), (Spread(sd=0.2, df=60.0), Verdict.INCONCLUSIVE)):
         settings = Settings(launches=2, tolerance=0.03)
-        one = Judge("test_it", settings, [baseline(STEADY[:2])], alone, scatter=scatter)
+        one = Judge("test_it", settings, stored(baseline(STEADY[:2])), alone, scatter=scatter)
         one((measured([0.15, 0.1501]),), Look(60.0, 1.0, last=True))
         assert one.results[0]["step_time"].verdict is expected
 
@@ -368,18 +373,18 @@ def test_a_suspect_that_was_chance_is_cleared() -> None:
 
 def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_confirm_something_else() -> None:
     """Of two variants a looks slower, and the fresh launches say that b is: either may be chance, so nothing is red."""
-    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
 
     def sides(a: float, b: float) -> tuple[Measurement, ...]:
         times = {"a": [a * time for time in STEADY], "b": [b * time for time in STEADY]}
         here = [replace(in_turns(times[name]), name=name) for name in "ab"]
         return *here, *(replace(in_turns(STEADY), name=name) for name in "ab")
 
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, alone), alone)
+    one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
     assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",))
     assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
-    assert one.results[1]["step_time"].note == (
+    assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
@@ -388,9 +393,9 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
 
 def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     """The CPU time tells first; what the fresh launches say of the step time counts as well."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
     related = gated_beside(alone)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    one = Judge("test_it", Settings(launches=4), paired([variant], related), related)
     first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(first, after(4.0)) == Next("confirm", 6, ("cpu_time",))
     six = [1.0, 1.001, 0.999] * 2
@@ -430,12 +435,14 @@ def test_points_of_a_curve_are_held_against_the_first() -> None:
 def test_negative_scaling_from_one_size_to_the_next_is_named() -> None:
     _, two, four = with_efficiency([measured(STEADY, 1), measured([0.11] * 4, 2), measured([0.3] * 4, 4)], "weak")
     assert not two.findings
-    assert four.findings == ("negative scaling: 4 ranks do less work per second than 2 (x0.73)",)
+    (finding,) = four.findings
+    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 2)
+    assert finding.facts["speedup"] == pytest.approx(2 * 0.11 / 0.3, rel=1e-3)
 
 
 def test_negative_scaling_is_named() -> None:
     _, point = with_efficiency([measured(STEADY, 1), measured([0.5] * 4, 2)], "weak")
-    assert any("negative scaling" in finding for finding in point.findings)
+    assert [finding.code for finding in point.findings] == ["negative_scaling"]
 
 
 def test_speedup_is_over_the_partner_of_the_same_round() -> None:
@@ -451,13 +458,13 @@ def test_speedup_is_over_the_partner_of_the_same_round() -> None:
 
 def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     """Twice as fast on both sides: the speedup is the same, and so is what is held against the other side."""
-    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(
         replace(measured([factor * time for time in STEADY]), name=name)
         for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
     )
     relate = partial(with_speedup, over="a")
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {}, relate), relate)
+    one = Judge("test_it", Settings(launches=4), paired(variants, relate), relate)
     assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a", "step_time of b"))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
@@ -473,9 +480,9 @@ NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
 
 def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> None:
     """Until then the step time may be decided, which is what counts."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
     related = gated_beside(alone)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, related), related)
+    one = Judge("test_it", Settings(launches=4), paired([variant], related), related)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
     assert one(sides, after(8.0)) == Next("more", 1)
@@ -499,7 +506,7 @@ def test_beside_a_baseline_more_work_is_shown_only() -> None:
         date="2026-01-12",
         steps=(),
     )
-    one = judge(Found(record=record, origin="the key"))
+    one = judge(StoredBaseline(record=record, origin="the key"))
     one((working(NOISY_AND_LONGER, MORE_WORK),), after(60.0))
     assert one.results[0]["cpu_time"].verdict is Verdict.REGRESSED
     assert not one.results[0]["cpu_time"].gated
@@ -529,13 +536,13 @@ FASTER = [0.090, 0.098, 0.092, 0.096]
 
 
 def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_to_be() -> None:
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     sides = measured(FASTER), measured([0.1] * 4)
     assert one(sides, after(4.0)) == Next("more", 1)
     assert one(sides, after(60.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
-    assert one.results[0]["step_time"].note == "looks better, though not for certain"
+    assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
     longer = measured(FASTER * 3), measured([0.1] * 12)
     assert one(longer, after(12.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
@@ -545,8 +552,8 @@ FADED = [*FASTER, 0.110, 0.108, 0.092, 0.106]
 
 
 def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    beside = partners(REVISION, [variant], {}, alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    beside = paired([variant], alone)
     fresh = Judge("test_it", Settings(launches=4), beside, alone)
     later = measured(FADED), measured([0.1] * 8)
     assert fresh(later, after(8.0)) == Next("more", 1)
@@ -557,13 +564,13 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
     note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
-    assert result["step_time"].note == note
+    assert words_of_note(result["step_time"].note) == note
 
 
 def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
     """A suspect is judged by fresh launches alone, and so is all else."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, [variant], {}, alone), alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
     assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).action == "confirm"
     assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Next("more", 1)
@@ -572,28 +579,26 @@ def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
 
 def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
     """Shorter by 4.6 +- 2.3 %: at a level of 10 %, but the interval that is printed reaches to +2.8 %."""
-    variant = Variant("ddp", None, None, None, measured(STEADY).environment)
-    one = Judge("test_it", Settings(launches=4, tolerance=0.02), partners(REVISION, [variant], {}, alone), alone)
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4, tolerance=0.02), paired([variant], alone), alone)
     sides = measured([0.090, 0.100, 0.094, 0.098]), measured([0.1] * 4)
     one(sides, after(60.0))
     assert one.results[0]["step_time"].promising
-    assert one.results[0]["step_time"].note == ""
+    assert words_of_note(one.results[0]["step_time"].note) == ""
 
 
 def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
     assert one((measured(FASTER),), after(4.0)) == Next("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
-    assert one.results[0]["step_time"].note == ""
+    assert words_of_note(one.results[0]["step_time"].note) == ""
 
 
 def test_what_the_other_side_cannot_run_is_new() -> None:
-    variants = [Variant(name, None, None, None, measured(STEADY).environment) for name in ("a", "b")]
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(replace(in_turns(STEADY), name=name) for name in ("a", "b", "b"))
-    one = Judge("test_it", Settings(launches=4), partners(REVISION, variants, {("a", 2): "it raised"}, alone), alone)
+    one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}), alone)
     assert one(sides, after(4.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
     assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
-    assert one.results[0].counterpart == Counterpart(
-        revision=REVISION.label, commit=REVISION.commit, lacking="it raised"
-    )
+    assert one.results[0].paired == PairedRevision(revision=REVISION.label, commit=REVISION.commit, lacking="it raised")

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread
-from pytest_ddpperf.records.results import Counterpart, Noise
+from pytest_ddpperf.records.results import Noise
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
 
 
@@ -42,7 +44,10 @@ def test_a_metric_that_changed_its_unit_is_not_compared() -> None:
     one = judged(measured(series("step_time", STEADY)), found(milliseconds))["step_time"]
 
     assert (one.verdict, one.change) == (Verdict.INCOMPATIBLE, None)
-    assert one.note == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
+    assert (
+        words_of_note(one.note)
+        == "the baseline has this metric as ms lower is better ratio, not as s lower is better ratio"
+    )
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -57,7 +62,7 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
     ways = ["in turns with those of other launches", "with nothing beside them"]
     then, now = ways[::-1] if turns else ways
     assert (
-        result["step_time"].note
+        words_of_note(result["step_time"].note)
         == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-turns"
     )
     assert judged(replace(measured(*metrics), turns=not turns), base).verdict is Verdict.UNCHANGED
@@ -70,7 +75,7 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
     )
 
     assert result["final_loss"].verdict is Verdict.INCOMPATIBLE
-    assert result["final_loss"].note == "the baseline's loss is that after 103 steps, this one after 63"
+    assert words_of_note(result["final_loss"].note) == "the baseline's loss is that after 103 steps, this one after 63"
     assert result["step_time"].verdict is Verdict.UNCHANGED
 
 
@@ -88,7 +93,7 @@ def test_a_baseline_of_zero_has_no_percentage() -> None:
     result = judged(measured(series("peak_allocated", [5.0] * 4)), found(series("peak_allocated", [0.0] * 4)))
 
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result["peak_allocated"].note == "no change can be told from a baseline of 0"
+    assert words_of_note(result["peak_allocated"].note) == "no change can be told from a baseline of 0"
 
 
 def test_nothing_that_stays_nothing_is_unchanged() -> None:
@@ -126,7 +131,7 @@ def test_no_tolerance_is_below_the_noise_floor() -> None:
     base = replace(found(*metrics), noise=noise)
     result = judged(measured(*metrics), base, tolerance=0.03)
     assert [one.tolerance for one in result.comparisons] == [0.042, 0.03, 0.03]
-    assert result.findings == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
+    assert findings(result) == ("tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",)
     wider = judged(measured(*metrics), base, tolerance=0.05)
     assert (wider["step_time"].tolerance, wider.findings) == (0.05, ())
 
@@ -162,7 +167,8 @@ def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
     assert (interval.low, interval.high) == pytest.approx((0.04, 0.04))
     assert result["step_time"].mde == pytest.approx(0.03)
     assert judged(new, found(series("step_time", rounds)), tolerance=0.03).verdict is Verdict.INCONCLUSIVE
-    assert (result.baseline, result.counterpart) == (None, Counterpart(revision="3f2a1c0 (main)", commit=None))
+    assert result.baseline is None
+    assert result.paired is not None
 
 
 BLOCKS = (0.08, -0.08) * 10  # of a launch: an error of 1.8 %, for 20 * 0.0064 / (20 * 19) = 0.000337

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Launch, RankLaunch, Spread
 from pytest_ddpperf.records.results import Comparison, Noise
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series
 
 
 def test_an_improvement_says_that_the_baseline_is_stale() -> None:
     one = judged(measured(series("step_time", STEADY, factor=0.5)), found(series("step_time", STEADY)))["step_time"]
 
-    assert one.note == "better than the baseline by more than the tolerance: the baseline is stale"
+    assert words_of_note(one.note) == "better than the baseline by more than the tolerance: the baseline is stale"
 
 
 def inconclusive(
@@ -35,20 +37,22 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
     one = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045, 1.0], STEADY, tolerance=0.03)
 
     assert one.mde is not None
-    told = re.fullmatch(r"about (\d+) launches would decide it", one.note)
+    told = re.fullmatch(r"about (\d+) launches would decide it", words_of_note(one.note))
     assert told is not None
 
     def note(*, last: bool) -> str:
-        rules = Rules(0.03, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches)
+        rules = DecisionContext(
+            tolerance=0.03, alpha=0.0025, last=last, max_time_for=lambda launches: 30.1 + 2 * launches
+        )
         new, base = measured(one.series), found(series("step_time", STEADY))
-        return compare("test_x.py::test_a", new, base, rules)["step_time"].note
+        return words_of_note(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
 
-    assert note(last=False) == one.note  # there is time yet
+    assert note(last=False) == words_of_note(one.note)  # there is time yet
     more = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note(last=True))
     assert more is not None
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY, tolerance=0.03)
-    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", few.note)
+    assert re.fullmatch(r"about \d+ launches would decide it, as far as 5 can tell", words_of_note(few.note))
 
 
 def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
@@ -69,7 +73,7 @@ def test_what_only_launches_after_the_verdict_tell_says_so() -> None:
     base = beside(series("phase_forward", [1.0, 0.95, 1.05, 1.0]), series("memory_growth", [3e6, 2.85e6, 3.15e6, 3e6]))
     phase, growth = (judged(new, base, tolerance=0.03)[metric] for metric in ("phase_forward", "memory_growth"))
     assert (phase.verdict, growth.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-    assert (phase.note, growth.note) == ("told by 4 launches after the verdict",) * 2
+    assert (words_of_note(phase.note), words_of_note(growth.note)) == ("told by 4 launches after the verdict",) * 2
 
 
 def test_what_more_launches_cannot_decide_says_so() -> None:
@@ -78,7 +82,7 @@ def test_what_more_launches_cannot_decide_says_so() -> None:
         "more launches would not decide it; a wider tolerance, a quieter machine, a baseline of more launches or "
         "--ddpperf-against might"
     )
-    assert inconclusive(STEADY, STEADY, tolerance=0.01).note == note
+    assert words_of_note(inconclusive(STEADY, STEADY, tolerance=0.01).note) == note
 
 
 def test_nor_can_they_decide_where_launches_scatter_so_much_that_runs_do_too() -> None:
@@ -92,7 +96,7 @@ def test_nor_can_they_decide_where_launches_scatter_so_much_that_runs_do_too() -
     )
     for noise in (None, told):
         one = inconclusive(wild, STEADY, tolerance=0.03, noise=noise)
-        assert one.note.startswith("more launches would not decide it; ")
+        assert words_of_note(one.note).startswith("more launches would not decide it; ")
 
 
 def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> None:
@@ -100,18 +104,18 @@ def test_what_only_thousands_of_launches_would_decide_says_what_else_might() -> 
     wild = [0.5, 2.0, 0.5, 2.0, 0.5, 2.0]
     one = judged(measured(series("step_time", wild)), beside(series("step_time", wild[::-1])), tolerance=0.03)
     fact = "no practicable number of launches would decide it"
-    assert one["step_time"].note == f"{fact}; a wider tolerance or a quieter machine might"
+    assert words_of_note(one["step_time"].note) == f"{fact}; a wider tolerance or a quieter machine might"
     # Runs do not deviate with their launches in it; what is slowest of these hardly counts.
     tail = series("step_time_tail", [0.793, 0.795] * 50)
     stored_one = judged(measured(replace(tail, samples=tuple(wild))), found(tail))["step_time_tail"]
-    assert stored_one.note == f"{fact}; a wider tolerance, a quieter machine or --ddpperf-against might"
+    assert words_of_note(stored_one.note) == f"{fact}; a wider tolerance, a quieter machine or --ddpperf-against might"
 
 
 def test_single_launches_tell_nothing_about_scatter() -> None:
     one = inconclusive([2.0], [1.0])
 
     assert (one.change, one.change_interval, one.mde) == (1.0, None, None)
-    assert one.note == "one launch on either side tells nothing about scatter; measure at least two"
+    assert words_of_note(one.note) == "one launch on either side tells nothing about scatter; measure at least two"
 
 
 def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
@@ -122,8 +126,8 @@ def test_what_is_better_than_the_other_revision_speaks_of_no_baseline() -> None:
     new = replace(measured(), counts=now, series=counted_series(now))
     result = judged(new, beside(then=then))
     assert result.verdict is Verdict.IMPROVED
-    assert result.findings == (
+    assert findings(result) == (
         "collective_calls is 1 per step, 2 in the other revision: collective_calls 2 -> 1 calls per step (-1)",
     )
     faster = judged(measured(series("step_time", STEADY, factor=0.8)), beside(series("step_time", STEADY)))
-    assert (faster.verdict, faster["step_time"].note) == (Verdict.IMPROVED, "")
+    assert (faster.verdict, words_of_note(faster["step_time"].note)) == (Verdict.IMPROVED, "")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytest_ddpperf.judge.decision import decide, looks_worse
+from pytest_ddpperf.judge.decision import decide
+from pytest_ddpperf.judge.detection import looks_worse
 from pytest_ddpperf.judge.sequential import ALPHA, STOP, Action, Phase, State, advance, alpha_of_metric, next_action
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import change
@@ -107,7 +108,7 @@ def test_benchmarks_and_metrics_share_the_level(
     benchmarks: int, metrics: int, expected: float, side_by_side: float
 ) -> None:
     assert alpha_of_metric(benchmarks, metrics) == pytest.approx(expected)
-    assert alpha_of_metric(benchmarks, metrics, side_by_side=True) == pytest.approx(side_by_side)
+    assert alpha_of_metric(benchmarks, metrics, paired=True) == pytest.approx(side_by_side)
 
 
 # The whole procedure on synthetic launches. Step times of launches are lognormal with a standard deviation of 1 %.

@@ -12,8 +12,9 @@ import pytest
 
 from pytest_ddpperf.metrics.blocks import Moved, Within, moved_step, of_cpu, of_rates, of_steps, of_tails
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
+from tests.factories import make_environment
 
 
 def rank(
@@ -39,19 +40,7 @@ def rank(
 
 def measurement(*ranks: RankLaunch) -> Measurement:
     """Of one launch."""
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=len(ranks),
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(world_size=len(ranks))
     return Measurement(
         name="ddp",
         strategy="ddp",

@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.metrics.communication import (
     communication_overhead,
     exposed_communication,
-    no_headroom,
+    no_memory_headroom,
     of_exposed,
     of_overhead,
     still_sent,
@@ -17,23 +17,13 @@ from pytest_ddpperf.metrics.communication import (
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 
 def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu")
     reports = [
         tuple(
             RankLaunch(
@@ -118,15 +108,12 @@ def test_a_launch_without_it_is_left_out() -> None:
 def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() -> None:
     known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
-    assert no_headroom(measured) is None
+    assert no_memory_headroom(measured) is None
     ranks = tuple(
         replace(rank, no_headroom=MemoryHeadroom(needed=6 * 2**30, free=4 * 2**30))
         for rank in measured.launches[1].ranks
     )
     short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
-    text = (
-        "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
-        "take 6.00 GiB of its memory, and 4.00 GiB are free for them"
-    )
-    assert no_headroom(short) == text
-    assert text in findings_of(short)
+    finding = Finding("no_memory_headroom", {"launches": 1, "needed": 6 * 2**30, "free": 4 * 2**30})
+    assert no_memory_headroom(short) == finding
+    assert finding in findings_of(short)

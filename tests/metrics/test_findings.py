@@ -6,26 +6,16 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.findings import findings_of, thin_baseline
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 SETTLED = [1.0] * 12
 SLOW_START = [1.2] * 3 + [1.0] * 9
 
 
 def measurement(*launches: Sequence[float], ranks: int = 1, cores: int = 8, nodes: int = 1) -> Measurement:
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=cores,
-        threads=1,
-        nodes=nodes,
-        backend="gloo",
-        world_size=ranks,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", cores=cores, nodes=nodes, world_size=ranks)
     done = tuple(
         Launch(
             round=i,
@@ -49,9 +39,9 @@ def test_a_calm_measurement_has_no_findings() -> None:
 
 
 def test_ranks_that_share_cores_are_named_with_their_numbers() -> None:
-    (finding,) = findings_of(measurement(SETTLED, ranks=6, cores=2, nodes=2))
+    crowded = measurement(SETTLED, ranks=6, cores=2, nodes=2)
 
-    assert finding == "oversubscribed: 6 ranks share 4 cores; step times say little about real hardware"
+    assert findings_of(crowded) == (Finding("oversubscribed", {"ranks": 6, "shared": 4, "resource": "core"}),)
     assert findings_of(measurement(ranks=6, cores=2, nodes=2)) == ()  # only counted
 
 
@@ -60,10 +50,9 @@ def test_as_many_ranks_as_cores_share_nothing() -> None:
 
 
 def test_a_warm_up_that_was_too_short_is_named() -> None:
-    (finding,) = findings_of(measurement(SLOW_START, SLOW_START, SETTLED))
+    facts = {"slow": 2, "launches": 3, "slower": 0.1, "warmup": 3}
 
-    assert finding.startswith("warm-up had not settled: in 2 of 3 launches")
-    assert finding.endswith("raise the warm-up (now 3 steps)")
+    assert findings_of(measurement(SLOW_START, SLOW_START, SETTLED)) == (Finding("unsettled_warmup", facts),)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +71,10 @@ def test_an_outlying_launch_is_named_and_kept() -> None:
     """Median 1.01; absolute deviations 0.01, 0, 0.01, 0.01, 0.2 have the median 0.01: three sigmas are 0.044."""
     (finding,) = findings_of(measurement([1.0], [1.01], [1.02], [1.21], [1.0]))
 
-    assert finding == "launch 4 (+19.8 %) of 5 far from the median step time; what lies far out hardly counts"
+    assert (finding.code, finding.facts["launches"]) == ("outlying_launches", 5)
+    ((number, change),) = finding.facts["outlying"]
+    assert number == 4
+    assert change == pytest.approx(1.21 / 1.01 - 1)
 
 
 @pytest.mark.parametrize(
@@ -99,19 +91,7 @@ def test_launches_that_belong_together_are_not_named(times: list[float]) -> None
 
 def test_what_an_accumulating_step_trains_on_is_named() -> None:
     """3 ranks of 32 samples in 4 micro-batches: 96."""
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=3,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", world_size=3)
     ranks = tuple(
         RankLaunch(rank=r, step_times=tuple(SETTLED), memory={}, loss=None, samples_per_step=32, tokens_per_step=None)
         for r in range(3)
@@ -128,7 +108,8 @@ def test_what_an_accumulating_step_trains_on_is_named() -> None:
         recipe=recipe,
     )
 
-    assert findings_of(measured) == ("effective batch size 96: 4 micro-batches on each of 3 ranks",)
+    facts = {"size": 96, "micro_batches": 4, "ranks": 3}
+    assert findings_of(measured) == (Finding("effective_batch_size", facts),)
     assert findings_of(replace(measured, recipe={})) == ()
 
 
@@ -138,15 +119,18 @@ def test_steps_that_updated_nothing_are_counted() -> None:
     ranks = (replace(base.launches[0].ranks[0], skipped_steps=(0, 4, 5)),)
     launches = (replace(base.launches[0], ranks=ranks), base.launches[1])
 
-    (finding,) = findings_of(replace(base, launches=launches))
+    skipped = Finding("skipped_steps", {"steps": 3, "launches": 2})
+    assert findings_of(replace(base, launches=launches)) == (skipped,)
 
-    assert finding.startswith("fp16 gradients overflowed in 3 timed steps of 2 launches, which updated nothing")
+
+def test_the_data_loading_that_was_picked_is_named() -> None:
+    base = measurement(SETTLED)
+    rank = replace(base.launches[0].ranks[0], picked=("workers=2", "2 workers were fastest"))
+    picked = replace(base, launches=(replace(base.launches[0], ranks=(rank,)),))
+    assert findings_of(picked) == (Finding("picked_loader", {"reason": "2 workers were fastest"}),)
 
 
 def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not() -> None:
-    assert thin_baseline(measurement(SETTLED, SETTLED)) == (
-        "the stored baseline rests on 2 launches only, too few to know its scatter: what is compared with it will "
-        "often be inconclusive; raise max_time and save again"
-    )
+    assert thin_baseline(measurement(SETTLED, SETTLED)) == Finding("thin_baseline", {"launches": 2})
     assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED)) is None
     assert thin_baseline(replace(measurement(SETTLED), launches=())) is None

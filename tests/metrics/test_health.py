@@ -1,22 +1,12 @@
 from __future__ import annotations
 
 from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=1,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(world_size=1)
 
 
 def measurement(*cpus: CpuHealth | None) -> Measurement:
@@ -38,32 +28,33 @@ def test_a_machine_of_ones_own_is_not_spoken_of() -> None:
 
 def test_load_by_others_is_named_with_its_launches() -> None:
     cpus = [CpuHealth(others=share) for share in (0.38, 0.05, 0.12)]
-    assert findings_of(measurement(*cpus)) == ("other processes used 12 % to 38 % of the cores in 2 of 3 launches",)
+    facts = {"least": 0.12, "most": 0.38, "seen": 2, "launches": 3}
+    assert findings_of(measurement(*cpus)) == (Finding("cores_used_by_others", facts),)
 
 
-def test_one_value_is_no_span() -> None:
-    cpus = [CpuHealth(steal=0.04), CpuHealth(steal=0.04)]
-    assert findings_of(measurement(*cpus)) == ("the hypervisor gave 4 % of the cores away in 2 of 2 launches",)
+def test_cores_that_a_hypervisor_gave_away_are_named() -> None:
+    cpus = [CpuHealth(steal=0.04), CpuHealth(steal=0.03)]
+    facts = {"least": 0.03, "most": 0.04, "seen": 2, "launches": 2}
+    assert findings_of(measurement(*cpus)) == (Finding("cores_stolen", facts),)
 
 
 def test_a_quota_is_held_against_the_launchs_time_on_all_cores() -> None:
     """Four and eight seconds of two on eight cores."""
-    assert findings_of(measurement(CpuHealth(throttled=4.0), CpuHealth(throttled=8.0), CpuHealth(throttled=0.1))) == (
-        "a CPU quota held processes back for 25 % to 50 % of the time in 2 of 3 launches",
-    )
+    throttled = measurement(CpuHealth(throttled=4.0), CpuHealth(throttled=8.0), CpuHealth(throttled=0.1))
+    facts = {"least": 0.25, "most": 0.5, "seen": 2, "launches": 3}
+    assert findings_of(throttled) == (Finding("cpu_quota", facts),)
 
 
 def test_a_quota_never_takes_more_than_all_of_the_time() -> None:
     """It may let eight cores' worth be used of more cores, all of which have to wait: 40 seconds of 16."""
-    assert findings_of(measurement(CpuHealth(throttled=40.0))) == (
-        "a CPU quota held processes back for 100 % of the time in 1 of 1 launch",
-    )
+    facts = {"least": 1.0, "most": 1.0, "seen": 1, "launches": 1}
+    assert findings_of(measurement(CpuHealth(throttled=40.0))) == (Finding("cpu_quota", facts),)
 
 
 def test_heat_and_swap_are_named() -> None:
     assert findings_of(measurement(CpuHealth(overheated=1, swapped=3 * 2**20), CpuHealth(overheated=4))) == (
-        "cores were too hot and slowed down 1 time to 4 times in 2 of 2 launches",
-        "the machine swapped 3.00 MiB in 1 of 2 launches",
+        Finding("hot_cores", {"least": 1, "most": 4, "seen": 2, "launches": 2}),
+        Finding("swapping", {"least": 3 * 2**20, "most": 3 * 2**20, "seen": 1, "launches": 2}),
     )
 
 
@@ -90,7 +81,7 @@ def on_gpus(*gpus: GpuHealth) -> Measurement:
 def test_what_held_a_gpu_back_is_named() -> None:
     held = GpuHealth(device="a", readings=10, throttled={"power cap": 0.4, "temperature": 0.1})
     assert findings_of(on_gpus(held, held, GpuHealth(device="a", readings=10))) == (
-        "GPU clocks were held back (power cap) in 2 of 3 launches",
+        Finding("gpu_clocks_held_back", {"reason": "power cap", "seen": 2, "launches": 3}),
     )
 
 
@@ -98,8 +89,8 @@ def test_other_processes_on_a_gpu_are_named() -> None:
     assert findings_of(
         on_gpus(GpuHealth(device="a", readings=10, others={7: 3 * 2**30, 8: None}), GpuHealth(device="a", readings=10))
     ) == (
-        "process 7 used a GPU of the ranks (3.00 GiB of its memory) in 1 of 2 launches",
-        "process 8 used a GPU of the ranks in 1 of 2 launches",
+        Finding("gpu_used_by_others", {"pid": 7, "nbytes": 3 * 2**30, "seen": 1, "launches": 2}),
+        Finding("gpu_used_by_others", {"pid": 8, "nbytes": None, "seen": 1, "launches": 2}),
     )
 
 
@@ -107,7 +98,7 @@ def test_a_clock_that_fell_is_named() -> None:
     """1.7 GHz is 14 % below 1.98; 1.9 is only 4 % below."""
     assert findings_of(
         on_gpus(GpuHealth(device="a", readings=9, sm_clock=1.98e9), GpuHealth(device="a", readings=9, sm_clock=1.7e9))
-    ) == ("the slowest GPU's clock was 1700 MHz in one launch and 1980 MHz in another",)
+    ) == (Finding("gpu_clock_fell", {"lowest": 1.7e9, "highest": 1.98e9}),)
     assert (
         findings_of(
             on_gpus(

@@ -8,7 +8,9 @@ import pytest
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import DeviceMemory, Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from tests.factories import make_environment
 
 MIB = 2**20
 
@@ -20,19 +22,7 @@ def steady(growth: int) -> tuple[int, ...]:
 
 def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
     """Of launches, each given by what its ranks held."""
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=len(launches[0]),
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(world_size=len(launches[0]))
     done = tuple(
         Launch(
             round=i,
@@ -57,6 +47,12 @@ def measurement(*launches: Sequence[tuple[int, ...]]) -> Measurement:
     )
 
 
+def growth(least: float, most: float, *, ranks: tuple[int, ...], of: int, launches: int = 3) -> Finding:
+    """The finding on growth, in bytes a step, of some of the ranks of a group."""
+    facts = {"device": "cpu", "least": least, "most": most, "ranks": ranks, "world_size": of}
+    return Finding("memory_growth", {**facts, "steps": 10, "launches": launches})
+
+
 def test_growth_is_that_of_the_rank_that_grows_most() -> None:
     series = {one.metric: one for one in series_of(measurement([steady(10), steady(30)], [steady(50), steady(20)]))}
     growth = series["memory_growth"]
@@ -69,8 +65,7 @@ def test_it_is_told_by_launches_that_diagnose() -> None:
     timed, told = measurement([(), ()], [(), ()]), measurement([steady(10), steady(MIB)])
     both = replace(timed, diagnoses=told.launches)
     assert {one.metric: one.samples for one in series_of(both)}["memory_growth"] == (MIB,)
-    (finding,) = findings_of(both)
-    assert finding.startswith("memory grows by 1.00 MiB a step on rank 1, seen in 10 steps of each of 1 launch")
+    assert findings_of(both) == (growth(MIB, MIB, ranks=(1,), of=2, launches=1),)
 
 
 def test_what_a_rank_cannot_read_the_group_does_not_have() -> None:
@@ -80,22 +75,22 @@ def test_what_a_rank_cannot_read_the_group_does_not_have() -> None:
 
 def test_a_leak_is_named_with_its_rank() -> None:
     """On rank 1 by 1.2 MiB in each launch, on rank 0 by less."""
-    (finding,) = findings_of(measurement(*[[steady(1000), steady(1_258_291)]] * 3))
-    assert finding.startswith("memory grows by 1.20 MiB a step on rank 1, seen in 10 steps of each of 3 launches")
+    leaking = measurement(*[[steady(1000), steady(1_258_291)]] * 3)
+    assert findings_of(leaking) == (growth(1_258_291, 1_258_291, ranks=(1,), of=2),)
 
 
 @pytest.mark.parametrize(
-    ("growths", "words"),
+    ("growths", "most", "ranks"),
     [
-        ((MIB, MIB), "memory grows by 1.00 MiB a step on every rank,"),
-        ((MIB, 2 * MIB), "memory grows by 1.00 MiB to 2.00 MiB a step on every rank,"),
-        ((MIB, 0, 2 * MIB), "memory grows by 1.00 MiB to 2.00 MiB a step on ranks 0 and 2,"),
-        ((MIB,), "memory grows by 1.00 MiB a step on rank 0,"),
+        ((MIB, MIB), MIB, (0, 1)),
+        ((MIB, 2 * MIB), 2 * MIB, (0, 1)),
+        ((MIB, 0, 2 * MIB), 2 * MIB, (0, 2)),
+        ((MIB,), MIB, (0,)),
     ],
 )
-def test_a_leak_is_named_with_all_of_its_ranks(growths: tuple[int, ...], words: str) -> None:
-    (finding,) = findings_of(measurement(*[list(map(steady, growths))] * 3))
-    assert finding.startswith(words)
+def test_a_leak_is_named_with_all_of_its_ranks(growths: tuple[int, ...], most: int, ranks: tuple[int, ...]) -> None:
+    leaking = measurement(*[list(map(steady, growths))] * 3)
+    assert findings_of(leaking) == (growth(MIB, most, ranks=ranks, of=len(growths)),)
 
 
 def test_growth_within_the_slack_is_not_named() -> None:
@@ -186,8 +181,9 @@ def test_memory_of_each_rank_is_averaged_over_launches() -> None:
 
 
 def test_ranks_that_use_unlike_amounts_are_named() -> None:
-    (finding,) = findings_of(peaks([{"peak_resident": 800 * MIB}, {"peak_resident": 500 * MIB}]))
-    assert finding == "peak_resident is 500 MiB on rank 1 and 800 MiB on rank 0"
+    facts = {"metric": "peak_resident", "least": 500 * MIB, "least_rank": 1, "most": 800 * MIB, "most_rank": 0}
+    uneven = peaks([{"peak_resident": 800 * MIB}, {"peak_resident": 500 * MIB}])
+    assert findings_of(uneven) == (Finding("uneven_memory", facts),)
 
 
 def test_ranks_that_use_about_the_same_are_not_named() -> None:
@@ -196,8 +192,6 @@ def test_ranks_that_use_about_the_same_are_not_named() -> None:
 
 
 def test_an_allocator_that_had_to_try_again_is_named() -> None:
-    (finding,) = findings_of(peaks([{"alloc_retries": 2, "ooms": 0}, {"alloc_retries": 1, "ooms": 1}]))
-    assert finding.startswith(
-        "GPU memory was full: the caching allocator gave back what it held 3 times and failed 1 time"
-    )
+    full = peaks([{"alloc_retries": 2, "ooms": 0}, {"alloc_retries": 1, "ooms": 1}])
+    assert findings_of(full) == (Finding("full_gpu_memory", {"retries": 3, "failures": 1}),)
     assert findings_of(peaks([{"alloc_retries": 0, "ooms": 0}])) == ()

@@ -11,8 +11,9 @@ import pytest
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
+from tests.factories import make_environment
 
 
 def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
@@ -21,19 +22,7 @@ def phases(*sections: SectionTimes, **seconds: tuple[float, ...]) -> PhaseTimes:
 
 
 def measurement(*launches: Sequence[PhaseTimes | None]) -> Measurement:
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu")
     reports = [
         tuple(
             RankLaunch(

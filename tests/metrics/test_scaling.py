@@ -7,25 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup, speedup_series
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Plan, RankLaunch
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
+from tests.factories import make_environment
 
 
 def measurement(world_size: int, times: Mapping[int, float], *, cores: int = 8) -> Measurement:
     """Step times by round; all ranks and all steps alike."""
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=cores,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=world_size,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", cores=cores, world_size=world_size)
     launches = tuple(
         Launch(
             round=i,
@@ -97,7 +86,9 @@ def test_negative_scaling_is_named() -> None:
     """Strong: 1.0 / 2.0 and 1.0 / 2.1; the geometric mean is 0.488."""
     series = scaling_series(measurement(1, {0: 1.0, 1: 1.0}), measurement(4, {0: 2.0, 1: 2.1}), "strong")
 
-    assert negative_scaling(series, 1, 4) == ("negative scaling: 4 ranks do less work per second than 1 (x0.49)",)
+    (finding,) = negative_scaling(series, 1, 4)
+    assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 1)
+    assert finding.facts["speedup"] == pytest.approx(0.488, abs=5e-4)
 
 
 @pytest.mark.parametrize(

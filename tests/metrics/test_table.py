@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddpperf.metrics.table import BESIDE, METRICS, Metric, series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from tests.factories import make_environment
 
 
 def rank(
@@ -32,19 +33,7 @@ def rank(
 
 def measurement(*launches: Sequence[RankLaunch]) -> Measurement:
     world_size = len(launches[0]) if launches else 1
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=world_size,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu", world_size=world_size)
     rounds = tuple(Launch(round=i, ranks=tuple(ranks), seconds=1.0) for i, ranks in enumerate(launches))
     return Measurement(
         name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=2, steps=5), environment=environment, launches=rounds
@@ -95,7 +84,7 @@ def test_the_busiest_rank_tells_how_long_a_step_has_a_core() -> None:
     """Where every rank tells it; it is gated beside another revision alone."""
     known, unknown = [rank(0, [1.0], cpu=0.5), rank(1, [1.0], cpu=0.75)], [rank(0, [1.0], cpu=0.5), rank(1, [1.0])]
     series = named(series_of(measurement(known, known[:1])))["cpu_time"]
-    assert (series.samples, series.gated, "cpu_time" in BESIDE) == ((0.75, 0.5), False, True)
+    assert (series.samples, series.gated, series.rules.paired_only) == ((0.75, 0.5), False, True)
     assert "cpu_time" not in named(series_of(measurement(known, unknown)))
 
 
@@ -130,7 +119,12 @@ def test_without_launches_there_are_no_series() -> None:
 
 def test_a_metric_is_a_function_and_a_row() -> None:
     slowest = Metric(
-        "slowest_step", "s", "lower", "absolute", "ratio", lambda m: tuple(max(one.step_times) for one in m.launches)
+        name="slowest_step",
+        unit="s",
+        better="lower",
+        family="absolute",
+        scale="ratio",
+        samples=lambda measured: tuple(max(launch.step_times) for launch in measured.launches),
     )
     series = series_of(measurement([rank(0, [1.0, 3.0])]), [slowest])
 

@@ -5,21 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 STEP_TIME = Series(
     metric="step_time",
     unit="s",

@@ -1,22 +1,11 @@
 from __future__ import annotations
 
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 STEP_TIME = Series(
     metric="step_time",
     unit="s",
@@ -56,9 +45,7 @@ def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
         measurement=MEASURED,
         comparisons=(slower,),
         verdict=Verdict.REGRESSED,
-        baseline=None,
-        origin="somewhere",
-        findings=(),
+        reference=StoredBaseline(record=None, origin="somewhere"),
     )
     assert repr(result) == ("<Result regressed: t.py::test_x ddp, 2 ranks, step_time 47.3 ms in 0 launches (+13.2 %)>")
     assert repr(
@@ -67,8 +54,6 @@ def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
             measurement=MEASURED,
             comparisons=(),
             verdict=Verdict.NEW,
-            baseline=None,
-            origin="nothing",
-            findings=(),
+            reference=StoredBaseline(record=None, origin="nothing"),
         )
     ).endswith(" in 0 launches>")

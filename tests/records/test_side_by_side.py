@@ -6,22 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from tests.factories import make_environment
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=4,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=1,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="AMD EPYC", cores=4, world_size=1)
 
 
 def measured(name: str, world_size: int, **values: float) -> Measurement:

@@ -9,35 +9,32 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
-from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.metrics.table import METRICS, series_of
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import (
-    Environment,
     Interval,
     Launch,
     Measurement,
+    MetricRules,
     Plan,
     RankLaunch,
     Series,
     Spread,
 )
-from pytest_ddpperf.records.results import BaselineRecord, Calibration, Comparison, Result
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    Calibration,
+    Comparison,
+    PairedRevision,
+    Result,
+    StoredBaseline,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.rates import Rate
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-    recorded={"host": "runner-1"},
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
+RULES = {row.name: row.rules for row in METRICS}
 UNITS = {"step_time": "s", "throughput": "samples/s", "peak_resident": "B"}
 DIFFERENCES = {"straggler_skew", "scaling_efficiency"}
 
@@ -54,8 +51,11 @@ def comparison(metric: str, value: float, verdict: Verdict, **fields: Any) -> Co
         slack=0.0,
         samples=fields.pop("samples", (value,)),
         value=value,
+        rules=RULES.get(metric, MetricRules()),
         interval=fields.pop("interval", None),
     )
+    for remark in {"note", "difference"} & fields.keys():  # a code without words is told as it is
+        fields[remark] = Finding(fields[remark]) if fields[remark] else None
     defaults = {"baseline": None, "change": None, "change_interval": None, "tolerance": 0.03, "mde": None}
     return Comparison(series=series, verdict=verdict, **{**defaults, "gated": True, **fields})
 
@@ -119,15 +119,21 @@ def make_comparison() -> Callable[..., Comparison]:
 def make_result() -> Callable[..., Result]:
     """A result: by default one whose step time regressed; ``measured`` changes its measurement."""
 
-    def make(*, measured: dict[str, Any] | None = None, **fields: Any) -> Result:
+    def make(
+        *,
+        measured: dict[str, Any] | None = None,
+        baseline: BaselineRecord | None = BASELINE,
+        origin: str = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
+        differs: tuple[str, ...] = (),
+        paired: PairedRevision | None = None,
+        **fields: Any,
+    ) -> Result:
         measurement = replace(MEASUREMENT, **(measured or {}))
         defaults: dict[str, Any] = {
             "test": "perf_tests/test_strategies.py::test_step[bucketed]",
             "comparisons": (REGRESSED,),
             "verdict": Verdict.REGRESSED,
-            "baseline": BASELINE,
-            "origin": "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
-            "findings": (),
+            "reference": paired or StoredBaseline(record=baseline, origin=origin, differs=differs),
         }
         return Result(measurement=measurement, **{**defaults, **fields})
 
@@ -159,7 +165,7 @@ def make_calibrated() -> Callable[..., Calibrated]:
         inconclusive=Rate(3, 20, 2),
         mde=0.061,
         recommended=Recommended(8, 24, 0.045, None),
-        findings=("other processes used 37.1 % of the cores in 1 of 8 launches",),
+        findings=(Finding("cores_used_by_others", {"least": 0.371, "most": 0.371, "seen": 1, "launches": 8}),),
     )
 
     def make(**fields: Any) -> Calibrated:

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
-from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.reports.batch_sizes import batch_size_lines
+from tests.factories import make_environment
 
 MIB = 2**20
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
 def search(found: BatchSize, memory_limit: int | None = 64 * MIB) -> Search:

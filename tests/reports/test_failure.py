@@ -3,8 +3,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Counterpart, Provenance, Result
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    Comparison,
+    PairedRevision,
+    Provenance,
+    Result,
+    StoredBaseline,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.table import summary_table
@@ -75,7 +83,7 @@ def test_every_failing_metric_has_its_line_and_others_that_moved_are_hints(
         gated=False,
     )
     loss = make_comparison("final_loss", 1.2, Verdict.UNCHANGED, baseline=1.2, change=0.0)
-    result = make_result(comparisons=(*make_result().comparisons, memory, skew, loss), findings=("slow disk",))
+    result = make_result(comparisons=(*make_result().comparisons, memory, skew, loss), findings=(Finding("slow disk"),))
     assert failure_text(result, accept=ACCEPT).splitlines() == [
         HEAD,
         "peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 10 %",
@@ -156,7 +164,7 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
 
     def foreign(metric: str, base: float, value: float, difference: str) -> Comparison:
         made = counted(make_comparison, metric, base, value, obstacle)
-        return replace(made, verdict=Verdict.INCOMPATIBLE, difference=difference)
+        return replace(made, verdict=Verdict.INCOMPATIBLE, difference=Finding(difference) if difference else None)
 
     calls = foreign("collective_calls", 2, 9, "all_reduce 2 -> 9 calls per step (+7)")
     operators = foreign("operators", 5, 9, "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)")
@@ -174,7 +182,8 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
         *(f"  {change}" for change in changes),
     )
     # Where only kernels differ, it is told metric by metric.
-    assert failure_text(replace(result, differs=()), accept=ACCEPT).splitlines()[2] == (
+    alike = replace(result, reference=StoredBaseline(record=result.baseline, origin=""))
+    assert failure_text(alike, accept=ACCEPT).splitlines()[2] == (
         f"operators incompatible, counted: 5 -> 9 per step; {obstacle}; "
         "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)"
     )
@@ -216,7 +225,7 @@ def test_a_count_that_failed_is_told_once(make_result: Make, make_comparison: Co
         counted(make_comparison, "flops_forward", 1, 2, "head 1 -> 2 per step (+1)", gated=False),
         counted(make_comparison, "synchronisations", 2, 1, "item 2 -> 1 waits for the device per step (-1)"),
     )
-    lines = failure_text(make_result(comparisons=counts, findings=("synchronisations fell",)), accept=ACCEPT)
+    lines = failure_text(make_result(comparisons=counts, findings=(Finding("synchronisations fell"),)), accept=ACCEPT)
     assert lines.splitlines() == [
         "collective_calls regressed, counted: all_reduce 5 -> 9 calls per step (+4), bytes unchanged",
         "ddp_buckets regressed, counted: 1 bucket as before, 4.00 MiB -> 5.00 MiB",
@@ -238,16 +247,18 @@ def test_an_incomparable_metric_says_why(make_result: Make, make_comparison: Com
 
 
 def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
+    findings = (Finding("slow disk"), Finding("broken", {"reason": "rank 1 was killed by SIGKILL"}))
     result = make_result(
         verdict=Verdict.BROKEN,
         comparisons=(),
         baseline=None,
-        findings=("rank 1 was killed by SIGKILL",),
-        measured={"launches": (), "plan": Plan(warmup=0, steps=0), "findings": ("rank 1 was killed by SIGKILL",)},
+        findings=findings,
+        measured={"launches": (), "plan": Plan(warmup=0, steps=0), "findings": findings[1:]},
     )
     assert failure_text(result, accept=ACCEPT).splitlines() == [
         "broken: rank 1 was killed by SIGKILL",
         "  strategy bucketed, 2 ranks, gloo",
+        "  slow disk",
     ]
 
 
@@ -260,9 +271,13 @@ def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -
 
 def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
     beside = make_result(
-        baseline=None,
-        origin="revision 3f2a1c0 (main), side by side, 8+8 launches",
-        counterpart=Counterpart(revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8),
+        paired=PairedRevision(
+            revision="3f2a1c0 (main)",
+            commit="3f2a1c0",
+            record=make_result().baseline,
+            launches=8,
+            candidate_launches=8,
+        ),
     )
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,

@@ -16,10 +16,11 @@ from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import DeviceMemory, Interval, Launch, Plan, RankLaunch
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
-from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
 
@@ -53,7 +54,7 @@ CALLS = Comparison(
     mde=0.0,
     verdict=Verdict.REGRESSED,
     gated=True,
-    note="all_reduce 1 -> 2",
+    note=Finding("all_reduce 1 -> 2"),
 )
 CODE = Checkout("3f2a1c0", "main", dirty=True)
 MODULES = {"demo": ("/here/demo.py", "/there/demo.py"), "demo.new": ("/here/new.py", None)}
@@ -86,8 +87,9 @@ def validate() -> Callable[[Any], None]:
 def results(make_result: Make, make_comparison: Compare) -> list[Result]:
     """One of every kind: regressed, new, broken, a scaling point."""
     efficiency = make_comparison("scaling_efficiency", 0.84, Verdict.UNCHANGED, baseline=0.9, change=-0.06)
+    crowded = Finding("crowded")
     return [
-        make_result(findings=("crowded",), measured={"findings": ("crowded", "unsettled")}),
+        make_result(findings=(crowded,), measured={"findings": (crowded, Finding("unsettled"))}),
         make_result(verdict=Verdict.NEW, baseline=None, comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),)),
         make_result(
             verdict=Verdict.BROKEN,
@@ -100,10 +102,7 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
         make_result(measured={"profile": PROFILE}),
         make_result(measured={"profile": replace(PROFILE, transfer=None, wait=None, slowest=None, window=None)}),
         make_result(
-            counterpart=Counterpart(
-                revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8, lacking="", modules=MODULES
-            ),
-            baseline=None,
+            paired=PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0", launches=8, modules=MODULES),
             seconds=12.5,
         ),
     ]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -16,6 +17,7 @@ from pytest_ddpperf.reports.phrases import (
     tolerance_text,
     values_text,
 )
+from tests.factories import make_environment
 
 
 def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]) -> None:
@@ -45,23 +47,13 @@ def test_the_margin_is_told_where_it_counts(
 
 
 def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:
-    result = make_result(findings=("a", "b"), measured={"findings": ("b", "c")})
-    assert findings(result) == ("a", "b", "c")
+    first, second, third = Finding("a", {"share": 0.5}), Finding("a", {"share": 0.7}), Finding("b")
+    result = make_result(findings=(first, second), measured={"findings": (Finding("a", {"share": 0.7}), third)})
+    assert findings(result) == ("a: share=0.5", "a: share=0.7", "b")
+    assert findings(result, without={"a"}) == ("b",)
 
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, nodes=2, backend="nccl", cuda="13.0")
 
 

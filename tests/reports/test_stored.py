@@ -5,24 +5,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile
-from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.stored import list_table, record_table
+from tests.factories import make_environment
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-    recorded={"host": "runner-1"},
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddpperf.judge.decision import POWER
+from pytest_ddpperf.judge.detection import POWER
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Counterpart, Result
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import summary_table
 
@@ -89,8 +90,8 @@ def test_tests_of_several_modules_keep_the_module_where_names_repeat(make_result
 def test_a_remark_is_made_once(make_result: Make) -> None:
     crowded = "4 ranks share 2 cores"
     results = [
-        make_result(test="t.py::test_a", findings=(crowded,)),
-        make_result(test="t.py::test_b", findings=(crowded, "launch 3 was slow")),
+        make_result(test="t.py::test_a", findings=(Finding(crowded),)),
+        make_result(test="t.py::test_b", findings=(Finding(crowded), Finding("launch 3 was slow"))),
     ]
     assert summary_table(results).notes == (
         MDE,
@@ -101,7 +102,7 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
 
 def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
     crowded = "4 ranks share 2 cores"
-    results = [make_result(test=f"t.py::test_{name}", findings=(crowded,)) for name in "abcde"]
+    results = [make_result(test=f"t.py::test_{name}", findings=(Finding(crowded),)) for name in "abcde"]
     assert summary_table([*results[:2], make_result(test="t.py::test_x")]).notes[1:] == (
         f"test_a bucketed, test_b bucketed: {crowded}",
     )
@@ -112,7 +113,7 @@ def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
 
 
 def test_several_remarks_on_one_benchmark_stand_below_its_name(make_result: Make) -> None:
-    result = make_result(test="t.py::test_a", findings=("launch 3 was slow", "loud neighbours"))
+    result = make_result(test="t.py::test_a", findings=(Finding("launch 3 was slow"), Finding("loud neighbours")))
     assert summary_table([result]).notes[1:] == ("test_a bucketed:", "  launch 3 was slow", "  loud neighbours")
 
 
@@ -151,7 +152,7 @@ def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_co
     counted = make_result(
         comparisons=(flops,),
         verdict=Verdict.UNCHANGED,
-        counterpart=Counterpart(revision="3f2a1c0 (main)", commit=None),
+        paired=PairedRevision(revision="3f2a1c0 (main)", commit=None),
         measured={"over": "naive", "launches": ()},
     )
     assert summary_table([counted]).notes == ("compared with revision 3f2a1c0 (main)",)
@@ -207,7 +208,7 @@ def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
         verdict=Verdict.BROKEN,
         comparisons=(),
         baseline=None,
-        findings=("rank 1 was killed",),
+        findings=(Finding("broken", {"reason": "rank 1 was killed"}),),
         measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
     )
     table = summary_table([make_result(), broken])
@@ -222,8 +223,10 @@ def test_no_results_make_an_empty_table() -> None:
 
 def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, make_comparison: Compare) -> None:
     fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, baseline=0.04, change=-0.25)
-    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
-    new = make_result(verdict=Verdict.NEW, findings=("revision 3f2a1c0 (main) cannot run it: it raised",), **beside)
+    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
+    new = make_result(
+        verdict=Verdict.NEW, findings=(Finding("revision 3f2a1c0 (main) cannot run it: it raised"),), **beside
+    )
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
     assert table.notes == (
         "change: from revision 3f2a1c0 (main), measured side by side",
@@ -243,7 +246,7 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     ours = make_comparison("throughput", 100.0, Verdict.NEW, note="not in the other revision")
     calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
     calls = replace(calls, series=replace(calls.series, scale="exact"))
-    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
+    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
     assert table.notes[2:] == (
         "test_step[bucketed] bucketed:",
@@ -257,7 +260,7 @@ def test_what_looks_better_than_another_revision_is_told(make_result: Make, make
     note = "looks better, though not for certain"
     faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
     same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
-    beside = {"counterpart": Counterpart(revision="3f2a1c0 (main)", commit=None, launches=8), "baseline": None}
+    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
     table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)])
     assert table.notes[2:] == (
         "test_step[bucketed] bucketed: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",

@@ -10,7 +10,6 @@ import pytest
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
-from pytest_ddpperf.settings import Settings
 
 SUITE = """
 import pytest
@@ -56,9 +55,9 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     screenings: list[float] = []
     budget = Passes.budget
 
-    def noted(passes: Passes, settings: Settings, *, compared: bool) -> Budget:
-        screenings.append(budget(passes, settings, compared=compared).screening)
-        return budget(passes, settings, compared=compared)
+    def noted(passes: Passes, *, compared: bool) -> Budget:
+        screenings.append(budget(passes, compared=compared).screening)
+        return budget(passes, compared=compared)
 
     monkeypatch.setattr(Passes, "budget", noted)
     test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
@@ -76,9 +75,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     launch = Passes.launch
 
-    def noted(passes: Passes, settings: Settings, variant: Variant, function: Any, *args: Any, **seat: Any) -> Any:
+    def noted(passes: Passes, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
         names.append(function.__name__)
-        return launch(passes, settings, variant, function, *args, **seat)
+        return launch(passes, variant, function, *args, **how)
 
     monkeypatch.setattr(Passes, "launch", noted)
     return names
@@ -170,6 +169,8 @@ def test_wrong_and_not_to_fail(ddpperf):
         ("test_wrong_and_not_looked_at", "forgetful()"): "new",
         ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
     }
+    reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
+    assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
 
 @pytest.mark.parametrize("good_steps", [1, 10])
@@ -186,7 +187,7 @@ def test_it(ddpperf):
         steps = iter(range(100))
         return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
 
-    ddpperf.compare({{"fine": fine, "bad": bad}})
+    ddpperf.compare({{"fine": fine, "bad": bad}}, max_time=60)
 """,
     )
     run.assert_outcomes(failed=1)
@@ -210,7 +211,9 @@ def test_it(ddpperf):
     )
     run.assert_outcomes(passed=1)
     assert [one["turns"] for one in results] == [False, False]
-    short = "launched one after the other, without turns: all together would take more than three quarters of"
+    short = (
+        "launched one after the other, without turns: all benchmarks together would take more than three quarters of"
+    )
     assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
 
 

@@ -9,26 +9,16 @@ import pytest
 
 from pytest_ddpperf.metrics.relating import alone
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.calibrate import COMPARISONS, Runs, against_themselves, calibrated, dealer, repeated
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 SETTINGS = Settings(launches=4, warmup=1)
 STEADY = (1.0, 1.001, 0.999, 1.0)
 
@@ -60,7 +50,7 @@ def run(times: Sequence[float] = STEADY, *, factor: float = 1.0, name: str = "dd
         plan=Plan(warmup=1, steps=10),
         environment=ENVIRONMENT,
         launches=launches,
-        findings=("seen",),
+        findings=(Finding("seen"),),
     )
     return replace(one, series=series_of(one))
 
@@ -73,7 +63,7 @@ def test_every_run_follows_the_steps_of_the_first() -> None:
         asked.append((turn, variants[0].steps))
         return (replace(run(), plan=Plan(warmup=1, steps=10 * turn)),)
 
-    found = repeated([Variant("ddp", None, None, None, ENVIRONMENT)], 3, measured, lambda: next(ticks))
+    found = repeated([make_variant("ddp", environment=ENVIRONMENT)], 3, measured, lambda: next(ticks))
     assert asked == [(1, None), (2, 10), (3, 10)]
     assert (len(found.each), found.seconds) == (3, 15.0)
 
@@ -82,7 +72,7 @@ def test_all_launches_together_are_one_measurement() -> None:
     (joined,) = Runs(((run(),), (run(factor=2.0),)), 6.0).together
     assert [launch.round for launch in joined.launches] == list(range(8))
     assert joined["step_time"].samples == pytest.approx([0.1 * f * time for f in (1, 2) for time in STEADY])
-    assert joined.findings == ("seen",)
+    assert joined.findings == (Finding("seen"),)
 
 
 def test_launches_are_dealt_in_the_order_of_the_runs_and_begin_anew() -> None:
@@ -155,7 +145,7 @@ def test_a_benchmark_with_its_rates() -> None:
     assert found.mde is not None
     assert found.mde > 0.03
     assert (found.recommended.launches, found.recommended.tolerance) == (4, 0.03)
-    assert found.findings[0] == "seen"
+    assert found.findings[0] == Finding("seen")
 
 
 def test_a_round_of_launches_that_took_turns_is_measured_once() -> None:

@@ -6,49 +6,37 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.run.groups import SHORT_OF_MEMORY, grouped, together
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.run.groups import grouped, together
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.run.variant import Variant
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 BUDGET = Budget(5, 0, 2, 60, 30)
-ALONE = "launched one after the other, without turns: "
-PAIRS = "only both sides of a benchmark take turns: "
-BUSY = "ranks of b work on in the background"
+ALONE = Finding("short_of_memory", {"paired": False})
+PAIRS = Finding("short_of_memory", {"paired": True})
 
 
 def variants(names: str, *, other: bool) -> list[Variant]:
     """Of this side, then of the other one: numbers 0 to 2 and 3 to 5 for ``abc``."""
     sides = (False, True) if other else (False,)
-    return [Variant(name, None, None, None, ENVIRONMENT, other=side) for side in sides for name in names]
+    return [make_variant(name, environment=ENVIRONMENT, other=side) for side in sides for name in names]
 
 
 @pytest.mark.parametrize(
-    ("other", "nbytes", "budget", "groups", "remark"),
+    ("other", "nbytes", "budget", "groups", "finding"),
     [
-        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), "", id="all fit"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), None, id="all fit"),
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), "", id="nobody knows"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=3), ((0, 1, 2),), "", id="a seat for each"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), None, id="nobody knows"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=3), ((0, 1, 2),), None, id="a seat for each"),
         pytest.param(False, (5, 5, 5), replace(BUDGET, seats=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
         pytest.param(
             False, (5, 5, 5), replace(BUDGET, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
         ),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, memory=30, seats=3), ((0, 1, 2, 3, 4, 5),), "", id="both sides fit"
+            True, (5,) * 6, replace(BUDGET, memory=30, seats=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
         ),
         pytest.param(True, (5,) * 6, replace(BUDGET, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
         pytest.param(
@@ -67,10 +55,10 @@ def test_those_are_launched_at_the_same_time_that_fit_into_memory(
     nbytes: tuple[int, ...],
     budget: Budget,
     groups: tuple[tuple[int, ...], ...],
-    remark: str | None,
+    finding: Finding | None,
 ) -> None:
     found = grouped(variants("abc", other=other), [False] * len(nbytes), nbytes, budget)
-    assert found == (groups, (f"{remark}{SHORT_OF_MEMORY}",) if remark else ())
+    assert found == (groups, (finding,) if finding else ())
 
 
 def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
@@ -78,11 +66,11 @@ def test_one_that_works_in_the_background_has_all_launched_one_after_the_other()
     background = [False, True, False]
     assert grouped(variants("abc", other=False), background, [5] * 3, replace(BUDGET, memory=4)) == (
         ((0,), (1,), (2,)),
-        (f"{ALONE}{BUSY}",),
+        (Finding("background_work", {"paired": False, "benchmarks": ("b",)}),),
     )
     assert grouped(variants("abc", other=True), [*background, False, False, False], [5] * 6, BUDGET) == (
         ((0, 3), (2, 5), (1,), (4,)),
-        (f"{PAIRS}{BUSY}",),
+        (Finding("background_work", {"paired": True, "benchmarks": ("b",)}),),
     )
 
 

@@ -13,27 +13,16 @@ from pytest_ddpperf.errors import DdpperfError, OtherSideFailed, OtherSideStoppe
 from pytest_ddpperf.launch.launcher import LONGEST_TIMEOUT, LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.costs import ONLY_TIMES, Telling
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 DIAGNOSED = Telling(diagnosed=True, growth=False)
 
 
@@ -41,9 +30,7 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     """Also where the pilot of one was slow and made again."""
     jobs: list[tuple[bool, LaunchJob]] = []
 
-    def launch(
-        _passes: Passes, _settings: Settings, variant: Variant, _function: Any, job: LaunchJob
-    ) -> LaunchResult[RankLaunch]:
+    def launch(_passes: Passes, variant: Variant, _function: Any, job: LaunchJob) -> LaunchResult[RankLaunch]:
         jobs.append((variant.other, job))
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
@@ -53,8 +40,8 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
-    ours, theirs = (Variant("ddp", None, None, None, ENVIRONMENT, other=other) for other in (False, True))
+    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
+    ours, theirs = (make_variant("ddp", environment=ENVIRONMENT, other=other) for other in (False, True))
     for variant in (ours, ours, theirs):
         run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
     for variant in (ours, theirs, theirs, ours):
@@ -64,12 +51,12 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
 
 def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides have launchers of their own, so their numbers are those of the variants, in any order."""
-    asked: list[tuple[str, bool, int, float, bool]] = []
+    asked: list[tuple[str, bool, int, int, bool]] = []
 
     def launch(
-        _passes: Passes, settings: Settings, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0
+        _passes: Passes, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0, patience: int = 1
     ) -> LaunchResult[RankLaunch]:
-        asked.append((variant.name, variant.other, seat, settings.timeout, job.turns is not None))
+        asked.append((variant.name, variant.other, seat, patience, job.turns is not None))
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
             (),
@@ -78,15 +65,15 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=30.0))
-    both = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
+    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
+    both = [make_variant(name, environment=ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
     for variant in both:
         run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
-    assert asked == [(one.name, one.other, 0, 30.0, False) for one in both]
+    assert asked == [(one.name, one.other, 0, 1, False) for one in both]
     for order in (both, both[::-1]):
         asked.clear()
         run([(variant, Plan(warmup=1, steps=90)) for variant in order], ONLY_TIMES)
-        assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 120.0, True) for one in both)
+        assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 4, True) for one in both)
 
 
 MIB = 2**20
@@ -134,9 +121,9 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
     monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: free)
     session: Any = Both(here, there)
-    passes = Passes(session, "test_x.py::test_a", [])
-    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
-    budget = passes.budget(Settings(), compared=True)
+    passes = Passes(session, "test_x.py::test_a", Settings(), [])
+    passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
+    budget = passes.budget(compared=True)
     assert (budget.seats, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
     assert session.other is None or session.other.started == [expected[0]]
@@ -146,29 +133,29 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
 def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
     monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: None)
     session: Any = Both(3, there)
-    passes = Passes(session, "test_x.py::test_a", [])
-    passes.start(Settings(), [Variant(name, None, None, None, ENVIRONMENT) for name in "abc"])
+    passes = Passes(session, "test_x.py::test_a", Settings(), [])
+    passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
     passes.keep(3)
     assert session.launchers.kept == []
     passes.keep(1)
     assert session.launchers.kept == [1]
     assert there is None or session.other.kept == [1]
-    assert passes.budget(Settings(), compared=True).seats == 1  # for further runs of the same, as of a calibration
+    assert passes.budget(compared=True).seats == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: 0)
-    one, two = (Variant(name, None, None, None, ENVIRONMENT) for name in "ab")
+    one, two = (make_variant(name, environment=ENVIRONMENT) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)
-        Passes(session, "test_x.py::test_a", []).start(settings, variants)
+        Passes(session, "test_x.py::test_a", settings, []).start(variants)
         assert session.launchers.started == session.other.started == [1]
 
 
 def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
     seats: list[int] = []
 
-    def launch(*_: Any, seat: int = 0) -> LaunchResult[RankLaunch]:
+    def launch(*_: Any, seat: int = 0, **_how: Any) -> LaunchResult[RankLaunch]:
         seats.append(seat)
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
@@ -178,11 +165,11 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
     for name in "ab":
         run(
             [
-                (Variant(name, None, None, None, ENVIRONMENT, other=other), Plan(warmup=1, steps=5))
+                (make_variant(name, environment=ENVIRONMENT, other=other), Plan(warmup=1, steps=5))
                 for other in (False, True)
             ],
             ONLY_TIMES,
@@ -190,22 +177,19 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
     assert seats == [0, 0, 0, 0]
 
 
-def test_no_deadline_is_longer_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     deadlines: list[float] = []
 
-    def launch(_passes: Passes, settings: Settings, *_: Any, **__: Any) -> LaunchResult[RankLaunch]:
-        deadlines.append(settings.timeout)
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+    def run(_function: Any, *, timeout: float, **_group: Any) -> LaunchResult[int]:
+        deadlines.append(timeout)
+        return LaunchResult((1,), (), 1.0)
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings(timeout=900_000.0))
-    run([(Variant(name, None, None, None, ENVIRONMENT), Plan(warmup=1, steps=5)) for name in "ab"], ONLY_TIMES)
-    assert deadlines == [1e6, 1e6]
+    session: Any = SimpleNamespace(launchers=[SimpleNamespace(run=run)])
+    step = make_variant("mine", environment=ENVIRONMENT)
+    for timeout in (30.0, 900_000.0):
+        passes = Passes(session, "test_x.py::test_a", Settings(timeout=timeout), [])
+        passes.launch(step, own_step, patience=2)
+    assert deadlines == [60.0, LONGEST_TIMEOUT]
 
 
 @pytest.mark.parametrize(
@@ -221,11 +205,9 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
 ) -> None:
     """The other revision can run it, so it is not new; whoever reads it learns what to try."""
-    both = [Variant("ddp", None, None, None, ENVIRONMENT, other=side) for side in (False, True)]
+    both = [make_variant("ddp", environment=ENVIRONMENT, other=side) for side in (False, True)]
 
-    def launch(
-        _passes: Passes, _settings: Settings, variant: Variant, *_: Any, **_seat: Any
-    ) -> LaunchResult[RankLaunch]:
+    def launch(_passes: Passes, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
         if variant.other is not other:
             return LaunchResult(
                 (
@@ -243,7 +225,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
     expected = type(failure()) if not other else OtherSideStopped if told else OtherSideFailed
     with pytest.raises(expected) as raised:
         run([(one, Plan(warmup=1, steps=5)) for one in both], ONLY_TIMES)
@@ -289,7 +271,7 @@ def test_what_the_other_revision_has_run_it_can_run(
     stopped: bool,
 ) -> None:
     """Else one lost connection would let a regression pass as new."""
-    theirs = Variant("ddp", None, None, None, ENVIRONMENT, other=True)
+    theirs = make_variant("ddp", environment=ENVIRONMENT, other=True)
     fine: list[bool] = []
 
     def launch(*_: Any) -> LaunchResult[RankLaunch]:
@@ -303,7 +285,7 @@ def test_what_the_other_revision_has_run_it_can_run(
 
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings())
+    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
     if before is not None:
         fine.append(True)
         run([(theirs, before[0])], before[1])
@@ -321,18 +303,18 @@ class Preparing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.noted: list[str] = []
-        self.timeouts: list[float] = []
+        self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
         self.launchers = SimpleNamespace(wait=lambda seats: self.noted.append(f"{seats} there"))
         self.other = None
-        monkeypatch.setattr(Passes, "launch", lambda _passes, *asked: self._launch(*asked))
+        monkeypatch.setattr(Passes, "launch", lambda _passes, *asked, **how: self._launch(*asked, **how))
 
     def _launch(
-        self, settings: Settings, variant: Variant, function: Any, job: PrepareJob
+        self, variant: Variant, function: Any, job: PrepareJob, *, patience: int = 1
     ) -> LaunchResult[RankPrepared]:
         self.noted.append(f"{function.__name__} {variant.name}")
-        self.timeouts.append(settings.timeout)
+        self.patience.append(patience)
         timed = RankLaunch(
             rank=0, step_times=(0.1,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
         )
@@ -344,10 +326,10 @@ COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 
 def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    passes = Passes(session, "test_x.py::test_a", [])
-    step = Variant("mine", own_step, None, None, ENVIRONMENT)
+    passes = Passes(session, "test_x.py::test_a", Settings(), [])
+    step = make_variant("mine", subject=own_step, environment=ENVIRONMENT)
     for _ in range(2):
-        (found,) = passes.prepared(Settings(), [step])
+        (found,) = passes.prepared([step])
         assert (found.counts, found.pilot is not None) == (COUNTS, True)
     line = "test_x.py::test_a mine: timing a few steps, counting"
     assert session.noted == ["1 there", line, "prepare_launch mine", "end", "end"]
@@ -355,19 +337,20 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
 
 def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    Passes(session, "test_x.py::test_a", []).prepared(
-        Settings(counted_only=True), [Variant("mine", own_step, None, None, ENVIRONMENT)]
+    Passes(session, "test_x.py::test_a", Settings(counted_only=True), []).prepared(
+        [make_variant("mine", subject=own_step, environment=ENVIRONMENT)]
     )
     assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
 
 
 def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    passes = Passes(session, "test_x.py::test_a", [])
-    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True), Settings(timeout=900_000.0)):
+    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True)):
         session.prepared.clear()
-        passes.prepared(settings, [Variant("mine", own_step, None, None, ENVIRONMENT)])
-    assert session.timeouts == [60.0, 30.0, LONGEST_TIMEOUT]
+        Passes(session, "test_x.py::test_a", settings, []).prepared(
+            [make_variant("mine", subject=own_step, environment=ENVIRONMENT)]
+        )
+    assert session.patience == [2, 1]
 
 
 @pytest.mark.parametrize(("counted_only", "launches"), [(True, 2), (False, 1)])
@@ -377,18 +360,17 @@ def test_side_by_side_counts_alone_are_not_remembered(
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
     imports: Any = object()
-    passes = Passes(session, "test_x.py::test_a", [])
-    passes.imports = imports
+    passes = Passes(session, "test_x.py::test_a", Settings(counted_only=counted_only), [], imports)
     for _ in range(2):
-        passes.prepared(Settings(counted_only=counted_only), [Variant("mine", own_step, None, None, ENVIRONMENT)])
-    assert len(session.timeouts) == launches
+        passes.prepared([make_variant("mine", subject=own_step, environment=ENVIRONMENT)])
+    assert len(session.patience) == launches
 
 
 def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     loaders: list[str] = []
 
     def launch(
-        _passes: Passes, _settings: Settings, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
+        _passes: Passes, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
     ) -> LaunchResult[RankLaunch]:
         loaders.append(str(job.settings.loader))
         return LaunchResult(
@@ -402,9 +384,9 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
     picked = ("workers=2", "2 workers were fastest")
     pilots = (Pilot(1.0, 1.0, True, 0, picked), Pilot(1.0, 1.0, True, 0))  # noqa: FBT003
     variants = [
-        Variant(name, None, None, None, ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
+        make_variant(name, environment=ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
     ]
-    run = Passes(session, "test_x.py::test_a", []).timed(Settings(loader=loader_settings("auto")))
+    run = Passes(session, "test_x.py::test_a", Settings(loader=loader_settings("auto")), []).timed()
     found = [run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES) for variant in variants]
     assert loaders == ["workers=2", "workers=2"]
     assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

@@ -7,26 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.costs import Telling
 from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot_plan, short_launch
 from pytest_ddpperf.run.terms import Budget, Ran
 from pytest_ddpperf.run.variant import Pilot, Variant
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
-BOTH = [Variant(name, None, None, None, ENVIRONMENT) for name in "ab"]
+ENVIRONMENT = make_environment()
+BOTH = [make_variant(name, environment=ENVIRONMENT) for name in "ab"]
 
 
 @dataclass
@@ -61,7 +50,7 @@ class Machine:
 def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
     found = pilot(BOTH, Budget(5, 0, 2, 60, 30, memory=memory), Machine(0.5, [200, 400]).run)
     assert found.groups == (((0, 1),) if together else ((0,), (1,)))
-    assert bool(found.remarks) is not together
+    assert bool(found.findings) is not together
 
 
 def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
@@ -103,7 +92,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     Where all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left. Beside
     0.6 s and 2 s even as much as those does not fit, but less would tell little.
     """
-    sides = [Variant(name, None, None, None, ENVIRONMENT, other=other) for other in (False, True) for name in "abc"]
+    sides = [make_variant(name, environment=ENVIRONMENT, other=other) for other in (False, True) for name in "abc"]
 
     def steps(fixed: float) -> set[int]:
         def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:

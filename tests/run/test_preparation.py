@@ -24,7 +24,8 @@ from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
-from pytest_ddpperf.records.measurement import Environment, Plan, RankLaunch
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -32,20 +33,9 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.factories import make_environment, make_variant
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=8,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment()
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 WRONG = Verification(Discrepancy("gradients", "weight", 1, 1, 0.5, 1e-3))
 ALONE = "alone"  # a launch that has only to verify
@@ -59,7 +49,7 @@ def workload(scale: float = 1.0) -> Workload:
 def training(name: str = "ddp", *, other: bool = False, subject: Any = None, **changes: Any) -> Variant:
     made = workload() if subject is None else subject
     strategy = resolve("ddp") if isinstance(made, Workload) else None
-    return replace(Variant(name, made, strategy, None, ENVIRONMENT, other=other), **changes)
+    return replace(make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, other=other), **changes)
 
 
 class Ranks:
@@ -140,10 +130,13 @@ def test_ranks_are_given_the_settings_that_make_a_training() -> None:
 def test_one_launch_tells_all_of_a_variant() -> None:
     """It lasts 5 s: half a second of that are timed steps, and 2 s what no timed launch does."""
     ranks = Ranks(ddp=Verification(leniency="held to convergence only"))
-    (found,) = prepared(Settings(), [training(findings=("a remark",))], ranks, {})
+    (found,) = prepared(Settings(), [training(findings=(Finding("a_remark"),))], ranks, {})
     assert ranks.asked == ["ddp: timed counted verified"]
     assert found.counts == COUNTS
-    assert found.findings == ("a remark", "against a single process: held to convergence only")
+    assert found.findings == (
+        Finding("a_remark"),
+        Finding("lenient_verification", {"leniency": "held to convergence only"}),
+    )
     assert found.pilot is not None
     assert (found.pilot.step, found.pilot.fixed) == pytest.approx((0.1, 2.5))
     assert (found.pilot.background, found.pilot.nbytes, found.pilot.picked) == (True, 201, None)
@@ -171,7 +164,7 @@ SAME = training()
         pytest.param(Settings(steps=3), SAME, 2, id="another number of steps"),
         pytest.param(Settings(verify=False), SAME, 2, id="less is asked"),
         pytest.param(Settings(), training(subject=workload(2.0)), 2, id="another training"),
-        pytest.param(Settings(), training(strategy=resolve("naive")), 2, id="another strategy"),
+        pytest.param(Settings(), training(resolved=resolve("naive")), 2, id="another strategy"),
         pytest.param(Settings(), training(environment=replace(ENVIRONMENT, world_size=4)), 2, id="more ranks"),
         pytest.param(Settings(), training(mode="strong"), 2, id="another mode"),
         pytest.param(Settings(), training(other=True), 2, id="the other side"),
@@ -232,8 +225,12 @@ def test_all_that_is_wrong_is_named_and_not_kept() -> None:
         "worse: verified",
     ]
     assert list(raised.value.wrong) == [("bad", 2), ("worse", 2)]
-    assert str(raised.value) == "\n".join(raised.value.wrong.values())
-    assert raised.value.wrong["bad", 2].endswith("\n  benchmark bad, 2 ranks, gloo")
+    assert str(raised.value).splitlines() == [
+        f"broken: {raised.value.wrong['bad', 2]}",
+        "  benchmark bad, 2 ranks, gloo",
+        f"broken: {raised.value.wrong['worse', 2]}",
+        "  benchmark worse, 2 ranks, gloo",
+    ]
     assert len(known) == 1
 
 
@@ -276,7 +273,7 @@ def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -
     ranks = Ranks(ddp=verification, alone=verification)
     if verification.discrepancy is None:
         (found,) = prepared(settings, [training()], ranks, {})
-        assert found.findings == ("not held against a single process: it communicates",)
+        assert found.findings == (Finding("unverified", {"reason": "it communicates"}),)
     else:
         with pytest.raises(IncorrectTraining):
             prepared(settings, [training()], ranks, {})

@@ -6,30 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment, Launch, Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Launch, Plan, RankLaunch
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES
 from pytest_ddpperf.run.replay import Dealer, deck_of
-from pytest_ddpperf.run.variant import Variant
+from tests.factories import make_environment, make_variant
 
-VARIANT = Variant(
-    "ddp",
-    None,
-    None,
-    None,
-    Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    ),
-)
+VARIANT = make_variant("ddp", environment=make_environment())
 
 
 def launch(step: float) -> Launch:

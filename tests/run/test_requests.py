@@ -8,9 +8,11 @@ import pytest
 
 from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.run.requests import Asked, Way, several, variant
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment
 
 
 def nothing(*_: object) -> Any:
@@ -72,23 +74,15 @@ def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over:
         several(subject, strategies, over)
 
 
-CPU = Environment(
-    device="cpu",
-    device_model="AMD EPYC",
-    device_count=0,
-    cpu_model="AMD EPYC",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
 def of_the_module_alone(module: object) -> None:
     """A strategy that takes too little."""
+
+
+def nothing_of_a_rank(ctx: object) -> Any:
+    """A function that gives a step."""
 
 
 def without_a_rank() -> None:
@@ -116,3 +110,17 @@ def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
 ) -> None:
     with pytest.raises(SettingError, match=said):
         variant(Asked(subject, Settings(), {}), CPU, strategy=strategy, name=name)
+
+
+def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
+    settings = Settings(precision="bf16")
+    finding = Finding("settings_of_a_workload", {"settings": (("precision", "bf16"),)})
+    assert variant(Asked(nothing_of_a_rank, settings, {}), CPU, strategy=None, name=None).findings == (finding,)
+    assert variant(Asked(nothing_of_a_rank, Settings(), {}), CPU, strategy=None, name=None).findings == ()
+
+
+def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
+    settings = Settings(loader=loader_settings("workers=2"))
+    asked = variant(Asked(WORKLOAD, settings, {}), CPU, strategy=None, name=None)
+    assert asked.findings == (Finding("loader_without_effect", {"loader": settings.recipe["loader"]}),)
+    assert "loader" not in asked.recipe

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, OtherSideFailed, OtherSideStopped
 from pytest_ddpperf.judge.sequential import Look, Next
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, RankLaunch
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Telling
@@ -18,6 +19,7 @@ from pytest_ddpperf.run.rounds import measure
 from pytest_ddpperf.run.terms import Budget, Observer, Progress, Ran
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
+from tests.factories import make_environment, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
 FIXED = 0.25  # seconds that a launch takes besides its timed steps
@@ -96,20 +98,8 @@ class Script:
 
 
 def variant(name: str = "ddp", steps: int | None = None, *, other: bool = False) -> Variant:
-    environment = Environment(
-        device="cpu",
-        device_model="chip",
-        device_count=0,
-        cpu_model="chip",
-        cores=2,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
-    return Variant(name, None, Strategy("ddp"), None, environment, steps=steps, other=other)
+    environment = make_environment(cores=2)
+    return make_variant(name, strategy=Strategy("ddp"), environment=environment, steps=steps, other=other)
 
 
 def run_script(
@@ -193,7 +183,7 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     assert measured.diagnoses == second
     assert first[0] is not second[0]
     assert measured.launches == judge.looks[0][0].launches
-    assert measured.findings == ("memory_growth looked worse in 1 launch; judged by fresh ones alone",)
+    assert measured.findings == (Finding("suspected", {"metrics": ("memory_growth",), "launches": 1}),)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +191,9 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     [
         pytest.param(LaunchError("no ranks\nat all"), True, False, id="something is worse"),
         pytest.param(OtherSideFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
-        pytest.param(OtherSideStopped("no ranks\nat all"), False, False, id="which has run before"),
+        pytest.param(
+            OtherSideStopped("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="which has run before"
+        ),
         pytest.param(LaunchError("no ranks\nat all"), False, True, id="this side"),
     ],
 )
@@ -227,7 +219,7 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
         return
     found = measured()
     assert (len(found.launches), found.diagnoses) == (2, ())
-    assert found.findings == ("not diagnosed: no ranks",)
+    assert found.findings == (Finding("not_diagnosed", {"reason": "no ranks"}),)
     assert judge.diagnosed == [(found,)]  # what is reported has the remark
 
 
@@ -271,7 +263,7 @@ def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
     assert (len(first), len(second)) == (2, 3)
     assert measured.launches == second
     assert not set(map(id, first)) & set(map(id, second))
-    assert measured.findings == ("step_time looked worse in 2 launches; judged by fresh ones alone",)
+    assert measured.findings == (Finding("suspected", {"metrics": ("step_time",), "launches": 2}),)
 
 
 def test_variants_share_every_round_in_changing_order() -> None:
@@ -322,19 +314,7 @@ def test_variants_of_one_test_are_launched_together() -> None:
     assert [one.turns for one in measured] == [True, True]
 
 
-GPU = Environment(
-    device="cuda",
-    device_model="gpu",
-    device_count=2,
-    cpu_model="chip",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="nccl",
-    world_size=2,
-    torch="2.13",
-    cuda="12.8",
-)
+GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=2, backend="nccl", cuda="12.8")
 
 
 @pytest.mark.parametrize(
@@ -364,7 +344,7 @@ def test_sides_are_launched_one_after_the_other(
     measured = measure(sides, Budget(5, 0, 3, 120, 120, turns=turns), run, observer)
     assert {len(group) for group in machine.together} == {1}
     assert not any(one.turns for one in measured)
-    told = ("launched one after the other, without turns: ranks of a work on in the background",)
+    told = (Finding("background_work", {"paired": False, "benchmarks": ("a",)}),)
     assert [one.findings for one in measured] == [told if background is not None else ()] * 2
 
 
@@ -390,7 +370,7 @@ def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
     (measured,), machine, judge, _ = run_script([variant()], Budget(5, 0, 4, 4.5, 4.5), answers)
     assert [len(one.launches) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
     assert machine.told[:-1] == [ONLY_TIMES] * 15
-    assert measured.findings == (" looked worse in 7 launches; judged by fresh ones alone",)
+    assert measured.findings == (Finding("suspected", {"metrics": (), "launches": 7}),)
 
 
 def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
@@ -504,12 +484,11 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
     """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
     (measured,), _, _, _ = run_script([variant()], Budget(5, 0, 4, 1.2, 1.2), [Next("stop")])
     assert len(measured.launches) == 2
-    told = "time for 2 of 4 launches only: raise max_time, which is 1.2 s"
-    assert measured.findings[-1] == told
+    assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 1.2})
     (measured,), _, _, _ = run_script([variant()], Budget(5, 0, 4, 2.4, 1.2), [Next("confirm", 9), Next("stop")])
     assert measured.findings == (
-        " looked worse in 2 launches; judged by fresh ones alone",
-        "time for 2 of 4 launches only: raise max_time, which is 2.4 s",
+        Finding("suspected", {"metrics": (), "launches": 2}),
+        Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4}),
     )
 
 

@@ -15,28 +15,18 @@ from pytest_ddpperf.baselines.history.database import Run, record
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch, Spread
-from pytest_ddpperf.records.results import Calibration, Comparison, Found, Noise, Provenance, Result
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.results import Calibration, Comparison, Noise, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment
 
 TEST = "t.py::test"
-CPU = Environment(
-    device="cpu",
-    device_model="chip",
-    device_count=0,
-    cpu_model="chip",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
+CPU = make_environment(cores=2)
+DDP = BenchmarkId(name="ddp", strategy="ddp", mode=None, environment=CPU)
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
 
 
@@ -66,9 +56,7 @@ def result(seconds: float) -> Result:
         measurement=measured,
         comparisons=(comparison,),
         verdict=Verdict.NEW,
-        baseline=None,
-        origin="",
-        findings=(),
+        reference=StoredBaseline(record=None, origin=""),
     )
 
 
@@ -83,7 +71,7 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
 
 
 def noise_known(session: Session) -> Noise | None:
-    return session.find(TEST, "ddp", CPU, "ddp", {}).noise
+    return session.archive.find(TEST, DDP).noise
 
 
 def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path) -> None:
@@ -125,11 +113,13 @@ def counted(calls: float) -> Counts:
     return Counts(totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={})
 
 
-def saved(root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0) -> Found:
+def saved(
+    root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0
+) -> StoredBaseline:
     """What is found after a run was saved that timed, counted or did both."""
     session = Session(Settings(save="default"), root, LiveLine(None, None))
     monkeypatch.setattr(session, "provenance", lambda: Provenance(date=day, commit="3f2a1c0"))
-    before = session.find(TEST, "ddp", CPU, "ddp", {})
+    before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
     rank = RankLaunch(rank=0, step_times=(seconds,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
@@ -145,19 +135,17 @@ def saved(root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: flo
             measurement=measured,
             comparisons=(),
             verdict=Verdict.UNCHANGED,
-            baseline=before.record,
-            origin="",
-            findings=(),
+            reference=before,
         )
     )
     session.end_test(TEST, passed=True)
-    return session.find(TEST, "ddp", CPU, "ddp", {})
+    return session.archive.find(TEST, DDP)
 
 
 def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times or counts, each with the day that it is from."""
 
-    def kept(found: Found) -> tuple[list[float], Counts | None, str, str]:
+    def kept(found: StoredBaseline) -> tuple[list[float], Counts | None, str, str]:
         assert found.record is not None
         values = [series.value for series in found.record.series]
         return values, found.record.counts, found.record.date, found.record.counts_from.date
@@ -252,7 +240,7 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
     With a calibration of 10 % and 3 degrees (0.02 + 0.03) / 6.
     """
     session = Session(Settings(), tmp_path, LiveLine(None, None))
-    assert session.scatter(CPU) is None
+    assert session.archive.scatter(CPU, session.results) is None
     apart = (1.0, math.exp(0.2))
     others = [
         measured_before((1.0, 2.0), turns=True),
@@ -261,9 +249,9 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
         replace(result(1.0), measurement=replace(result(1.0).measurement, series=(), counts=counted(1.0))),
     ]
     session.results.extend(others)
-    assert session.scatter(CPU) is None
+    assert session.archive.scatter(CPU, session.results) is None
     session.results.extend([measured_before(apart), measured_before((0.5, 0.5, 0.5))])
-    found = session.scatter(CPU)
+    found = session.archive.scatter(CPU, session.results)
     assert found is not None
     assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
     told = Calibration(
@@ -281,9 +269,9 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
         strategy="ddp",
     )
     noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
-    found = session.scatter(CPU)
+    found = session.archive.scatter(CPU, session.results)
     assert found is not None
     assert (found.sd, found.df) == pytest.approx((math.sqrt(0.05 / 6), 6))
-    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).scatter(CPU)
+    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).archive.scatter(CPU, [])
     assert calibrated is not None
     assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddpperf.judge.decision import decide, looks_better, looks_worse, mde
+from pytest_ddpperf.judge.decision import decide
+from pytest_ddpperf.judge.detection import looks_better, looks_worse, mde
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches

@@ -12,11 +12,12 @@ import torch
 from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan
+from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.loop import MIN_GROWTH_STEPS, run_launch
+from tests.factories import make_environment
 
 pytestmark = pytest.mark.skipif(
     memory_reader(torch.device("cpu")) is None, reason="this system does not tell what malloc has given out"
@@ -68,7 +69,7 @@ def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
     """What a launch reports where rank 1 cannot read its memory."""
     if ctx.rank == 0:
         return run_launch(ctx, job)
-    with patch("pytest_ddpperf.instruments.live_memory.memory_reader", return_value=None):
+    with patch("pytest_ddpperf.instruments.growth.memory_reader", return_value=None):
         return run_launch(ctx, job)
 
 
@@ -77,19 +78,7 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
     job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=MIN_GROWTH_STEPS))
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
     assert [len(rank.held) for rank in ranks] == [MIN_GROWTH_STEPS + 1, 0]
-    environment = Environment(
-        device="cpu",
-        device_model="some cpu",
-        device_count=0,
-        cpu_model="some cpu",
-        cores=8,
-        threads=1,
-        nodes=1,
-        backend="gloo",
-        world_size=2,
-        torch="2.13",
-        cuda=None,
-    )
+    environment = make_environment(cpu_model="some cpu")
     measured = Measurement(
         name="custom",
         strategy="custom",

@@ -1,133 +1,183 @@
-"""A search for the commit that made a metric worse: the ends, the probes between them, the culprit and its parent."""
+"""Finds the first bad commit: measures the ends until they are known well enough, then commits between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from pytest_ddpperf.cli.bisect.attempts import ATTEMPTS, FORCED, RunProbe, attempts
-from pytest_ddpperf.cli.bisect.classification import likeness, middle, shift_of
-from pytest_ddpperf.cli.bisect.commits import Commit, described
-from pytest_ddpperf.cli.bisect.endpoints import ERROR, Ends, share
-from pytest_ddpperf.cli.bisect.processes import Started
-from pytest_ddpperf.cli.bisect.search import Answer, Search, advance, expected_probes, next_probe
-from pytest_ddpperf.cli.bisect.target import obstacle
+from pytest_ddpperf.cli.bisect.classification import Classification, Shift, classify, middle_tolerance, shift_of
+from pytest_ddpperf.cli.bisect.commits import CommitRange
+from pytest_ddpperf.cli.bisect.target import FORCED, Target, targets, undecided
+from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.phrases import change_text, find, values_text
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import change_text, values_text
 from pytest_ddpperf.run.probe import Outcome, Probe
+
+MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
+ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
+MORE_LAUNCHES, MORE_TIME = 2, 4
+COUNTED: Mapping[str, object] = {"counted_only": True}  # what has no noise needs no launches
+
+RunProbe = Callable[[Probe, str], Outcome]
+"""Runs a probe, which compares its commit with the commit of this full hash."""
 
 
 @dataclass(frozen=True)
-class Probed:
-    """What a probe says of a commit.
+class Endpoints:
+    """How the bad end differs from the good end."""
 
-    Attributes:
-        answer: which end it is like; ``skipped`` where that cannot be said.
-        error: probability that it is like the other end.
-        text: what was measured, or why nothing was.
+    commits: CommitRange  # before any probe
+    target: Target
+    comparison: Comparison  # of the bad end with the good end
+    shift: Shift  # in the comparison
+    effort: Mapping[str, float]  # the settings that measure a commit for as long as the ends; none for counts
+
+    @property
+    def error(self) -> float:
+        """The probability that the ends do not differ at all: each attempt was a chance to be wrong."""
+        return min(1.0, ATTEMPTS * self.shift.error)
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether a commit that is like the good end and measured as well as the bad end is told from the bad end."""
+        like_good = replace(self.shift, worsening=0.0)
+        return ATTEMPTS * classify(like_good, self.shift).error <= error_share(MAX_ERROR - self.error, self.commits)
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether more launches could make the ends distinguishable: the bad one is worse, or may be."""
+        verdict = self.comparison.verdict
+        return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
+
+    @property
+    def searchable(self) -> bool:
+        """Whether the ends leave any error to the probes, if the bisection needs probes: else all would be skipped."""
+        return self.error < MAX_ERROR or self.commits.next is None
+
+
+def error_share(left: float, commits: CommitRange) -> float:
+    """What the next answer may be wrong by, of the error that is left to all answers; one share is always kept."""
+    return left / (commits.expected_probes + 1)
+
+
+def endpoints_of(commits: CommitRange, target: Target, outcome: Outcome) -> Endpoints | None:
+    """The ends as an outcome shows them; None where it does not show how much they differ."""
+    comparison = target.comparison(outcome)
+    if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
+        return None
+    return Endpoints(commits, target, comparison, shift, {} if target.counted else effort_of(outcome))
+
+
+def measured_ends(
+    commits: CommitRange, metric: str | None, run: RunProbe
+) -> tuple[Endpoints | None, Outcome, list[Target]]:
+    """The ends, the last outcome, and all targets that are worse, the followed one first; None where none is worse.
+
+    The ends are measured until they are distinguishable: the bad end's error is in every answer "good".
     """
+    settings = {**FORCED, **(COUNTED if metric in COUNTS else {})}
+    worse: list[Target] = []
+    for outcome in attempts(run, Probe(commits.bad, settings, metric), commits.good):
+        worse = targets(outcome, metric)
+        if worse or not undecided(outcome, metric):
+            break
+    found = endpoints_of(commits, worse[0], outcome) if worse else None
+    if found is None or not found.needs_more:
+        return found, outcome, worse
+    probe = worse[0].probe(commits.bad, {"counted": False, **effort_of(outcome, MORE_LAUNCHES)})
+    for outcome in attempts(run, probe, commits.good, ATTEMPTS - 1):
+        found = endpoints_of(commits, worse[0], outcome)
+        if found is None or not found.needs_more:
+            break
+    regressed = found is not None and found.comparison.verdict is Verdict.REGRESSED
+    return found if regressed else None, outcome, worse
 
-    answer: Answer
-    error: float
-    text: str
+
+def attempts(run: RunProbe, probe: Probe, against: str, number: int = ATTEMPTS) -> Iterator[Outcome]:
+    """The outcomes of a probe, and of the same probe with ever more launches, up to one that timed nothing."""
+    for _ in range(number):
+        outcome = run(probe, against)
+        yield outcome
+        more = effort_of(outcome, MORE_LAUNCHES)
+        if not more:
+            return
+        probe = replace(probe, settings={**probe.settings, **more})
 
 
-class Hunt:
-    """Follows a search to its end.
+def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
+    """The settings for so many times the launches of an outcome; none where nothing was timed.
 
-    Attributes:
-        search: where it stands.
-        error: what the answers so far may be wrong by, added up.
-
-    Args:
-        ends: what to follow.
-        arguments: for pytest.
-        run: runs a probe.
+    A first look may take half of ``max_time``, so ``MORE_TIME`` has room for twice the seconds that were spent.
     """
+    launches = max((len(result.measurement.launches) for result in outcome.results), default=0)
+    if not launches:
+        return {}
+    return {"launches": times * launches, "max_time": MORE_TIME * max(result.seconds for result in outcome.results)}
 
-    def __init__(self, ends: Ends, arguments: tuple[str, ...], run: RunProbe) -> None:
-        self.ends = ends
-        self.search: Search = ends.between.search
-        self.error = ends.error
-        self._left = ERROR - ends.error  # for the answers to come
-        self._arguments = arguments
+
+class Bisector:
+    """Probes commits until no probe can narrow the suspects further."""
+
+    def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
+        self.endpoints = endpoints
+        self.commits = endpoints.commits  # with the answers so far
+        self.error = endpoints.error  # of the ends and of the answers so far together
+        self._error_left = MAX_ERROR - endpoints.error  # for the answers to come
         self._run = run
 
-    @property
-    def expected(self) -> int:
-        """About how many probes it takes."""
-        return expected_probes(self.ends.between.search)
-
-    @property
-    def next(self) -> Commit | None:
-        """The commit to look at next; None at the end."""
-        commit = next_probe(self.search)
-        return None if commit is None else self.described(commit)
-
-    def described(self, commit: str) -> Commit:
-        """A commit in words."""
-        return described(self.ends.between.root, commit)
-
-    def probe(self, commit: str) -> Probed:
-        """Look at a commit, again and for longer where that does not decide it; the search goes on from there."""
-        probed = Probed("skipped", 0.0, "")
-        allowed = share(self._left, self.search)
-        for outcome in self._attempts(commit, self.ends.between.good, self._midway):
-            probed = self._answer(outcome, allowed)
-            if probed.answer != "skipped":
-                self._left -= allowed
+    def probe(self, commit: str) -> Classification:
+        """Measures a commit, again and for longer while that decides nothing, and narrows the suspects."""
+        found, allowed = Classification("skipped"), error_share(self._error_left, self.commits)
+        for outcome in self._attempts(commit, self.commits.good, self._midway):
+            found = self._classified(outcome, allowed)
+            if found.answer != "skipped":
+                self._error_left -= allowed
                 break
-        self.search = advance(self.search, commit, probed.answer)
-        self.error += probed.error
-        return probed
+        self.commits = self.commits.answered(commit, found.answer)
+        self.error += found.error
+        return found
 
-    def confirmation(self, commit: str) -> tuple[str, Comparison | str]:
-        """The commit that came before, and this one held against it; a line in its place where that says nothing."""
-        before = (*self.ends.between.parents[commit], self.ends.between.good)[0]
-        told: Comparison | str = ""
-        for outcome in self._attempts(commit, before, {"counted_only": True} if self.ends.target.counted else {}):
-            told = self._told(outcome)
-            if isinstance(told, str) or told.verdict is not Verdict.INCONCLUSIVE:
+    def confirm(self, commit: str) -> tuple[str, Comparison | str]:
+        """The parent of a commit and the comparison of both, or in a line why there is none."""
+        parent = self.commits.parents[commit]
+        comparison: Comparison | str = ""
+        for outcome in self._attempts(commit, parent, COUNTED if self.endpoints.target.counted else {}):
+            comparison = self.endpoints.target.comparison(outcome)
+            if isinstance(comparison, str) or comparison.verdict is not Verdict.INCONCLUSIVE:
                 break
-        return before, told
+        return parent, comparison
 
     def _attempts(self, commit: str, against: str, settings: Mapping[str, object]) -> Iterator[Outcome]:
-        target = self.ends.target
-        probe = Probe(commit, {**FORCED, **self.ends.effort, **settings}, target.metric, target.benchmark)
-        return attempts(self._run, probe, Started(against, self._arguments, target.test))
+        return attempts(self._run, self.endpoints.target.probe(commit, {**self.endpoints.effort, **settings}), against)
 
     @property
     def _midway(self) -> Mapping[str, object]:
-        """The settings with which a run stops as soon as it is known on which side of the middle a commit is."""
-        if self.ends.target.counted:
-            return {"counted_only": True}
-        percent = 100 * middle(self.ends.shift, self.ends.comparison)
+        """The settings that end a run as soon as the commit is known to be on one side of the middle of the ends."""
+        if self.endpoints.target.counted:
+            return COUNTED
+        percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
         return {"tolerance": f"{percent:.6g}%", "counted": False}
 
-    def _answer(self, outcome: Outcome, allowed: float) -> Probed:
-        comparison = self._told(outcome)
+    def _classified(self, outcome: Outcome, allowed: float) -> Classification:
+        """The end that the commit of an outcome is like; skipped where that may be wrong by more than allowed."""
+        comparison = self.endpoints.target.comparison(outcome)
         if isinstance(comparison, str):
-            return Probed("skipped", 0.0, comparison)
-        shift, text = shift_of(comparison), told_text(comparison)
+            return Classification("skipped", text=comparison)
+        shift, text = shift_of(comparison), shift_text(comparison)
         if shift is None:
-            return Probed("skipped", 0.0, f"{text}, and nothing is known of its scatter".lstrip(", "))
-        told = likeness(shift, self.ends.shift)
-        wrong = ATTEMPTS * told.error  # each attempt is a chance to be wrong, and has the same part of what is allowed
-        if wrong > allowed:
-            return Probed("skipped", 0.0, f"{text}, which may be either")
-        return Probed(told.answer, wrong, text)
-
-    def _told(self, outcome: Outcome) -> Comparison | str:
-        """What an outcome says of the target, or in a line why it says nothing."""
-        result, reason = self.ends.target.of(outcome), obstacle(outcome, self.ends.target)
-        if reason is not None or result is None:
-            return str(reason)
-        return find(result, self.ends.target.metric) or f"it has no {self.ends.target.metric}"
+            return Classification("skipped", text=f"{text}, and nothing is known of its scatter".lstrip(", "))
+        found = classify(shift, self.endpoints.shift)
+        error = ATTEMPTS * found.error  # each attempt is a chance to be wrong
+        if error > allowed:
+            return Classification("skipped", text=f"{text}, which may be either")
+        return Classification(found.answer, error, text)
 
 
-def told_text(comparison: Comparison) -> str:
-    """What a comparison says, without its verdict: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3`` of a count."""
-    if comparison.series.scale == "exact" and comparison.note and comparison.series.value == comparison.baseline:
-        return f"{comparison.note},"
-    return f"{values_text(comparison)} per step," if comparison.series.scale == "exact" else change_text(comparison)
+def shift_text(comparison: Comparison) -> str:
+    """A comparison without its verdict: ``+5.2 % [95 % CI +4.1 .. +6.3]``, or ``2 -> 3 per step,`` of a count."""
+    if comparison.series.scale != "exact":
+        return change_text(comparison)
+    as_many = comparison.note and comparison.series.value == comparison.baseline
+    return f"{words_of_note(comparison.note)}," if as_many else f"{values_text(comparison)} per step,"

@@ -1,4 +1,4 @@
-"""``ddpperf bisect``: the commit that made a benchmark worse."""
+"""``ddpperf bisect``: prints the search for the commit that made a benchmark worse."""
 
 from __future__ import annotations
 
@@ -6,36 +6,27 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from pytest_ddpperf.cli.bisect.attempts import FORCED, attempts, longest
-from pytest_ddpperf.cli.bisect.bisector import Hunt
-from pytest_ddpperf.cli.bisect.commits import SHORT, Range, commits_between, described
-from pytest_ddpperf.cli.bisect.endpoints import ERROR, Ends, ends_of, sharpened
-from pytest_ddpperf.cli.bisect.estimate import again_line, search_lines
-from pytest_ddpperf.cli.bisect.processes import Started, command_line, run_probe
-from pytest_ddpperf.cli.bisect.target import (
-    Target,
-    is_counted,
-    not_compared,
-    obstacle,
-    require_known,
-    shown,
-    targets,
-    undecided,
-)
+from pytest_ddpperf.cli.bisect.bisector import ATTEMPTS, MAX_ERROR, MORE_TIME, Bisector, Endpoints, measured_ends
+from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
+from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
+from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, require_known, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
 from pytest_ddpperf.run.probe import Outcome, Probe
-from pytest_ddpperf.units import format_count, format_percent
+from pytest_ddpperf.units import format_count, format_number, format_percent
 
 FOUND, NOT_FOUND, INTERRUPTED = 0, 1, 130
+_NO_LIMIT = "--ddpperf-max-time does not limit"
+_SPANS = ((3600.0, "h"), (60.0, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes; all else is pytest's, in the order as given."""
+    """Declare the arguments of the command; all others are pytest's, in the order as given."""
     parser.usage = (
         "ddpperf bisect [-h] --good REV [--bad REV] [--metric NAME] [--first-parent] "
         "[TESTS and options of pytest, such as perf -k small ...]"
@@ -53,20 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, and tell what was found.
-
-    Returns:
-        0 where it is one commit, 1 where it is not, or the ends do not differ or are not known well enough, 130 after
-        Ctrl-C.
-
-    Raises:
-        DdpperfError: the commits or the tests are not there, or cannot be searched.
-    """
+    """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit."""
     require_known(options.metric)
-    between = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
+    commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
     try:
         with _ending_on_sigterm():
-            return _search(between, options)
+            return _bisect(commits, options)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -82,123 +65,131 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _search(between: Range, options: argparse.Namespace) -> int:
-    given = tuple(options.rest)
-    good, bad = (described(between.root, commit).short for commit in (between.good, between.bad))
-    print(f"good {good}\nbad  {bad}", flush=True)
-    settings = {**FORCED, **({"counted_only": True} if is_counted(options.metric) else {})}
-    red: list[Target] = []
-    for outcome in attempts(_probe_ends, Probe(between.bad, settings, options.metric), Started(between.good, given)):
-        red = targets(outcome, options.metric)
-        if red or not undecided(outcome, options.metric):
-            break
-    ends = ends_of(between, red[0], outcome) if red else None
-    if ends is not None:
-        ends, outcome = sharpened(ends, outcome, given, _probe_ends)
-    if ends is None:
-        print(_nothing_red(outcome, options))
+def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
+    run = partial(run_probe, arguments=options.rest)
+
+    def run_ends(probe: Probe, against: str) -> Outcome:
+        seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
+        if isinstance(seconds, float):
+            print(f"the ends are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that", flush=True)
+        return run(probe, against)
+
+    print(f"good {commits.short(commits.good)}\nbad  {commits.short(commits.bad)}", flush=True)
+    endpoints, outcome, worse = measured_ends(commits, options.metric, run_ends)
+    if endpoints is None:
+        print(_nothing_worse(outcome, options))
         return NOT_FOUND
-    print(_ends_text(ends, red), flush=True)
-    if not ends.searchable:
-        print(_not_searchable(ends))
+    print(_ends_text(endpoints, worse), flush=True)
+    if not endpoints.searchable:
+        print(_not_searchable(endpoints))
         return NOT_FOUND
-    print(*search_lines(ends), "", sep="\n", flush=True)
-    hunt = Hunt(ends, given, run_probe)
-    number = 0
-    while (commit := hunt.next) is not None:
+    print(*_duration_lines(endpoints), "", sep="\n", flush=True)
+    bisector, number = Bisector(endpoints, run), 0
+    while (commit := bisector.commits.next) is not None:
         number += 1
-        print(f"probe {number} of about {max(number, hunt.expected)}: {commit.short} ...", end=" ", flush=True)
-        probed = hunt.probe(commit.hash)
-        words = (f"skipped: {probed.text}",) if probed.answer == "skipped" else (probed.text, probed.answer)
-        print(*words, flush=True)
+        total = max(number, commits.expected_probes)
+        print(f"probe {number} of about {total}: {commits.short(commit)} ...", end=" ", flush=True)
+        found = bisector.probe(commit)
+        print(f"skipped: {found.text}" if found.answer == "skipped" else f"{found.text} {found.answer}", flush=True)
     print(flush=True)
-    return _conclude(hunt)
+    return _conclude(bisector)
 
 
-def _probe_ends(probe: Probe, started: Started) -> Outcome:
-    """Runs a probe of the ends; where it is not the first one, it is told before how long it may take."""
-    seconds = longest(probe.settings)
-    if seconds is not None:
-        print(again_line(seconds), flush=True)
-    return run_probe(probe, started)
-
-
-def _not_searchable(ends: Ends) -> str:
-    """Why there is nothing that probes could tell."""
+def _not_searchable(endpoints: Endpoints) -> str:
+    """Why no probe could tell anything."""
     return (
-        f"the ends are not known well enough to search: that they differ may be wrong by {format_percent(ends.error)}, "
-        f"and all answers of a search together by {format_percent(ERROR)} at most, so that no probe could tell\n"
+        "the ends are not known well enough to search: that they differ may be wrong by "
+        f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} at "
+        "most, so that no probe could tell\n"
         "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
     )
 
 
-def _nothing_red(outcome: Outcome, options: argparse.Namespace) -> str:
-    """Why there is nothing to search for.
-
-    Raises:
-        SettingError: there is no such metric, or no benchmark.
-    """
-    asked, reason = command_line(options.rest), obstacle(outcome)
+def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
+    """Why there is nothing to search for."""
+    asked, good, bad, metric = command_line(options.rest), options.good, options.bad, options.metric
+    reason = obstacle(outcome, outcome.results)
     if reason is not None and not outcome.failures and not outcome.results:
         raise SettingError(f"{asked} measures no benchmark: none of its tests calls ddpperf.check or the like")
     if reason is not None:
-        return f"{options.bad} cannot be held against {options.good}: {reason}"
-    told = [f"{result.test} {result.name}: {comparison_text(one)}" for result, one in shown(outcome, options.metric)]
-    lacking = first_of(not_compared(outcome))
-    if options.metric is not None and not told:
-        known = dict.fromkeys(one.series.metric for result in outcome.results for one in result.comparisons)
-        if options.metric in known:
-            head = (
-                f"{options.bad} cannot be held against {options.good}: nothing that was compared has {options.metric}"
-            )
-            return "\n  ".join([head, *lacking])
-        raise SettingError(f"--metric {options.metric}: {asked} has no such metric; it has {', '.join(known)}")
-    words = "cannot be told apart from" if undecided(outcome, options.metric) else "is not worse than"
-    head = f"{options.bad} {words} {options.good}: there is nothing to search for"
-    return "\n  ".join([head, *told, *lacking])
-
-
-def _ends_text(ends: Ends, red: list[Target]) -> str:
-    """What is followed, and what else is worse."""
-    test, (name, size) = ends.target.test, ends.target.benchmark
-    others = dict.fromkeys(one.metric for one in red if one.metric != ends.target.metric)
-    also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
-    return f"{test} {name}, {format_count(size, 'rank')}: {comparison_text(ends.comparison)}{also}"
-
-
-def _conclude(hunt: Hunt) -> int:
-    suspects = hunt.search.suspects
-    if len(suspects) > 1:
-        print("\n".join(_range_lines(hunt, suspects)))
-        return NOT_FOUND
-    commit = hunt.described(suspects[0])
-    before, held = hunt.confirmation(commit.hash)
-    told = held if isinstance(held, str) else comparison_text(held)
-    found = isinstance(held, str) or held.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
+        return f"{bad} cannot be held against {good}: {reason}"
+    # Counts that are equal are left out, unless one was asked for.
     lines = [
-        f"{commit.hash} is the first bad commit",
-        *(f"  {line}" for line in (commit.subject, f"{commit.author}, {commit.date}") if line.strip(", ")),
-        f"  against {before[:SHORT]}, which came before: {told}",
-        *([] if isinstance(held, str) else [f"    {part}" for part in note_text(held).split("; ") if part]),
-        _sureness(hunt),
+        f"{result.test} {result.name}: {comparison_text(comparison)}"
+        for result, comparison in compared(outcome, metric)
+        if metric is not None or comparison.series.scale != "exact" or comparison.change
     ]
+    known = dict.fromkeys(comparison.series.metric for result in outcome.results for comparison in result.comparisons)
+    if metric is None or lines:
+        words = "cannot be told apart from" if undecided(outcome, metric) else "is not worse than"
+        head = f"{bad} {words} {good}: there is nothing to search for"
+    elif metric in known:
+        head = f"{bad} cannot be held against {good}: nothing that was compared has {metric}"
+    else:
+        raise SettingError(f"--metric {metric}: {asked} has no such metric; it has {', '.join(known)}")
+    return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
+
+
+def _ends_text(endpoints: Endpoints, worse: list[Target]) -> str:
+    """What is followed, and what else is worse."""
+    target, (name, ranks) = endpoints.target, endpoints.target.benchmark
+    others = dict.fromkeys(other.metric for other in worse if other.metric != target.metric)
+    also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
+    return f"{target.test} {name}, {format_count(ranks, 'rank')}: {comparison_text(endpoints.comparison)}{also}"
+
+
+def _duration_lines(endpoints: Endpoints) -> list[str]:
+    """How many commits there are to search, and how long the probes may take; counts take seconds."""
+    commits = f"{format_count(len(endpoints.commits.suspects), 'commit')} to search"
+    most = endpoints.effort.get("max_time")
+    if most is None:
+        return [commits]
+    least, number = most / MORE_TIME, endpoints.commits.expected_probes
+    each = f"measuring for {span(least)} to {span(most)}"
+    probes = f"1 probe to confirm it, {each}"
+    if number:
+        total = f"{span((number + 1) * least)} to {span((number + 1) * most)} in all"
+        probes = f"about {format_count(number, 'probe')} and one to confirm, each {each}: {total}"
+    # An attempt may take all of its time, and the next one has that so many times over.
+    worst = sum(most * MORE_TIME**attempt for attempt in range(ATTEMPTS))
+    again = f"up to {ATTEMPTS - 1} times more, up to {MORE_TIME} times as long each time"
+    return [
+        f"{commits}, {probes}",
+        f"what does not decide is measured {again}: at most {span(worst)} for a probe",
+        f"these times come from those of the ends: {_NO_LIMIT} them",
+    ]
+
+
+def span(seconds: float) -> str:
+    """A time for people to wait, in two digits: ``40 s``, ``2.7 min``, ``1.5 h``."""
+    size, unit = next(((size, unit) for size, unit in _SPANS if seconds >= size), (1.0, "s"))
+    return f"{format_number(float(f'{seconds / size:.2g}'))} {unit}"
+
+
+def _conclude(bisector: Bisector) -> int:
+    """Print the suspects; where there is one, compare it with its parent."""
+    commits, suspects = bisector.commits, bisector.commits.suspects
+    if len(suspects) > 1:
+        print(f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves")
+        print(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector), sep="\n")
+        return NOT_FOUND
+    parent, comparison = bisector.confirm(suspects[0])
+    text, notes, found = str(comparison), [], True
+    if not isinstance(comparison, str):
+        text, notes = comparison_text(comparison), list(filter(None, [note_text(comparison)]))
+        found = comparison.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
+    print(f"{suspects[0]} is the first bad commit", *commits.details(suspects[0]), sep="\n  ")
+    print(f"  against {parent[:SHORT]}, which came before: {text}", *notes, sep="\n    ")
+    print(_sureness(bisector))
     if not found:
-        lines.append("  not so against the one before: the change came with several commits, or a probe was wrong")
-    print("\n".join(lines))
+        print("  not so against the one before: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 
-def _range_lines(hunt: Hunt, suspects: Sequence[str]) -> list[str]:
-    told = [f"  {line}" for line in first_of([hunt.described(commit).short for commit in suspects])]
-    head = f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves"
-    return [head, *told, _sureness(hunt)]
-
-
-def _sureness(hunt: Hunt) -> str:
-    """How far the answer can be trusted."""
-    if hunt.ends.target.counted:
+def _sureness(bisector: Bisector) -> str:
+    """How far the result can be trusted."""
+    if bisector.endpoints.target.counted:
         return "  sure: counts have no noise"
-    wrong = f"{100 * hunt.error:.2g} %" if hunt.error >= 1e-4 else "under 0.01 %"  # noqa: PLR2004 - two decimals
-    return (
-        f"  {format_percent(max(0.0, 1 - hunt.error))} sure: the ends and all probes together may be wrong by {wrong}"
-    )
+    error = bisector.error
+    wrong = f"{100 * error:.2g} %" if error >= 1e-4 else "under 0.01 %"  # noqa: PLR2004 - two decimals
+    return f"  {format_percent(max(0.0, 1 - error))} sure: the ends and all probes together may be wrong by {wrong}"

@@ -1,125 +1,118 @@
-"""The commits to search, as git has them."""
+"""The commits that a bisection searches. Git chooses the next one."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, no_repository, top_folder
-from pytest_ddpperf.cli.bisect.search import Search, begin
 from pytest_ddpperf.errors import SettingError
 
+Answer = Literal["good", "bad", "skipped"]
 SHORT = 7
-_HISTORY_SECONDS = 120.0  # to walk through a long one
+_HISTORY_SECONDS = 120.0  # to walk through a long history
+_BISECT_LINE = re.compile(r"(\w+) .*\bdist=(\d+)\)")
 
 
 @dataclass(frozen=True)
-class Range:
-    """What lies between two commits.
+class CommitRange:
+    """The commits after a good commit up to a bad one, and what probes answered of them.
 
-    Attributes:
-        root: the top folder of the repository.
-        good: full hash of the one that is good; ``bad`` of the one that is not.
-        parents: of the commits after ``good`` up to ``bad``, parents first.
+    The search assumes that one commit made the change and that no later commit undid it. Commits are full hashes.
     """
 
-    root: Path
+    root: Path  # the top folder of the repository
     good: str
     bad: str
-    parents: Mapping[str, tuple[str, ...]]
+    parents: Mapping[str, str]  # the first parent of each commit, or the good end where it has none; parents come first
+    options: tuple[str, ...] = ()  # of git rev-list
+    answers: Mapping[str, Answer] = field(default_factory=dict)  # in the order of the probes
 
     @cached_property
-    def search(self) -> Search:
-        """The search among them, as it begins."""
-        return begin(self.parents)
+    def _distances(self) -> Mapping[str, int]:
+        """How many commits the worse answer leaves out, for each commit that may be the first bad one."""
+        ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
+        bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
+        lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))
+        return {match[1]: int(match[2]) for match in map(_BISECT_LINE.fullmatch, lines) if match is not None}
 
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit in words; ``date`` is the day on which it was written, ISO 8601."""
-
-    hash: str
-    subject: str
-    author: str
-    date: str
+    def _answered(self, answer: Answer) -> list[str]:
+        return [commit for commit, given in self.answers.items() if given == answer]
 
     @property
-    def short(self) -> str:
-        """Hash and subject: ``3f2a1c0 Average gradients in one call``."""
-        return f"{self.hash[:SHORT]} {self.subject}".rstrip()
+    def suspects(self) -> tuple[str, ...]:
+        """The commits that may be the first bad one, parents first; the last is known to be bad."""
+        return tuple(commit for commit in self.parents if commit in self._distances)
+
+    @property
+    def next(self) -> str | None:
+        """The commit whose worse answer leaves the fewest suspects, the earliest of equal ones; None at the end."""
+        candidates = [commit for commit in self.suspects[:-1] if commit not in self.answers]
+        return max(candidates, key=self._distances.__getitem__, default=None)
+
+    @property
+    def expected_probes(self) -> int:
+        """About how many more probes the search takes: each one halves the suspects."""
+        return (len(self.suspects) - 1).bit_length()
+
+    def answered(self, commit: str, answer: Answer) -> CommitRange:
+        """The range after a probe of a commit."""
+        return replace(self, answers={**self.answers, commit: answer})
+
+    def short(self, commit: str) -> str:
+        """The short hash and the subject of a commit: ``3f2a1c0 Average gradients in one call``."""
+        return f"{commit[:SHORT]} {self._show(commit, '%s')}".rstrip()
+
+    def details(self, commit: str) -> list[str]:
+        """The subject of a commit, and its author and day; no lines where git cannot tell them."""
+        return self._show(commit, "%s%n%an, %as").splitlines()
+
+    def _show(self, commit: str, form: str) -> str:
+        with contextlib.suppress(GitError):
+            return git(self.root, "show", "-s", f"--format={form}", commit)
+        return ""
 
 
-def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = False) -> Range:
-    """The commits to search.
-
-    Args:
-        good: a branch, tag or commit, as the user named it.
-        bad: likewise.
-        folder: a folder of the project.
-        first_parent: whether to see a merge as one commit and leave out what it merged.
-
-    Raises:
-        SettingError: there are none; the message says why and what to do.
-    """
+def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = False) -> CommitRange:
+    """The commits between two revisions of the repository of a folder, if the good one came before the bad one."""
     try:
         root = top_folder(folder)
     except GitError as error:
         raise SettingError(f"ddpperf bisect: {no_repository(folder, error)}; run it in a checkout of it") from None
-    ends = {option: commit_of(root, name) for option, name in (("--good", good), ("--bad", bad))}
-    for (option, commit), name in zip(ends.items(), (good, bad), strict=True):
+    hashes = []
+    for option, name in (("--good", good), ("--bad", bad)):
+        commit = commit_of(root, name)
         if commit is None:
             raise SettingError(f"{option} {name}: there is no such branch, tag or commit in {root}; {fetching(root)}")
-    first, last = str(ends["--good"]), str(ends["--bad"])
-    options = ["--topo-order", "--reverse", "--parents", *(["--first-parent"] if first_parent else [])]
-    try:
-        _require_ancestor(root, (good, first), (bad, last))
-        lines = git(root, "rev-list", *options, f"{first}..{last}", seconds=_HISTORY_SECONDS).splitlines()
-    except GitError as error:
+        hashes.append(commit)
+    first, last = hashes
+    ends, options = f"--good {good} --bad {bad}", ("--first-parent",) if first_parent else ()
+    if first == last:
+        raise SettingError(f"{ends}: both are {first[:SHORT]}: there is no commit between them")
+    # git merge-base --is-ancestor would answer "no" to errors as well.
+    if not _rev_list(root, ends, "--max-count=1", last, f"^{first}"):
+        raise SettingError(f"{ends}: {bad} came before {good}; are they the wrong way round?")
+    if _rev_list(root, ends, "--max-count=1", first, f"^{last}"):
         raise SettingError(
-            f"--good {good} --bad {bad}: git cannot list the commits between them: {error}; git fsck tells whether "
-            f"the repository is whole, and {fetching(root)}"
-        ) from None
-    parents = {commit: tuple(before) for commit, *before in map(str.split, lines)}
-    if first_parent:
-        parents = {commit: before[:1] for commit, before in parents.items()}
-    return Range(root, first, last, parents)
-
-
-def _require_ancestor(root: Path, good: tuple[str, str], bad: tuple[str, str]) -> None:
-    """Make sure that the good end, by name and hash, came before the bad one.
-
-    Raises:
-        SettingError: it did not.
-        GitError: git cannot tell.
-    """
-    ends = f"--good {good[0]} --bad {bad[0]}"
-    if good[1] == bad[1]:
-        raise SettingError(f"{ends}: both are {good[1][:SHORT]}: there is no commit between them")
-    if _is_ancestor(root, bad[1], good[1]):
-        raise SettingError(f"{ends}: {bad[0]} came before {good[0]}; are they the wrong way round?")
-    if not _is_ancestor(root, good[1], bad[1]):
-        raise SettingError(
-            f"{ends}: {good[0]} is no ancestor of {bad[0]}, so the change need not lie between them; name a good "
+            f"{ends}: {good} is no ancestor of {bad}, so the change need not lie between them; name a good "
             f"commit that is, such as the one that git merge-base gives; {fetching(root)}"
         )
+    lines = _rev_list(root, ends, "--topo-order", "--reverse", "--parents", *options, last, f"^{first}")
+    parents = {commit: (*before, first)[0] for commit, *before in map(str.split, lines)}
+    return CommitRange(root, first, last, parents, options)
 
 
-def _is_ancestor(root: Path, one: str, other: str) -> bool:
-    """Whether nothing leads to ``one`` that does not lead to ``other``; git merge-base tells "no" for errors as well.
-
-    Raises:
-        GitError: git cannot tell.
-    """
-    return not git(root, "rev-list", "--max-count=1", one, f"^{other}", seconds=_HISTORY_SECONDS)
-
-
-def described(root: Path, commit: str) -> Commit:
-    """A commit in words; its hash alone where git cannot tell more."""
+def _rev_list(root: Path, ends: str, *arguments: str) -> list[str]:
+    """The lines that ``git rev-list`` prints."""
     try:
-        told = git(root, "show", "-s", "--format=%s%x00%an%x00%as", commit).split("\0")
-    except GitError:
-        told = []
-    subject, author, date = (*told, "", "", "")[:3]
-    return Commit(commit, subject, author, date)
+        return git(root, "rev-list", *arguments, seconds=_HISTORY_SECONDS).splitlines()
+    except GitError as error:
+        raise SettingError(
+            f"{ends}: git cannot list the commits between them: {error}; git fsck tells whether "
+            f"the repository is whole, and {fetching(root)}"
+        ) from None

@@ -1,8 +1,6 @@
-"""One probe of a search over commits, as a process of its own: a pytest run that measures a commit against another.
+"""The process of a probe: a pytest run that measures one commit against another.
 
-``python -m pytest_ddpperf.cli.bisect.probe_session PROBE FILE PARENT [pytest's arguments]``
-
-The folder of FILE is the search's alone.
+``python -m pytest_ddpperf.cli.bisect.probe_session FOLDER PARENT [pytest's arguments]``
 """
 
 from __future__ import annotations
@@ -17,19 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.processes import FOLDER
+from pytest_ddpperf.cli.bisect.processes import FOLDER, OUTCOME_FILE, PROBE_FILE
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.plugin import PROBE, SESSION
 from pytest_ddpperf.run.probe import Outcome, Probe
 
 
-class Reporter:
-    """The plugin that tells pytest what the probe is, and writes down what came of it.
-
-    Args:
-        probe: what to do.
-        file: where the ``Outcome`` goes, pickled, at the end of a run that began.
-    """
+class ProbePlugin:
+    """The pytest plugin that hands the probe to the run, and writes the outcome to a file at the end."""
 
     def __init__(self, probe: Probe, file: Path) -> None:
         self._probe = probe
@@ -38,20 +31,22 @@ class Reporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Tell the probe."""
+        """Hand over the probe."""
         config.stash[PROBE] = self._probe
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep why a file cannot be collected."""
-        self._keep(report)
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out all tests but the probe's: only pytest can tell which of the user's arguments name tests."""
+        others = [item for item in items if self._probe.test not in {None, item.nodeid}]
+        items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
+        config.hook.pytest_deselected(items=others)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep why a test failed or was skipped."""
-        self._keep(report)
-
-    def _keep(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        """Keep why a test or file failed or was skipped."""
         if report.outcome != "passed":
             self._failures.setdefault(report.nodeid, _reason(report))
+
+    pytest_collectreport = pytest_runtest_logreport
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -62,7 +57,7 @@ class Reporter:
 
 
 def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Why it failed or was skipped, in a line."""
+    """Why a test or file failed or was skipped, in a line."""
     if isinstance(report.longrepr, tuple):  # file, line and the words of a skip
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -75,16 +70,16 @@ def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the probe; pytest's exit status."""
-    probe, file, parent, *more = arguments
-    # A search that is killed takes its probe along, which then leaves nothing behind. Ctrl-C may be ignored up to here:
-    # shells start what they run in the background like that.
+    folder, parent, more = Path(arguments[0]), int(arguments[1]), list(arguments[2:])
+    # When a bisection is killed, its probe ends and leaves nothing behind. Ctrl-C may be ignored up to here: shells
+    # start what they run in the background like that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    processes.die_with_parent(signal.SIGINT, int(parent))
+    processes.die_with_parent(signal.SIGINT, parent)
+    probe: Probe = pickle.loads((folder / PROBE_FILE).read_bytes())
     try:
-        return int(pytest.main(more, plugins=[Reporter(Probe.loads(probe), Path(file))]))
+        return int(pytest.main(more, plugins=[ProbePlugin(probe, folder / OUTCOME_FILE)]))
     finally:
-        folder = Path(file).parent
-        if os.getppid() != int(parent) and folder.name.startswith(FOLDER):  # nobody is left to remove it
+        if os.getppid() != parent and folder.name.startswith(FOLDER):  # nobody is left to remove it
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,133 +1,113 @@
-"""What a search looks for: one metric of one benchmark, found where the bad end is red. Pure."""
+"""What a bisection follows: one metric of one benchmark, chosen where the bad end is worse. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.records.counts import UNITS
+from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.phrases import decisive, find
-from pytest_ddpperf.run.probe import Key, Outcome
+from pytest_ddpperf.run.probe import BenchmarkKey, Outcome, Probe
+
+# No verdict fails a test, so that all of its benchmarks are measured. Wrong training is not slow training.
+FORCED: Mapping[str, object] = {"fail_on": "none", "verify": False}
 
 
 @dataclass(frozen=True)
 class Target:
-    """One metric of one benchmark.
-
-    Attributes:
-        test: pytest node id.
-        benchmark: its name and number of ranks.
-    """
+    """One metric of one benchmark; ``test`` is the node id of the test."""
 
     test: str
-    benchmark: Key
+    benchmark: BenchmarkKey
     metric: str
+
+    @classmethod
+    def of(cls, result: Result, metric: str) -> Target:
+        """The target that is a metric of a benchmark."""
+        return cls(result.test, (result.name, result.measurement.world_size), metric)
 
     @property
     def counted(self) -> bool:
-        """Whether it has no noise."""
-        return is_counted(self.metric)
+        """Whether the metric is counted, and so has no noise."""
+        return self.metric in COUNTS
 
-    def of(self, outcome: Outcome) -> Result | None:
-        """The result of its benchmark; None where there is none."""
-        return next((one for one in outcome.results if (one.test, key_of(one)) == (self.test, self.benchmark)), None)
+    def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
+        """The probe that measures a commit for this target."""
+        return Probe(commit, {**FORCED, **settings}, self.metric, self.benchmark, self.test)
+
+    def comparison(self, outcome: Outcome) -> Comparison | str:
+        """The comparison of the metric, or in a line why there is none."""
+        results = [result for result in outcome.results if Target.of(result, self.metric) == self]
+        reason = obstacle(outcome, results, self.test)
+        return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
 
 
 def require_known(metric: str | None) -> None:
-    """Refuse to follow what no benchmark can have, before any is measured.
-
-    Raises:
-        SettingError: there is no such metric.
-    """
-    known = (*(one.name for one in METRICS), EFFICIENCY, SPEEDUP, *UNITS)
+    """Refuse a metric that no benchmark can have, before any is measured."""
+    known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS)
     if metric is not None and metric not in known:
         close = get_close_matches(metric, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise SettingError(f"--metric {metric}: there is no such metric; {hint}")
 
 
-def is_counted(metric: str | None) -> bool:
-    """Whether a metric is counted."""
-    return metric in UNITS
-
-
-def key_of(result: Result) -> Key:
-    """What tells a benchmark from the others of its test."""
-    return result.name, result.measurement.world_size
-
-
 def targets(outcome: Outcome, metric: str | None) -> list[Target]:
-    """What is red, the best first: what is counted needs no repetition, and the larger change is the easier to follow.
+    """The regressed metrics of the bad end, the best to follow first: counts, and then larger changes.
 
-    Args:
-        outcome: of the bad end held against the good one.
-        metric: the only one to look at; None for all that count for the verdict.
+    A count needs no repetition, and a larger change is easier to follow. ``metric`` is the only one to look at; None
+    looks at all that count for the verdict.
     """
-    red = [
-        (comparison, Target(result.test, key_of(result), comparison.series.metric))
-        for result, comparison in _compared(outcome, metric)
+    worse = {
+        Target.of(result, comparison.series.metric): abs(
+            (comparison.change or 0.0) / (comparison.tolerance or comparison.baseline or 1.0)
+        )
+        for result, comparison in compared(outcome, metric)
         if comparison.verdict is Verdict.REGRESSED
-    ]
-    return [target for _, target in sorted(red, key=lambda one: (not one[1].counted, -_size(one[0])))]
+    }
+    return sorted(worse, key=lambda target: (not target.counted, -worse[target]))
 
 
-def _compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
+def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Comparison]]:
+    """The comparisons of a metric, or of all that count for the verdict, in benchmarks that could be compared."""
     for result in outcome.results:
-        if _lack(result) is not None:
-            continue
-        named = None if metric is None else find(result, metric)
-        for comparison in decisive(result, set(Verdict)) if metric is None else filter(None, [named]):
-            yield result, comparison
-
-
-def _size(comparison: Comparison) -> float:
-    """A change beside what is accepted, or beside what was there."""
-    scale = comparison.tolerance or comparison.baseline or 1.0
-    return abs((comparison.change or 0.0) / scale)
+        if _lack(result) is None:
+            named = decisive(result, set(Verdict)) if metric is None else filter(None, [find(result, metric)])
+            yield from ((result, comparison) for comparison in named)
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Whether more launches could show something that is red."""
-    return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in _compared(outcome, metric))
+    """Whether more launches could find a regression."""
+    return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 
-def shown(outcome: Outcome, metric: str | None) -> list[tuple[Result, Comparison]]:
-    """What is told where nothing is red: all that is not counted, and counts that differ."""
-    return [
-        (result, comparison)
-        for result, comparison in _compared(outcome, metric)
-        if metric is not None or comparison.series.scale != "exact" or comparison.change
-    ]
-
-
-def obstacle(outcome: Outcome, target: Target | None = None) -> str | None:
-    """Why a probe says nothing, in a line; None where it says something of its target, or of anything at all."""
-    results = outcome.results if target is None else tuple(filter(None, [target.of(outcome)]))
+def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
+    """Why none of these results could be compared, in a line; None where one could. ``test`` is the one to ask for."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]
-    reasons = [reason for test, reason in outcome.failures.items() if target is None or test == target.test]
+    reasons = [reason for name, reason in outcome.failures.items() if test in {None, name}]
     return next(iter((*reasons, *outcome.failures.values())), "no benchmark was measured")
 
 
 def not_compared(outcome: Outcome) -> list[str]:
-    """The benchmarks that say nothing, and the tests that came to none, each in a line with why."""
+    """The benchmarks that could not be compared and the tests without any, each in a line with the reason."""
     lacks = [(f"{result.test} {result.name}", _lack(result)) for result in outcome.results]
     measured = {result.test for result in outcome.results}
-    failed = [one for one in outcome.failures.items() if one[0] not in measured]
+    failed = [(name, reason) for name, reason in outcome.failures.items() if name not in measured]
     return [f"{name}: not compared: {reason}" for name, reason in (*lacks, *failed) if reason is not None]
 
 
 def _lack(result: Result) -> str | None:
-    """Why a benchmark says nothing; None where it says something."""
-    if result.counterpart is not None and result.counterpart.lacking:
-        return f"{result.origin}: {result.counterpart.lacking}"
+    """Why a benchmark could not be compared; None where it could."""
+    if result.paired is not None and result.paired.lacking:
+        return f"{result.origin}: {result.paired.lacking}"
     if result.verdict is Verdict.BROKEN:
-        return (*result.findings, "it could not be measured")[0]
+        return broken_reason(result)
     return None

@@ -18,13 +18,11 @@ from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loadin
 from pytest_ddpperf.instruments.counting.kernels import device_work
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.records.counts import MADE_UP, Counts
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.units import format_number
 
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
-_LEVELS = frozenset(
-    {"peak_tensor_bytes", "model_state_bytes"}
-)  # metrics of which the largest of several steps counts, not the mean
+_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
 
 Details = dict[str, dict[str, float]]
 
@@ -181,7 +179,7 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
     # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.
-    made_up = {metric: _largest([found[metric] for found in periods]) for metric in MADE_UP & last.keys()}
+    made_up = {metric: _largest([found[metric] for found in periods]) for metric in last if count_row(metric).made_up}
     details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
     unstable = {}

@@ -18,12 +18,7 @@ from pytest_ddpperf.records.health import CpuHealth
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
-_IDLE, _IOWAIT, _STEAL, _COUNTED = (
-    3,
-    4,
-    7,
-    8,
-)  # columns of /proc/stat; the guests' columns behind them are included in user's
+_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; those behind are included in user's
 _OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
 
 

@@ -120,4 +120,4 @@ def discrepancy_text(found: Discrepancy) -> str:
         parts.append(
             f"{extent.differing} of {extent.names} {kind} differ, on {extent.ranks} of {extent.world_size} ranks"
         )
-    return f"broken: {_HEADS[found.quantity]}: {'; '.join(parts)}"
+    return f"{_HEADS[found.quantity]}: {'; '.join(parts)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from benchmarks.quality import simulated
-from benchmarks.quality.conditions import CONDITIONS, FIRST, UNCHANGED, Calibration, Condition
+from benchmarks.quality import simulate
 from benchmarks.quality.launches import Campaign, Recorded
-from benchmarks.quality.simulated import CELL, ENVIRONMENT, lengthened
+from benchmarks.quality.simulate import CELL, ENVIRONMENT, lengthened
+from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED, Calibration, Condition
 
 STEP, STEPS, START_UP = 0.1, 10, 0.2
 
@@ -20,7 +20,7 @@ def drawing(seed: int = 0) -> random.Random:
 def recorded(
     number: int, condition: str, step_times: tuple[float, ...], started: float = 0.0, pair: str | None = None
 ) -> Recorded:
-    return simulated.recorded(number, condition, step_times, started=started, start_up=START_UP, pair=pair)
+    return simulate.recorded(number, condition, step_times, START_UP, started=started, pair=pair)
 
 
 def campaign(

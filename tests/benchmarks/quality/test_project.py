@@ -1,40 +1,35 @@
-"""The throw-away project: a git repository whose branches differ in one constant each."""
+"""The throw-away project: a git repository whose branches differ in one constant each; and a busy machine."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.conditions import Calibration, Injection
 from benchmarks.quality.project import (
     BASE,
     CHANGES,
     HELD,
+    ROOT,
     USUAL,
+    busy,
     check_out,
     make_project,
     make_workload_project,
     picked,
-    variations,
 )
+from benchmarks.quality.steps import Calibration, Injection
 from pytest_ddpperf.against.git import commit_of, git
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.processes import children
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4, 4096: 6e-4})
 LONG = Calibration(step=0.060, product=2e-6, reduces={16: 1e-4})
 BOTH = {"12ms": CALIBRATION, "60ms": LONG}
-
-
-def test_work_is_a_share_of_the_step_that_was_measured() -> None:
-    """5 % of 12 ms are 600 us: 300 products of 2 us; half of 60 ms are 15000."""
-    made = variations(BOTH)
-    assert {branch: one.added["12ms"].products for branch, one in made.items() if branch.startswith("slower")} == {
-        f"slower-{percent}": 60 * percent for percent in (5, 10, 20, 50, 100)
-    }
-    assert made["slower-50"].added["60ms"].products == 15000
-    assert made[BASE].added == made["memory"].added == {}
-    assert made["all-reduce"].added["12ms"].products == 0
 
 
 def test_what_is_usual_stays_and_a_group_stands_for_its_changes() -> None:
@@ -43,11 +38,11 @@ def test_what_is_usual_stays_and_a_group_stands_for_its_changes() -> None:
     gross = ["+20%", "+50%", "+100%", "stored: +20%", "stored: +50%", "stored: +100%"]
     assert picked(None) == [*USUAL]
     assert picked(["gross"]) == gross
-    assert picked(["+50%", "gross", "unchanged", "perf_tests"], ["perf_tests"]) == [
+    assert picked(["+50%", "gross", "unchanged", "perf_tests"]) == [
         *("+50%", "+20%", "+100%", *gross[3:], "unchanged", "perf_tests")
     ]
     with pytest.raises(SettingError, match=r"^--changes 'no': there are 'unchanged', .*'gross', 'perf_tests'$"):
-        picked(["no"], ["perf_tests"])
+        picked(["no"])
 
 
 def test_what_is_slower_is_only_timed() -> None:
@@ -66,6 +61,7 @@ def test_every_change_is_between_two_branches_that_are_there(tmp_path: Path) -> 
     ("branch", "constant"),
     [
         (BASE, f"INJECTIONS = {{'12ms': {Injection()}, '60ms': {Injection()}}}"),
+        ("slower-50", f"INJECTIONS = {{'12ms': {Injection(products=3000)}, '60ms': {Injection(products=15000)}}}"),
         ("slower-10", f"INJECTIONS = {{'12ms': {Injection(products=600)}, '60ms': {Injection(products=3000)}}}"),
         ("all-reduce", f"INJECTIONS = {{'12ms': {Injection(elements=16)}, '60ms': {Injection(elements=16)}}}"),
         ("memory", f"HELD = {HELD}  # bytes"),
@@ -83,3 +79,53 @@ def test_a_workload_has_a_project_of_one_commit(tmp_path: Path) -> None:
     make_workload_project(tmp_path, "60ms")
     assert git(tmp_path, "rev-list", "--count", "--all") == "1"
     assert "workload(LENGTHS['60ms'])" in (tmp_path / "src" / "training.py").read_text(encoding="utf-8")
+
+
+LIVES = """\
+import os, signal, sys
+from benchmarks.quality.project import busy
+from pytest_ddpperf.launch.processes import children
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+with busy(2):
+    print(*children(), flush=True)
+    signal.pause()
+"""
+
+
+def test_as_many_as_asked_for_are_busy_until_the_end() -> None:
+    before = children()
+
+    def begun() -> int:
+        with busy(2):
+            assert len(children() - before) == 2
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        begun()
+    assert children() == before
+    with busy(0):
+        assert children() == before
+
+
+@pytest.mark.parametrize("signal", ["TERM", "KILL"])
+def test_they_end_with_a_process_that_is_ended(signal: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", LIVES], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(0.5)  # until the kernel knows that they are to die
+        subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
+        process.wait(10)
+    until = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
+        return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quality import runs
-from benchmarks.quality.conditions import Calibration
 from benchmarks.quality.launches import BrokenFile
-from benchmarks.quality.processes import ROOT, RunError
-from benchmarks.quality.project import CHANGES, USUAL, Change, check_out, make_project, node_id
+from benchmarks.quality.project import CHANGES, ROOT, SUITE, USUAL, Change, RunError, check_out, make_project, node_id
 from benchmarks.quality.runs import (
     KEPT,
-    SUITE,
     Run,
     Runs,
     Terms,
@@ -33,6 +30,7 @@ from benchmarks.quality.runs import (
     write,
 )
 from benchmarks.quality.runs_report import report, rounds_of
+from benchmarks.quality.steps import Calibration
 from pytest_ddpperf.errors import SettingError
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4})

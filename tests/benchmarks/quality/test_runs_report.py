@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality.project import UNCHANGED
-from benchmarks.quality.runs import SUITE, Run, Runs
+from benchmarks.quality.project import SUITE
+from benchmarks.quality.runs import Run, Runs
 from benchmarks.quality.runs_report import (
     changes_table,
     missed_lines,
@@ -21,8 +21,9 @@ from benchmarks.quality.runs_report import (
     suite_table,
     widths_table,
 )
+from benchmarks.quality.steps import UNCHANGED
+from benchmarks.quality.verdicts import CONFIRMED
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.run.rounds import CONFIRMED
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ RED = run(
 def test_verdicts_are_counted_by_change() -> None:
     """Medians: of 20, 40 and 60 s of measuring, and 5 s more for all of pytest; of changes of 1, 1 and 5.5 %."""
     runs = [run(UNCHANGED, "unchanged", seconds=20.0), run(UNCHANGED, "inconclusive"), RED]
-    (unchanged,) = changes_table(runs, "12ms").rows
+    (unchanged,) = changes_table(runs).rows
     # runs, regressed, broken, inconclusive, unchanged, improved, suspected, found
     assert unchanged[:9] == (UNCHANGED, "3", "1", "0", "1", "1", "0", "1", "-")
     assert unchanged[9:] == ("+1.0%", "8.0%", "40", "45", "")
@@ -64,7 +65,7 @@ def test_verdicts_are_counted_by_change() -> None:
 def test_how_often_a_change_is_found_and_by_what() -> None:
     calls = metric("regressed", scale="exact")
     found = run("all-reduce", "regressed", step_time=metric("inconclusive"), collective_calls=calls)
-    (row,) = changes_table([found, run("all-reduce", "inconclusive")], "12ms").rows
+    (row,) = changes_table([found, run("all-reduce", "inconclusive")]).rows
     assert row[:9] == ("all-reduce", "2", "1", "0", "1", "0", "0", "0", "50.0 % [1 .. 99]")
     assert row[-1] == "collective_calls 1"
 
@@ -82,7 +83,7 @@ def test_each_false_alarm_is_shown() -> None:
 
 def test_runs_beside_one_baseline_are_not_independent() -> None:
     """One of six: by Clopper and Pearson 0 to 64 %, but they were beside two baselines, as which they count."""
-    stored = [replace(one, change="stored: unchanged") for one in (RED, *[run(UNCHANGED, "unchanged")] * 5)]
+    stored = [replace(repeated, change="stored: unchanged") for repeated in (RED, *[run(UNCHANGED, "unchanged")] * 5)]
     (text,) = red_lines(stored)
     assert (
         text.splitlines()[0] == "unchanged code was red in 16.7 % [0 .. 91] of its benchmarks beside a stored baseline"
@@ -158,8 +159,10 @@ def test_a_table_of_widths_is_narrow() -> None:
 
 
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
-    one = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
-    twice = replace(one, results=(*one.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0)
+    suite = run(SUITE, "regressed", step_time=RED.results[0]["metrics"]["step_time"])
+    twice = replace(
+        suite, results=(*suite.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0
+    )
     (row,) = suite_table([twice, run(SUITE, "new", seconds=395.0)]).rows
     assert row == ("2", "1.5", "1", "1", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
     assert "rank 1 hangs" in red_lines([twice])[0]

@@ -1,36 +1,39 @@
-"""What the tests of a search share: outcomes of made-up probes, and a repository of seventeen commits."""
+"""What the tests of a bisection share: outcomes of made-up probes, and histories of commits."""
 
 from __future__ import annotations
 
 import math
 import random
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.processes import Started
-from pytest_ddpperf.judge.decision import decide, looks_worse
-from pytest_ddpperf.judge.sequential import SIDE_BY_SIDE_ALPHA, STOP, Action, Phase, State, advance, next_action
-from pytest_ddpperf.records.measurement import Environment, Interval, Launch, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
+from pytest_ddpperf.judge.decision import decide
+from pytest_ddpperf.judge.detection import looks_worse
+from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, State, advance, next_action
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Interval, Launch, Measurement, Plan, Series
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.probe import Outcome, Probe
 from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.stats.intervals import paired
+from tests.factories import make_environment, make_series
 
-CPU = Environment("cpu", "AMD EPYC", 0, "AMD EPYC", 2, 1, 1, "gloo", 2, "2.13", None, {})
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 LAUNCHES = 8
 
 
 def step_time(change: float) -> Series:
     """The step time of a commit that changed it by so many parts of one."""
     now = 0.04 * (1 + change)
-    return Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (now,) * LAUNCHES, now, None)  # noqa: FBT003
+    return make_series("step_time", now)
 
 
 def timed(change: float, *, error: float = 0.002, tolerance: float = 0.03) -> Comparison:
@@ -42,34 +45,58 @@ def timed(change: float, *, error: float = 0.002, tolerance: float = 0.03) -> Co
     series = step_time(change)
     worse = change > tolerance and shift > half
     verdict = Verdict.REGRESSED if worse else Verdict.UNCHANGED if half < tolerance else Verdict.INCONCLUSIVE
-    interval = Interval(math.expm1(shift - half), math.expm1(shift + half), 0.95)
-    return Comparison(series, 0.04, change, interval, tolerance, None, verdict, gated=True, df=7)
+    interval = Interval(low=math.expm1(shift - half), high=math.expm1(shift + half), confidence=0.95)
+    return Comparison(
+        series=series,
+        baseline=0.04,
+        change=change,
+        change_interval=interval,
+        tolerance=tolerance,
+        verdict=verdict,
+        gated=True,
+        df=7,
+    )
 
 
 def counted(before: float, now: float) -> Comparison:
     """So many calls then, and so many now."""
-    series = Series("collective_calls", "1", "lower", "counted", "exact", True, 0.0, (now,), now, None)  # noqa: FBT003
+    series = make_series("collective_calls", now, unit="1", family="counted", scale="exact", samples=(now,))
     verdict = Verdict.REGRESSED if now > before else Verdict.IMPROVED if now < before else Verdict.UNCHANGED
-    note = f"all_reduce {before:.0f} -> {now:.0f} calls per step" if now != before else ""
-    return Comparison(series, before, now - before, None, 0.0, 0.0, verdict, gated=True, note=note)
+    note = Finding(f"all_reduce {before:.0f} -> {now:.0f} calls per step") if now != before else None
+    return Comparison(
+        series=series,
+        baseline=before,
+        change=now - before,
+        tolerance=0.0,
+        mde=0.0,
+        verdict=verdict,
+        gated=True,
+        note=note,
+    )
 
 
 def outcome(
     *comparisons: Comparison, lacking: str = "", broken: str = "", number: int = LAUNCHES, seconds: float = 10.0
 ) -> Outcome:
     """What came of a probe of one benchmark with a number of launches."""
-    launches = tuple(Launch(i, (), 1.0) for i in range(number))
-    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, () if lacking or broken else launches)
+    launches = tuple(Launch(round=i, ranks=(), seconds=1.0) for i in range(number))
+    measured = Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=5, steps=60),
+        environment=CPU,
+        launches=() if lacking or broken else launches,
+    )
+    record = None if lacking else record_of(measured, Provenance(date="", commit=None))
     verdict = Verdict.BROKEN if broken else max((c.verdict for c in comparisons), key=lambda v: v.severity)
     result = Result(
         test="t.py::test_a",
         measurement=measured,
         comparisons=comparisons,
         verdict=verdict,
-        baseline=None,
-        origin="revision 1234567",
-        findings=(broken,) if broken else (),
-        counterpart=Counterpart("1234567", None, number, lacking),
+        findings=(Finding("broken", {"reason": broken}),) if broken else (),
+        reference=PairedRevision(revision="1234567", commit=None, record=record, launches=number, lacking=lacking),
         seconds=seconds,
     )
     return Outcome((result,), {}, Path("/root"))
@@ -95,7 +122,7 @@ class Simulated:
         self._drawn = random.Random(seed)  # noqa: S311  launches, not secrets
         self.rounds = 0
 
-    def __call__(self, probe: Probe, started: Started) -> Outcome:
+    def __call__(self, probe: Probe, against: str) -> Outcome:
         settings: dict[str, Any] = {"launches": 6, "max_time": 60.0, "tolerance": "1.5%", **probe.settings}
         tolerance = float(settings["tolerance"].rstrip("%")) / 100
         state, before = State(settings["launches"], settings["launches"]), self.rounds
@@ -104,15 +131,13 @@ class Simulated:
             budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
             deadline = budget.max_time
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
-                pairs.append((self._launch(probe.measured), self._launch(started.good)))
+                pairs.append((self._launch(probe.measured), self._launch(against)))
                 self.rounds += 1
             state = replace(state, launches=len(pairs))
             change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
             assert change is not None
             last = self._seconds(before) + self.round_seconds > deadline
-            verdict = decide(
-                change, better="lower", tolerance=tolerance, alpha=SIDE_BY_SIDE_ALPHA, margin=1.0, last=last
-            )
+            verdict = decide(change, better="lower", tolerance=tolerance, alpha=PAIRED_ALPHA, margin=1.0, last=last)
             action = next_action(
                 state,
                 [verdict],
@@ -126,13 +151,12 @@ class Simulated:
             pairs = [] if action.action == "confirm" else pairs
             state = advance(state, action, screened=self._seconds(before) + self.round_seconds > budget.screening)
         found = Comparison(
-            step_time(change.estimate),
-            0.04,
-            change.estimate,
-            change.interval,
-            tolerance,
-            None,
-            verdict,
+            series=step_time(change.estimate),
+            baseline=0.04,
+            change=change.estimate,
+            change_interval=change.interval,
+            tolerance=tolerance,
+            verdict=verdict,
             gated=True,
             df=change.df,
         )
@@ -152,6 +176,61 @@ def made() -> Any:
 
 
 Git = Callable[..., str]
+Parents = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class History:
+    """Commits with names, in a repository.
+
+    Attributes:
+        hashes: by name.
+        parents: names of each commit's parents, by name.
+    """
+
+    root: Path
+    hashes: Mapping[str, str]
+    parents: Parents
+
+    def between(self, good: str, bad: str, *, first_parent: bool = False) -> CommitRange:
+        """The range between two of the commits."""
+        return commits_between(self.hashes[good], self.hashes[bad], self.root, first_parent=first_parent)
+
+    def name(self, commit: str) -> str:
+        """The name of the commit of that hash."""
+        return next(name for name, known in self.hashes.items() if known == commit)
+
+    def names(self, commits: Iterable[str]) -> tuple[str, ...]:
+        """The names of the commits of these hashes."""
+        return tuple(map(self.name, commits))
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Parents], History]:
+    """Makes a history from the parents of each commit, parents first."""
+    root = tmp_path_factory.mktemp("history")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+
+    def make(parents: Parents) -> History:
+        marks = {name: f":{number}" for number, name in enumerate(parents, 1)}
+        lines = []
+        for name, before in parents.items():
+            lines += ["reset refs/heads/main", "commit refs/heads/main", f"mark {marks[name]}"]
+            lines += ["committer Ada <a@b> 0 +0000", f"data {len(name)}", name]
+            lines += [f"{word} {marks[parent]}" for word, parent in zip(("from", *["merge"] * 9), before, strict=False)]
+        marked = root / ".git" / "marks"
+        command = ["git", "fast-import", "--quiet", "--force", f"--export-marks={marked}"]
+        subprocess.run(command, cwd=root, input="\n".join([*lines, ""]), text=True, check=True)
+        hashes = dict(map(str.split, marked.read_text().splitlines()))
+        return History(root, {name: hashes[mark] for name, mark in marks.items()}, parents)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def line(history: Callable[[Parents], History]) -> History:
+    """Commits ``c0`` to ``c16`` in a line."""
+    return history({f"c{number}": (f"c{number - 1}",) if number else () for number in range(17)})
 
 
 @pytest.fixture

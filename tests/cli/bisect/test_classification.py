@@ -5,20 +5,23 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.classification import Shift, error, likeness, middle, shift_of
-from pytest_ddpperf.records.measurement import Interval, Scale, Series
+from pytest_ddpperf.cli.bisect.classification import Shift, classify, middle_tolerance, shift_of
+from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import t_quantile
+from tests.factories import make_series
 
-SERIES = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.05,) * 8, 0.05, None)  # noqa: FBT003
+SERIES = make_series("step_time", 0.05)
 # Worse by a quarter: 0.223 in logarithms, known to 0.01, with 7 degrees of freedom.
 QUARTER = 0.01 * t_quantile(0.975, 7)
 COMPARISON = Comparison(
     series=SERIES,
     baseline=0.04,
     change=0.25,
-    change_interval=Interval(math.exp(math.log(1.25) - QUARTER) - 1, math.exp(math.log(1.25) + QUARTER) - 1, 0.95),
+    change_interval=Interval(
+        low=math.exp(math.log(1.25) - QUARTER) - 1, high=math.exp(math.log(1.25) + QUARTER) - 1, confidence=0.95
+    ),
     tolerance=0.03,
     mde=0.02,
     verdict=Verdict.REGRESSED,
@@ -40,7 +43,7 @@ def test_where_more_is_better_a_fall_is_a_worsening() -> None:
         COMPARISON,
         series=replace(SERIES, better="higher"),
         change=-0.2,
-        change_interval=Interval(-0.21, -0.19, 0.95),
+        change_interval=Interval(low=-0.21, high=-0.19, confidence=0.95),
     )
     shift = shift_of(fallen)
     assert shift is not None
@@ -63,31 +66,31 @@ def test_what_has_no_interval_tells_nothing(change: float | None) -> None:
     ("worsening", "answer"), [(-0.1, "good"), (0.0, "good"), (0.099, "good"), (0.1, "bad"), (0.2, "bad"), (0.5, "bad")]
 )
 def test_the_nearer_end_is_the_one_that_a_commit_is_like(worsening: float, answer: str) -> None:
-    assert likeness(Shift(worsening, 0.01, 7), BAD).answer == answer
+    assert classify(Shift(worsening, 0.01, 7), BAD).answer == answer
 
 
 def test_the_error_is_that_of_the_other_end() -> None:
     """One-sided 1 % of Student's t with 7 degrees of freedom is beyond 2.998; looks may err as often as 16 apart."""
-    assert likeness(Shift(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(Shift(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
     # As good as the good end: the bad end's own error adds to the commit's: hypot(3, 4) is 5.
-    good = likeness(Shift(0.0, 0.03, 7), Shift(5 * 0.01 * 2.998, 0.04, 7))
+    good = classify(Shift(0.0, 0.03, 7), Shift(5 * 0.01 * 2.998, 0.04, 7))
     assert good.answer == "good"
     assert good.error == pytest.approx(0.16, rel=1e-3)
 
 
 def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
     for commit, bad in ((7, 40), (40, 7)):
-        good = likeness(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
+        good = classify(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
         assert good.error == pytest.approx(0.16, rel=1e-3)
     # One without any error has no freedom to lack.
-    assert likeness(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.16, rel=1e-3)
 
 
 def test_errors_have_their_ends() -> None:
-    assert error(Shift(0.0, 0.1, 7)) == 1.0
-    assert error(Shift(2.0, 0.0, math.inf)) == 0.0
-    assert error(Shift(0.0, 0.0, math.inf)) == 1.0
-    assert error(Shift(50.0, 0.1, 7)) < 1e-9
+    assert Shift(0.0, 0.1, 7).error == 1.0
+    assert Shift(2.0, 0.0, math.inf).error == 0.0
+    assert Shift(0.0, 0.0, math.inf).error == 1.0
+    assert Shift(50.0, 0.1, 7).error < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -103,4 +106,4 @@ def test_errors_have_their_ends() -> None:
 def test_the_middle_is_said_as_the_tolerance_is(scale: Scale, unit: str, baseline: float, expected: float) -> None:
     comparison = replace(COMPARISON, series=replace(SERIES, scale=scale, unit=unit), baseline=baseline)
     bad = Shift(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
-    assert middle(bad, comparison) == pytest.approx(expected)
+    assert middle_tolerance(bad, comparison) == pytest.approx(expected)

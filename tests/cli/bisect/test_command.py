@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.cli.bisect import command
-from pytest_ddpperf.cli.bisect.processes import Started
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.run.probe import Outcome, Probe
 
@@ -18,16 +17,25 @@ Git = Callable[..., str]
 Told = Callable[[int, int], Outcome]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a probe was run with: the test it is for, the commit to compare with, and the arguments for pytest."""
+
+    test: str | None
+    against: str
+    arguments: tuple[str, ...]
+
+
 @pytest.fixture
-def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[Told], list[Started]]:
+def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[Told], list[Asked]]:
     """Takes what tells the outcome of holding one numbered commit against another; gives back what was asked for."""
     numbers = {git("rev-parse", f"v{i}"): i for i in range(17)}
-    asked: list[Started] = []
+    asked: list[Asked] = []
 
-    def install(told: Told) -> list[Started]:
-        def run(probe: Probe, started: Started) -> Outcome:
-            asked.append(started)
-            return told(numbers[probe.measured], numbers[started.good])
+    def install(told: Told) -> list[Asked]:
+        def run(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
+            asked.append(Asked(probe.test, against, tuple(arguments)))
+            return told(numbers[probe.measured], numbers[against])
 
         monkeypatch.setattr(command, "run_probe", run)
         return asked
@@ -58,7 +66,7 @@ def test_the_commit_is_found_and_told(
     told = "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step"
     assert f"against {before[:7]}, which came before: {told}\n" in out
     assert out.endswith("  sure: counts have no noise\n")
-    assert asked[0] == Started(git("rev-parse", "v0"), ("t.py", "-k", "small"))
+    assert asked[0] == Asked(None, git("rev-parse", "v0"), ("t.py", "-k", "small"))
     assert {(one.arguments, one.test) for one in asked[1:]} == {(("t.py", "-k", "small"), "t.py::test_a")}
     assert len(asked) == 6
 
@@ -226,7 +234,7 @@ def test_what_could_not_be_compared_hides_nothing_that_was(
     assert capsys.readouterr().out.splitlines()[2:] == [
         "HEAD is not worse than v0: there is nothing to search for",
         "  t.py::test_b ddp: step_time unchanged: 40.0 ms -> 40.0 ms, +0.0 % [95 % CI -0.5 .. +0.5], tolerance 3 %",
-        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+        "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
         "  t.py::test_c: not compared: Skipped: not today",
     ]
 
@@ -239,7 +247,7 @@ def test_a_metric_of_what_could_not_be_compared_is_told_as_that(
     assert main(["bisect", "t.py", "--good", "v0", "--metric", "step_time"]) == 1
     assert capsys.readouterr().out.splitlines()[2:] == [
         "HEAD cannot be held against v0: nothing that was compared has step_time",
-        "  t.py::test_a ddp: not compared: revision 1234567: rank 0 raised",
+        "  t.py::test_a ddp: not compared: revision 1234567 cannot run it: rank 0 raised",
     ]
 
 
@@ -293,3 +301,28 @@ def test_ctrl_c_is_told_without_a_traceback(probes: Any, capsys: pytest.CaptureF
     probes(interrupted)
     assert main(["bisect", "t.py", "--good", "v0"]) == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.84, "0.84 s"),
+        (40, "40 s"),
+        (60, "1 min"),
+        (160, "2.7 min"),
+        (3599, "60 min"),
+        (5400, "1.5 h"),
+        (1e6, "280 h"),
+    ],
+)
+def test_a_time_has_two_digits(seconds: float, text: str) -> None:
+    assert command.span(seconds) == text
+
+
+def test_where_there_is_one_commit_the_time_is_that_of_the_confirmation(
+    made: Any, probes: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes(lambda now, then: made.outcome(made.timed(0.1 * (now - then)), seconds=300.0))
+    assert main(["bisect", "t.py", "--good", "v15"]) == 0
+    expected = "\n1 commit to search, 1 probe to confirm it, measuring for 5 min to 20 min\n"
+    assert expected in capsys.readouterr().out

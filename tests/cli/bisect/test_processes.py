@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.cli.bisect.commits import commits_between
-from pytest_ddpperf.cli.bisect.processes import Started, run_probe
+from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.probe import Probe
@@ -113,15 +113,15 @@ def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callab
     root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
     between = commits_between("v0", "v1", root)
     probe = Probe(between.bad, {"counted_only": True, "fail_on": "none"}, "collective_calls", ("custom", 2))
-    outcome = run_probe(probe, Started(between.good, ("test_demo.py", "-k", "step or skips")))
+    outcome = run_probe(probe, between.good, ("test_demo.py", "-k", "step or skips"))
     (result,) = outcome.results
     assert (result.test, result.name, result.verdict) == ("test_demo.py::test_step", "custom", Verdict.REGRESSED)
     assert outcome.root == root
     assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
     assert (result["collective_calls"].baseline, result["collective_calls"].series.value) == (2, 3)
     assert [one.series.metric for one in result.comparisons if one.gated] == ["collective_calls"]
-    assert result.counterpart is not None
-    here, there = result.counterpart.modules["demo.training"]
+    assert result.paired is not None
+    here, there = result.paired.modules["demo.training"]
     assert here != there
     assert all(str(file).endswith("/checkout/demo/training.py") for file in (here, there))
     assert untouched(git)
@@ -141,7 +141,7 @@ def test_what_pytest_will_not_run_is_told_in_its_words(
     root = project([STEP.format(calls=0, work=0)] * 2)
     between = commits_between("v0", "v1", root)
     with pytest.raises(SettingError, match=said) as caught:
-        run_probe(Probe(between.bad), Started(between.good, arguments))
+        run_probe(Probe(between.bad), between.good, arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -150,8 +150,16 @@ def test_a_probe_of_one_test_leaves_out_the_others_that_the_arguments_name(proje
     between = commits_between("v0", "v1", root)
     (root / "test_more.py").write_text("def test_skips():\n    assert False\n")
     named = ("-k", "skips", "test_demo.py", "test_more.py")
-    outcome = run_probe(Probe(between.bad), Started(between.good, named, "test_demo.py::test_skips"))
+    outcome = run_probe(Probe(between.bad, test="test_demo.py::test_skips"), between.good, named)
     assert outcome.failures == {"test_demo.py::test_skips": "Skipped: not today"}
+
+
+def test_a_probe_tells_why_a_file_cannot_be_collected(project: Callable[..., Path]) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    (root / "test_more.py").write_text("raise ValueError('half done')\n")
+    outcome = run_probe(Probe(between.bad), between.good, ("test_more.py",))
+    assert outcome.failures == {"test_more.py": "ValueError: half done"}
 
 
 CODE = """

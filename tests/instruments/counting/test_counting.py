@@ -13,8 +13,9 @@ from torch._subclasses import FakeTensorMode
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.count_changes import change_of
-from pytest_ddpperf.records.counts import UNITS, Counts
+from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 
 CPU = torch.device("cpu")
 
@@ -53,7 +54,7 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["synchronisations"] == 0  # Adam's own count of steps is on the host
     assert found.totals["collective_calls"] == 0
     assert found.totals["retained_bytes"] == 0
-    assert found.totals.keys() == UNITS.keys() - {"kernel_launches", "device_copies", "device_synchronisations"}
+    assert found.totals.keys() == COUNTS.keys() - {"kernel_launches", "device_copies", "device_synchronisations"}
 
 
 def test_what_is_known_before_changes_nothing() -> None:
@@ -140,7 +141,7 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={})
     told = change_of("optimizer_steps", steady, found)
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note.startswith("Adam 0 -> 1 per step (+1); no longer the same in every step: ")
+    assert words_of_note(told.note).startswith("Adam 0 -> 1 per step (+1); no longer the same in every step: ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:

@@ -19,15 +19,17 @@ from torch.nn import functional
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.rules import Rules
+from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts, difference_text, merged
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Found, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
+from tests.factories import make_environment
 
 RANKS = 2
 WIDTH = 16
@@ -234,19 +236,7 @@ def counted(launcher: Launcher) -> dict[str, Counts]:
     return {name: merged([rank[name] for rank in ranks]) for name in VARIANTS}
 
 
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="some cpu",
-    device_count=0,
-    cpu_model="some cpu",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=RANKS,
-    torch="2.13",
-    cuda=None,
-)
+ENVIRONMENT = make_environment(cpu_model="some cpu", cores=2, world_size=RANKS)
 
 
 def judged(then: Counts, now: Counts) -> Result:
@@ -275,8 +265,8 @@ def judged(then: Counts, now: Counts) -> Result:
         series=counted_series(now),
         counts=now,
     )
-    found = Found(record=base, origin="the baseline", counted=base)
-    return compare("test_training.py::test_step", run, found, Rules(0.03, alpha=0.01))
+    found = StoredBaseline(record=base, origin="the baseline", counted=base)
+    return compare("test_training.py::test_step", run, found, DecisionContext(tolerance=0.03, alpha=0.01))
 
 
 # Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
@@ -369,7 +359,7 @@ def test_a_fault_is_found_and_named(
     assert result.verdict is Verdict.REGRESSED
     assert result[GATE.get(metric, metric)].gated
     assert result[GATE.get(metric, metric)].verdict is Verdict.REGRESSED
-    assert result[metric].note == "; ".join(words)
+    assert words_of_note(result[metric].note) == "; ".join(words)
     assert difference_text(metric, counted[then], counted[now]) == words
     assert metric not in {**counted[then].unstable, **counted[now].unstable}
 
@@ -377,7 +367,7 @@ def test_a_fault_is_found_and_named(
 def test_a_fault_of_every_second_step_is_found_and_named(counted: dict[str, Counts]) -> None:
     told = judged(counted["sound"], counted["extra all-reduce in every second step"])["collective_calls"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note == (
+    assert words_of_note(told.note) == (
         "all_reduce 1 -> 2 calls per step (+1); "
         "no longer the same in every step: all_reduce 2 in one step, 1 in the next"
     )
@@ -392,13 +382,13 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
     assert counted["sound"].totals["retained_bytes"] == 0
     told = judged(counted["sound"], retained)["retained_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note == "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB)"  # 20740 bytes
+    assert words_of_note(told.note) == "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB)"  # 20740 bytes
 
 
 def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:
     told = judged(counted["evaluated"], counted["evaluated with gradients"])["peak_tensor_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert told.note.startswith("activations ")
+    assert words_of_note(told.note).startswith("activations ")
 
 
 def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict[str, Counts]) -> None:

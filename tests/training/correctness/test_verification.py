@@ -19,7 +19,7 @@ def test_a_gradient_that_differs() -> None:
         extent=Extent(differing=5, names=6, ranks=2, world_size=2),
     )
     assert discrepancy_text(found) == (
-        "broken: gradients differ from a single process: layers.0.weight on rank 1 at step 1, relative error 0.333, "
+        "gradients differ from a single process: layers.0.weight on rank 1 at step 1, relative error 0.333, "
         "tolerance 0.0001; likely cause: it is this rank's own gradient: it was not synchronised; "
         "5 of 6 parameters differ, on 2 of 2 ranks"
     )
@@ -28,7 +28,7 @@ def test_a_gradient_that_differs() -> None:
 def test_a_fault_stands_for_numbers() -> None:
     found = Discrepancy("clipped gradients", "weight", 0, 3, math.inf, 1e-4, fault="is not finite")
     assert discrepancy_text(found) == (
-        "broken: gradients differ from a single process after clipping: weight on rank 0 at step 3 is not finite"
+        "gradients differ from a single process after clipping: weight on rank 0 at step 3 is not finite"
     )
 
 
@@ -36,16 +36,14 @@ def test_before_the_first_step() -> None:
     extent = Extent(differing=1, names=2, ranks=3, world_size=4)
     found = Discrepancy("start buffers", "running_mean", 2, 0, 1.0, 1e-4, extent=extent)
     assert discrepancy_text(found) == (
-        "broken: ranks start from different buffers: running_mean on rank 2, relative error 1, tolerance 0.0001; "
+        "ranks start from different buffers: running_mean on rank 2, relative error 1, tolerance 0.0001; "
         "1 of 2 buffers differ, on 3 of 4 ranks"
     )
 
 
 def test_no_single_rank_is_to_blame() -> None:
     found = Discrepancy("losses", "the mean loss", None, 2, 0.5, 1e-4, fault="is 3 instead of 2")
-    assert discrepancy_text(found) == (
-        "broken: losses differ from a single process: the mean loss at step 2 is 3 instead of 2"
-    )
+    assert discrepancy_text(found) == ("losses differ from a single process: the mean loss at step 2 is 3 instead of 2")
 
 
 def test_every_quantity_has_its_words() -> None:
@@ -53,6 +51,6 @@ def test_every_quantity_has_its_words() -> None:
         found = Discrepancy(quantity, "w", 0, 0, 1.0, 1.0)  # type: ignore[arg-type]  # all of them, one by one
         return discrepancy_text(found).partition(": w on rank 0")[0]
 
-    assert head("parameters") == "broken: parameters differ from a single process"
-    assert head("own parameters") == "broken: parameters differ between ranks"
-    assert head("start parameters") == "broken: ranks start from different parameters"
+    assert head("parameters") == "parameters differ from a single process"
+    assert head("own parameters") == "parameters differ between ranks"
+    assert head("start parameters") == "ranks start from different parameters"

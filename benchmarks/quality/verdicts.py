@@ -1,0 +1,210 @@
+"""The only module of these benchmarks that knows how the plugin runs and judges: launches, verdicts, its constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.quality.steps import WARMUP
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, UNPROVEN
+from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.launch.interleaving import Turns
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.metrics.relating import alone, gated_beside, with_speedup
+from pytest_ddpperf.metrics.table import STEP_TIME, series_of
+from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import CONFIRMED
+from pytest_ddpperf.run.paired import PairedReferences, paired_results
+from pytest_ddpperf.run.passes import Passes
+from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, short_launch
+from pytest_ddpperf.run.replay import Dealer, deck_of, replayed
+from pytest_ddpperf.run.session import PRELOADED
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.summaries import step_summary, typical
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.timing import turn_sizes
+
+if TYPE_CHECKING:  # they know the environment from here
+    from benchmarks.quality.launches import Recorded, Sides
+
+__all__ = [  # of the plugin itself
+    "CONFIRMED",
+    "LAST_SHARE",
+    "LOOKS_IN_ROUNDS",
+    "SEPARATE_LOOKS",
+    "UNPROVEN",
+    "Environment",
+    "Passes",
+    "Verdict",
+    "short_launch",
+]
+
+PAIRED_MARGIN = EQUIVALENCE_MARGIN * PAIRED_TOLERANCE  # no worse by more than that is unchanged, side by side
+REVISION = Revision("before", None, Path())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a user would have been told; ``mde`` and ``change`` of the step time, where they are known."""
+
+    verdict: Verdict
+    seconds: float
+    launches: int  # of one side, pilots and screened ones included
+    mde: float | None
+    change: float | None
+
+
+def launcher() -> Launcher:
+    """Starts ranks as the plugin does."""
+    return Launcher(preload=(*PRELOADED, "benchmarks.quality.steps"))
+
+
+def timed_launch(
+    turns: Turns | None, /, *, launcher: Launcher, subject: Callable[[Any], Any], steps: int, ranks: int, **options: Any
+) -> tuple[RankLaunch, ...]:
+    """A launch as the plugin runs its own; ``options`` are further ones of its job."""
+    job = LaunchJob(subject, None, Settings(), Plan(WARMUP, steps), diagnosed=False, turns=turns, **options)
+    return launcher.run(run_launch, job, world_size=ranks, backend="gloo", device="cpu", timeout=300).values
+
+
+def launch_of(launch: Recorded, *, paired: bool = False) -> Launch:
+    """A recorded launch as the plugin keeps one; ``paired``: its steps took turns with those of another."""
+    blocks = turn_sizes(len(launch.step_times), 1) if paired else ()
+    figures = zip(launch.resident, launch.loss, launch.cpu, strict=True)
+    ranks = (
+        RankLaunch(rank, launch.step_times, {"peak_resident": resident}, loss, None, None, cpu_time=cpu, blocks=blocks)
+        for rank, (resident, loss, cpu) in enumerate(figures)
+    )
+    return Launch(launch.round, tuple(ranks), launch.seconds)
+
+
+def seconds_of(launch: Recorded, steps: int) -> float:
+    """Seconds that a launch would have taken with only its first ``steps`` steps."""
+    return launch.seconds - math.fsum(launch.step_times[steps:])
+
+
+def steps_of(launch: Recorded, *, paired: bool = False) -> int:
+    """The steps that the plugin would time in launches like this one, as far as they were recorded."""
+    step, fixed = typical(launch.step_times), seconds_of(launch, 0)
+    steps = paired_steps(step, fixed) if paired else fitting_steps(step, launch_seconds(fixed))
+    return min(len(launch.step_times), steps)
+
+
+def paired_steps(step: float, fixed: float = 0.0) -> int:
+    """The steps of ``step`` seconds that the plugin times in turns in launches that take ``fixed`` seconds besides."""
+    return fitting_steps(step, short_launch(step, fixed))
+
+
+def dealer(sides: Sides, env: Environment, *, paired: bool = False) -> Dealer:
+    """Deals the launches of both sides; only a confirmation that runs over its time gets to a deck's end."""
+    new = _variant(env, 1)
+    decks = ((new, sides.new), (replace(new, other=True), sides.base))
+    kept = partial(launch_of, paired=paired)
+    return Dealer({deck_of(variant): cycle(map(kept, deck)) for variant, deck in decks})
+
+
+def stored(sides: Sides, env: Environment, settings: Settings) -> BaselineRecord:
+    """The baseline that ``--ddpperf-save`` would have made of the base's launches."""
+    saving = replace(settings, save="default", max_time=_time(sides.base, settings))
+    judge = Judge("replay", saving, _stored(None), alone)
+    dealt = dealer(replace(sides, new=sides.base), env)
+    (result,) = replayed(judge, saving, [_variant(env, steps_of(sides.base[0]))], dealt)
+    measured = result.measurement
+    return BaselineRecord(
+        name=measured.name,
+        strategy=measured.strategy,
+        mode=None,
+        plan=measured.plan,
+        environment=env,
+        series=measured.series,
+        commit=None,
+        date="",
+        steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
+    )
+
+
+def beside(record: BaselineRecord, sides: Sides, settings: Settings, tests: int = 1) -> Outcome:
+    """The verdict on a new run beside a stored baseline; ``tests`` in its suite."""
+    env, steps = record.environment, record.plan.steps
+    settings = replace(settings, max_time=_time(sides.new, settings, steps))
+    variant, dealt = _variant(env, steps), dealer(sides, env)
+    judge = Judge("replay", settings, _stored(record), alone, tests)
+    return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
+
+
+def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
+    """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
+    steps = steps_of(sides.new[0], paired=True)
+    settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
+    variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
+    related = gated_beside(alone)
+    results = paired_results(
+        REVISION,
+        [variant],
+        related,
+        lambda both, bases: replayed(Judge("replay", settings, bases, related), settings, both, dealt),
+    )
+    return _outcome(results, variant, dealt)
+
+
+def red_variants(
+    names: Sequence[str], launches: Callable[[], Sequence[Recorded]], env: Environment, looks: Sequence[float]
+) -> tuple[bool, int]:
+    """Whether any variant was suspected beside another revision, and how many were found worse.
+
+    Each look, after so many seconds, is at launches of its own, of all variants and then of their partners.
+    """
+    related = gated_beside(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
+    variants = tuple(_variant(env, 1, name) for name in names)
+    bases = PairedReferences(revision=REVISION, variants=variants, relate=related, lacking={})
+    judge = Judge("replay", Settings(max_time=looks[-1]), bases, related)
+    for elapsed in looks:
+        measured = tuple(_measured(name, launches(), env) for name in (*names, *names))
+        if judge(measured, Look(elapsed, 4.0, last=True)).action == "stop":
+            break
+    return elapsed > looks[0], sum(result.verdict is Verdict.REGRESSED for result in judge.results)
+
+
+def _measured(name: str, launches: Sequence[Recorded], env: Environment) -> Measurement:
+    plan = Plan(1, len(launches[0].step_times))
+    measured = Measurement(
+        name=name,
+        strategy="ddp",
+        mode=None,
+        plan=plan,
+        environment=env,
+        launches=tuple(map(launch_of, launches)),
+        turns=True,
+    )
+    return replace(measured, series=series_of(measured))
+
+
+def _variant(env: Environment, steps: int, name: str = "training") -> Variant:
+    return Variant(name=name, strategy="custom", mode=None, environment=env, subject=None, resolved=None, steps=steps)
+
+
+def _stored(record: BaselineRecord | None) -> StoredReferences:
+    return StoredReferences((StoredBaseline(record=record, origin="replay"),))
+
+
+def _outcome(results: tuple[Result, ...], variant: Variant, dealt: Dealer) -> Outcome:
+    (result,) = results
+    step = result[STEP_TIME]
+    return Outcome(result.verdict, dealt.now, dealt.dealt[deck_of(variant)], step.mde, step.change)
+
+
+def _time(launches: Sequence[Recorded], settings: Settings, steps: int | None = None) -> float:
+    """Seconds that a run may take: what the settings allow, as far as there are launches."""
+    timed = steps or steps_of(launches[0])
+    return min(settings.max_time, math.fsum(seconds_of(launch, timed) for launch in launches))

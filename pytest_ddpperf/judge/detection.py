@@ -1,0 +1,84 @@
+"""What launches can show of a change: the two keys of a verdict, and the smallest worsening that they would find."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
+
+POWER = 0.95
+UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the margin may pass as unchanged
+
+EQUIVALENCE_MARGIN = 5 / 3
+"""Times the tolerance: the worsening that what is unchanged is shown not to reach (a non-inferiority margin).
+
+What lies between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
+sequential test (Wald 1945, its zone of indifference). To rule out the tolerance itself takes several times the
+launches, and left a third of what is unchanged undecided. With twice the tolerance, side by side, more than one in 20
+slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
+"""
+SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
+LAST_SUSPICIOUS = 0.3
+"""The same where a suspicion comes last, beside a stored baseline: the other half of the time is spent either way.
+
+What passes a screening there by chance is likely to pass the confirmation, which has the same baseline, so it is that
+one which keeps the error budget, and the screening may let through what it likes.
+"""
+
+LAST_SHARE = 0.7
+"""Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
+
+SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 2, 16
+"""What looking after every launch costs: each look before the last tests at this part of the rest of the level.
+
+Any of the looks at 6 to 48 launches falls below a level many times as often as a single one does: at the levels in use
+(0.015 to 0.2 %, one-sided) all of them together keep theirs to within 1.2 times, by benchmarks/looks.py. Fewer beside a
+baseline, whose own error is in all of them, judged with the smaller side's freedom.
+"""
+
+
+def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
+    """Whether a change looks so much worse that fresh launches have to tell: ``decide``'s two keys, easy to turn.
+
+    ``level`` is one-sided: how often what is unchanged may look so.
+    """
+    half = half_width(change, 2 * level)
+    return half is not None and worsening(change, better) > max(half, limit(change, tolerance))
+
+
+def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
+    """The mirror image of ``looks_worse``."""
+    return looks_worse(change, better="higher" if better == "lower" else "lower", tolerance=tolerance)
+
+
+def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
+    """The minimal detectable effect: the smallest true worsening that a last look finds with probability ``power``.
+
+    ``(t(1 - alpha/2) + t(power)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
+    effects"), and ``tolerance + t(power) * standard_error`` for the key of size; the larger one opens both. In the
+    tolerance's terms; None where the scatter is unknown.
+    """
+    half = half_width(change, level_of_look(change, alpha, last=True))
+    if half is None or change.standard_error is None:
+        return None
+    reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
+    smallest = max(half, limit(change, tolerance)) + reach
+    return from_log(smallest) if change.logarithmic else smallest
+
+
+def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
+    """The two-sided significance level of one look."""
+    if last:
+        return LAST_SHARE * alpha
+    return (1 - LAST_SHARE) * alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
+
+
+def worsening(change: Change, better: Better) -> float:
+    """The change in the direction that is worse, on the scale of analysis."""
+    return change.shift if better == "lower" else -change.shift
+
+
+def limit(change: Change, tolerance: float) -> float:
+    """A tolerance on the scale of analysis."""
+    return math.log1p(tolerance) if change.logarithmic else tolerance

@@ -1,0 +1,24 @@
+"""A remark on a result, as data: the words are made where results are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a reader of a result needs to know.
+
+    Attributes:
+        code: which kind of remark it is, in snake_case; ``reports.findings`` has the words of each.
+        facts: the figures and names that the words need, by name.
+    """
+
+    code: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        """Facts may be anything, so findings with one code share a hash."""
+        return hash(self.code)

@@ -1,0 +1,328 @@
+"""The words of findings: one table from a finding's code to the sentence that its facts make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values
+
+CONFIRMED = "judged by fresh ones alone"  # launches that follow a suspicion
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
+    words = WORDS.get(finding.code)
+    if words is not None:
+        return words(**finding.facts)
+    facts = ", ".join(f"{name}={value}" for name, value in finding.facts.items())
+    return f"{finding.code}: {facts}" if facts else finding.code
+
+
+def words_of_note(note: Finding | None) -> str:
+    """A note as a sentence; empty where there is none."""
+    return "" if note is None else finding_text(note)
+
+
+def broken_reason(result: Result) -> str:
+    """Why a benchmark could not be measured."""
+    reasons = [finding_text(finding) for finding in result.findings if finding.code == "broken"]
+    return next(iter(reasons), "it could not be measured")
+
+
+def _oversubscribed(ranks: int, shared: int, resource: str) -> str:
+    """Ranks that share cores or GPUs."""
+    sharing = f"{format_count(ranks, 'rank')} share {format_count(shared, resource)}"
+    return f"oversubscribed: {sharing}; step times say little about real hardware"
+
+
+def _skipped_steps(steps: int, launches: int) -> str:
+    """Steps that updated nothing."""
+    where = f"{format_count(steps, 'timed step')} of {format_count(launches, 'launch')}"
+    return (
+        f"fp16 gradients overflowed in {where}, which updated nothing and are left out of the times; "
+        "a longer warm-up lets the scale settle"
+    )
+
+
+def _unsettled_warmup(slow: int, launches: int, slower: float, warmup: int) -> str:
+    """First steps that were slower than the rest."""
+    return (
+        f"warm-up had not settled: in {slow} of {format_count(launches, 'launch')} the first quarter of the timed "
+        f"steps was more than {format_percent(slower)} slower than the rest; raise the warm-up "
+        f"(now {format_count(warmup, 'step')})"
+    )
+
+
+def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
+    """Launches by their numbers, from 1, each with its change from the median."""
+    noun, verb = ("launch", "is") if len(outlying) == 1 else ("launches", "are")
+    named = ", ".join(f"{number} ({format_change(change)})" for number, change in outlying)
+    return f"{noun} {named} of {launches} {verb} far from the median step time; outlying launches hardly count"
+
+
+def _memory_growth(  # noqa: PLR0917 - called by name
+    device: str, least: float, most: float, ranks: Sequence[int], world_size: int, steps: int, launches: int
+) -> str:
+    """Growth of a step on the ranks that grow."""
+    kind = "CUDA memory" if device == "cuda" else "memory"
+    growth = " to ".join(dict.fromkeys(format_values((least, most), "B")))
+    seen = f"seen in {format_count(steps, 'step')} of each of {format_count(launches, 'launch')}"
+    where = _ranks_text(ranks, world_size)
+    return f"{kind} grows by {growth} a step on {where}, {seen}: something is kept from step to step"
+
+
+def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
+    """``rank 1``, ``ranks 0 and 2``, or ``every rank``."""
+    if len(ranks) == world_size > 1:
+        return "every rank"
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+
+
+def _uneven_memory(metric: str, least: float, least_rank: int, most: float, most_rank: int) -> str:
+    """The ranks with the least and the most memory."""
+    low, high = format_values((least, most), "B")
+    return f"{metric} is {low} on rank {least_rank} and {high} on rank {most_rank}"
+
+
+def _full_gpu_memory(retries: int, failures: int) -> str:
+    """What CUDA's caching allocator did for want of memory."""
+    return (
+        f"GPU memory was full: the caching allocator gave back what it held {format_count(retries, 'time')} and "
+        f"failed {format_count(failures, 'time')}, which costs step time; make the batch smaller"
+    )
+
+
+def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
+    """Copies of the training state that did not fit."""
+    copies, room = format_values((needed, free), "B")
+    return (
+        f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
+        f"ranks train, to put it back, take {copies} of its memory, and {room} are free for them"
+    )
+
+
+def _span(text: Callable[[float], str], least: float, most: float) -> str:
+    """``12 % to 38 %``; one figure where both ends read the same."""
+    return " to ".join(dict.fromkeys((text(least), text(most))))
+
+
+def _seen(seen: int, launches: int) -> str:
+    """``2 of 3 launches``."""
+    return f"{seen} of {format_count(launches, 'launch')}"
+
+
+def _gpu_used_by_others(pid: int, nbytes: int | None, seen: int, launches: int) -> str:
+    """A process of somebody else, with its memory where the driver tells it."""
+    size = "" if nbytes is None else f" ({format_value(nbytes, 'B')} of its memory)"
+    return f"process {pid} used a GPU of the ranks{size} in {_seen(seen, launches)}"
+
+
+def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
+    """Who takes turns where not all variants do."""
+    return "only both sides of a benchmark take turns" if paired else "launched one after the other, without turns"
+
+
+def _launches_needed(launches: int, max_time: int | None, known: int | None) -> str:
+    """How many launches would decide; ``known`` is the number it rests on where that is small."""
+    setting = "" if max_time is None else f" (max_time {max_time} s)"
+    few = "" if known is None else f", as far as {known} can tell"
+    return f"about {format_count(launches, 'launch')}{setting} would decide it{few}"
+
+
+def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
+    """No number of launches, or none that somebody waits for, would decide."""
+    fact, cure = "no practicable number of launches would decide it", "a quieter machine"
+    if any_number:
+        fact, cure = "more launches would not decide it", "a quieter machine, a baseline of more launches"
+    return f"{fact}; " + (
+        f"a wider tolerance or {cure} might" if paired else f"a wider tolerance, {cure} or --ddpperf-against might"
+    )
+
+
+def _disturbed(lost: float, before: float | None) -> str:
+    """Cores that others took."""
+    then = "" if before is None else f", {format_percent(before)} when the baseline was made"
+    return (
+        f"disturbed: other processes or the hypervisor took {format_percent(lost)} of the cores{then}, "
+        "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
+    )
+
+
+def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
+    """Steps that were timed alone on one side, and in turns on the other."""
+    ways = ("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
+    return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
+
+
+def _alike_baselines(names: Sequence[str]) -> str:
+    """Baselines of the same benchmark with other options."""
+    there = "there is a baseline" if len(names) == 1 else "there are baselines"
+    quoted = ", ".join(f"`{name}`" for name in names)
+    return f"{there} for {quoted}: options are part of a benchmark's identity"
+
+
+def _count_changed(parts: Sequence[str], unsteady_now: str, unsteady_then: str) -> str:
+    """What the change of a count is made of, and in what steps differ."""
+    now = [f"no longer the same in every step: {unsteady_now}"] if unsteady_now else []
+    then = [f"it was not the same in every step: {unsteady_then}"] if unsteady_then else []
+    return "; ".join([*parts, *now, *then])
+
+
+def _fewer_counted(metric: str, then: float, now: float, made_of: Sequence[str], reference: str) -> str:
+    """A count that fell, in all or in what it is made of."""
+    made = "; ".join(made_of)
+    if now == then:
+        return f"{metric}: {made}"
+    before, after = quantity_texts(metric, [then, now])
+    return f"{metric} is {after} per step, {before} in {reference}" + (f": {made}" if made else "")
+
+
+def _ungated_counts(counts: Sequence[tuple[str, str, bool, tuple[float, ...]]], reference: str, *, renew: bool) -> str:
+    """Counts with what differs from step to step, whether it does so now, and the most of both sides."""
+
+    def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
+        text = reason if now or not reason else f"in {reference} {reason}"
+        if values:
+            before, after = quantity_texts(metric, values)
+            text += f"; at most {after}, {before} in {reference}"
+        return f"{metric} ({text})"
+
+    cure = "; --ddpperf-save renews the baseline" if renew else ""
+    return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+
+
+WORDS: Mapping[str, Callable[..., str]] = {
+    "broken": lambda reason: reason,
+    # What the test asks for.
+    "settings_of_a_workload": lambda settings: (
+        f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"
+    ),
+    "loader_without_effect": lambda loader: (
+        f"loader={loader} has no meaning here: this workload has one batch for all steps"
+    ),
+    "effective_batch_size": lambda size, micro_batches, ranks: (
+        f"effective batch size {size:g}: {micro_batches} micro-batches on each of {format_count(ranks, 'rank')}"
+    ),
+    "picked_loader": lambda reason: reason,
+    # How it was verified, launched and timed.
+    "unverified": lambda reason: f"not held against a single process: {reason}",
+    "lenient_verification": lambda leniency: f"against a single process: {leniency}",
+    "oversubscribed": _oversubscribed,
+    "background_work": lambda paired, benchmarks: (
+        f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on in the background"
+    ),
+    "short_of_memory": lambda paired: (
+        f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "
+        "memory; fewer in one call take less"
+    ),
+    "suspected": lambda metrics, launches: (
+        f"{' and '.join(metrics)} looked worse in {format_count(launches, 'launch')}; {CONFIRMED}"
+    ),
+    "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
+    "few_launches": lambda made, wanted, max_time: (
+        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time, which is {max_time:g} s"
+    ),
+    # What is strange about steps and launches.
+    "skipped_steps": _skipped_steps,
+    "unsettled_warmup": _unsettled_warmup,
+    "outlying_launches": _outlying_launches,
+    "negative_scaling": lambda world_size, base_size, speedup: (
+        f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{speedup:.2f})"
+    ),
+    # Memory.
+    "memory_growth": _memory_growth,
+    "uneven_memory": _uneven_memory,
+    "full_gpu_memory": _full_gpu_memory,
+    "no_memory_headroom": _no_memory_headroom,
+    # What else the machine did.
+    "cores_used_by_others": lambda least, most, seen, launches: (
+        f"other processes used {_span(format_percent, least, most)} of the cores in {_seen(seen, launches)}"
+    ),
+    "cores_stolen": lambda least, most, seen, launches: (
+        f"the hypervisor gave {_span(format_percent, least, most)} of the cores away in {_seen(seen, launches)}"
+    ),
+    "cpu_quota": lambda least, most, seen, launches: (
+        f"a CPU quota held processes back for {_span(format_percent, least, most)} of the time "
+        f"in {_seen(seen, launches)}"
+    ),
+    "hot_cores": lambda least, most, seen, launches: (
+        f"cores were too hot and slowed down {_span(lambda number: format_count(int(number), 'time'), least, most)} "
+        f"in {_seen(seen, launches)}"
+    ),
+    "swapping": lambda least, most, seen, launches: (
+        f"the machine swapped {_span(lambda nbytes: format_value(nbytes, 'B'), least, most)} in {_seen(seen, launches)}"
+    ),
+    "gpu_clocks_held_back": lambda reason, seen, launches: (
+        f"GPU clocks were held back ({reason}) in {_seen(seen, launches)}"
+    ),
+    "gpu_used_by_others": _gpu_used_by_others,
+    "gpu_clock_fell": lambda lowest, highest: (
+        f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
+    ),
+    # The baseline that the result becomes.
+    "thin_baseline": lambda launches: (
+        f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
+        "comparisons with it will often be inconclusive; raise max_time and save again"
+    ),
+    "disturbed_baseline": lambda lost: (
+        f"the stored baseline was made while others took {format_percent(lost)} of the cores: comparisons "
+        "of times with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
+    ),
+    # What a verdict rests on.
+    "unconfirmed": lambda: (
+        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
+    ),
+    "no_change_from": lambda baseline: f"no change can be told from a baseline of {baseline:g}",
+    "proven_earlier": lambda launches: (
+        f"shown by the first {format_count(launches, 'launch')} not to be worse by the margin; it looked better, "
+        "and was measured on"
+    ),
+    "stale_baseline": lambda: "better than the baseline by more than the tolerance: the baseline is stale",
+    "looks_better": lambda: "looks better, though not for certain",
+    "told_late": lambda launches: f"told by {format_count(launches, 'launch')} after the verdict",
+    "single_launch": lambda: "one launch on either side tells nothing about scatter; measure at least two",
+    "launches_needed": _launches_needed,
+    "no_launches_decide": _no_launches_decide,
+    "disturbed": _disturbed,
+    "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
+    "raised_tolerance": lambda tolerance, floor, origin: (
+        f"tolerance {format_percent(tolerance)} raised to {format_percent(floor)}: the noise floor {origin}"
+    ),
+    # What cannot be compared.
+    "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
+    "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
+    "timed_otherwise": _timed_otherwise,
+    "loss_of_other_step": lambda then, now: (
+        f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
+    ),
+    "not_in_reference": lambda reference: f"not in {reference}",
+    "no_counts_in_reference": lambda reference: f"{reference} has no counts",
+    "lost_metric": lambda metric, reference, paired: (
+        f"{reference} has {metric}, this run does not: it is gated no more"
+        + ("" if paired else "; --ddpperf-save accepts that")
+    ),
+    "lost_counts": lambda reference: f"{reference} has counts, this run has none: no count is gated",
+    "alike_baselines": _alike_baselines,
+    # Counts.
+    "count_changed": _count_changed,
+    "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
+    "fewer_counted": _fewer_counted,
+    "fewer_than_baseline": lambda: "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
+    "ungated_counts": _ungated_counts,
+    # The other revision.
+    "cannot_run": lambda origin, reason: f"{origin}: {reason}",
+    "no_name_to_look_up": lambda option, names: (
+        f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
+        f"{', '.join(names)}"
+    ),
+    "tool_measured": lambda tool: f"{tool} itself is what measures: both sides run this checkout's",
+    "same_code": lambda: (
+        "neither side imported a module from its checkout: both ran the same code; "
+        "a module or namespace package that was installed from elsewhere is not looked for there"
+    ),
+}
+"""Each function takes the facts of one code by name and gives the sentence."""

@@ -1,0 +1,142 @@
+"""What was true before a session, and what is to be after it: stored baselines, learned noise, the history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.baselines import noise
+from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, warned
+from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
+from pytest_ddpperf.baselines.naming import plain_name
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
+from pytest_ddpperf.records.results import BaselineRecord, Noise, Provenance, Result, StoredBaseline
+from pytest_ddpperf.settings import DEFAULT_SET, Settings
+from pytest_ddpperf.stats.spreads import joined, pooled
+
+
+class Archive:
+    """The baselines, the noise and the history that a session reads and writes.
+
+    Attributes:
+        notes: what became of baselines, a line each.
+        complaints: what could not be read, and spoils no benchmark.
+    """
+
+    def __init__(self, settings: Settings, root: Path) -> None:
+        self.notes: list[str] = []
+        self.complaints: list[str] = []
+        self._settings = settings
+        self._root = root
+        self._baselines = root / settings.baseline_dir
+        self._store = Store(self._baselines, settings.compared)
+
+    def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
+        """The baseline of a benchmark, or why there is none."""
+        found = self._store.find(test, benchmark.name, benchmark.environment)
+
+        def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
+            if record is None:
+                return differs
+            return (*differs, *training_differences(record, benchmark.strategy, benchmark.recipe))
+
+        alike: tuple[str, ...] = ()
+        if found.record is None and found.counted is None:
+            plain = plain_name(benchmark.name, benchmark.recipe)
+            stored = self._store.records(test)
+            alike = tuple(dict.fromkeys(one.name for one in stored if plain_name(one.name, one.recipe) == plain))
+        return replace(
+            found,
+            alike=alike,
+            noise=self._noise(test, benchmark),
+            differs=with_training(found.record, found.differs),
+            counted_differs=with_training(found.counted, found.counted_differs),
+        )
+
+    def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
+        """What a calibration has told of a benchmark's noise, else what the history does."""
+        known = noise.find(self._baselines, test, benchmark.name, benchmark.environment)
+        if known is not None and known.of_training(benchmark.strategy, benchmark.recipe):
+            return known.noise
+        if self._settings.history is None or not (file := self._root / self._settings.history).exists():
+            return None
+        from pytest_ddpperf.baselines.history.database import entries
+        from pytest_ddpperf.baselines.history.noise_from_history import learned_noise
+
+        try:
+            recorded = entries(file, STEP_TIME, test=test, name=benchmark.name, world_size=benchmark.world_size)
+        except HistoryError as error:  # no fault of the benchmark
+            remark = f"noise was not learned: {error}"
+            self.complaints += [remark] if remark not in self.complaints else []
+            return None
+        return learned_noise(
+            recorded,
+            environment_key=environment_key(benchmark.environment),
+            strategy=benchmark.strategy,
+            recipe=benchmark.recipe,
+        )
+
+    def scatter(self, env: Environment, results: Sequence[Result]) -> Spread | None:
+        """By how much launches that run alone scatter here: by results before and calibrations; None if unknown.
+
+        Single launches that something held up count as much as others: they are what has to be expected.
+        """
+        calibrated = noise.read(noise.noise_file(self._baselines, env)).values()
+        before = [
+            one.measurement[STEP_TIME].samples
+            for one in results
+            if one.measurement.launches
+            and not one.measurement.turns
+            and environment_key(one.measurement.environment) == environment_key(env)
+        ]
+        found = joined([pooled(before), *(one.between_launches for test in calibrated for one in test.values())])
+        return found if found.df else None
+
+    def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
+        """Store the results of a test that may be stored; of those, by ``id``, the result with what is to be said.
+
+        Raises:
+            BaselineError: they cannot be written.
+        """
+        accepted = [result for result in results if self._settings.force_save or acceptable(result)]
+        self.notes += [
+            f"not stored: {result.name} of {test} is inconclusive; the old baseline stays "
+            "(--ddpperf-force-save stores it)"
+            for result in results
+            if result not in accepted
+        ]
+        records = [baseline_record(result, now) for result in accepted]
+        changes = Store(self._baselines, self._settings.save or DEFAULT_SET).save(test, records)
+        self.notes += map(self._shown, changes)
+        return {id(result): warned(result) for result in accepted}
+
+    def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
+        """Store what calibrations of a test have told.
+
+        Raises:
+            BaselineError: it cannot be written.
+        """
+        found = [(one.measurement.environment, one.calibration) for one in calibrated]
+        for file in noise.save(self._baselines, test, found):
+            names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
+            self.notes.append(f"{self._shown(str(file))}: noise of {test}: {names}")
+
+    def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
+        """Add a run to the history; its number.
+
+        Raises:
+            HistoryError: it cannot be written; then nothing of the run is in it.
+        """
+        from pytest_ddpperf.baselines.history.database import record, run_of
+
+        return record(self._root / history, run_of(code), results)
+
+    def _shown(self, path: str) -> str:
+        return path.removeprefix(f"{self._root}{os.sep}")

@@ -1,0 +1,222 @@
+"""A whole made-up campaign, judged: certain outcomes and their goals; other tools' rules where they are plain."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.quality.launches import Cell
+from benchmarks.quality.rates import (
+    COLUMNS,
+    ONE_OF_SUITE,
+    PAIRED,
+    RULES,
+    STORED,
+    Tallies,
+    Tally,
+    goal_lines,
+    judged,
+    rule_rows,
+)
+from benchmarks.quality.simulate import CELL
+from benchmarks.quality.steps import FIRST, UNCHANGED
+from benchmarks.verdict_quality import CPU_TIME, SHOWN, STATISTICS, TYPICAL, cell_text, effect_of, scatters
+from pytest_ddpperf.stats.rates import Rate
+from tests.benchmarks.quality.synthetic import campaign
+
+COMPARISONS = 4
+CAMPAIGN = campaign(60)
+
+
+@pytest.fixture(scope="module")
+def tallies() -> Tallies:
+    return judged(CAMPAIGN, CELL, COMPARISONS, seed=0)
+
+
+def test_steady_launches_give_no_false_alarm_and_every_find(tallies: Tallies) -> None:
+    for rule in (STORED, PAIRED):
+        rates = {name: tally.alarms.value for name, tally in tallies[rule].items()}
+        assert rates[UNCHANGED] == rates[FIRST] == 0
+        assert rates["+10%"] == 1
+    assert tallies[PAIRED]["+5%"].alarms.value == 1
+
+
+def test_a_slower_first_launch_alarms_those_who_have_no_other(tallies: Tallies) -> None:
+    assert all(tallies[rule][FIRST].alarms.value == 1 for rule in RULES)
+
+
+def test_independent_comparisons_are_counted(tallies: Tallies) -> None:
+    """180 unchanged launches; A/A takes 51 of them for a baseline and 7 for a run, 60 pairs last for 60 // 7."""
+    assert tallies[STORED][UNCHANGED].alarms.independent == 180 // (51 + 7)
+    assert tallies[PAIRED][UNCHANGED].alarms.independent == 60 // 7
+    assert tallies["median + 5%"]["+5%"].alarms.independent == 60
+
+
+def test_the_same_seed_gives_the_same_findings(tallies: Tallies) -> None:
+    assert judged(CAMPAIGN, CELL, COMPARISONS, seed=0) == tallies
+
+
+def test_the_effect_is_that_of_the_round() -> None:
+    drifting = campaign(30, drift=lambda number: 1 + number).launches
+    effect = effect_of(drifting, CELL, "+5%")
+    assert effect is not None
+    assert effect.typical == pytest.approx(0.05, abs=0.005)
+    seldom = effect_of(drifting, CELL, "1 step in 10")
+    assert seldom is not None
+    assert seldom.mean == pytest.approx(0.05, abs=0.005)
+    assert abs(seldom.typical) < 0.01
+    assert effect_of(drifting, CELL, UNCHANGED) is None
+
+
+def test_the_report_holds_goals_and_rates(tallies: Tallies) -> None:
+    text = cell_text(CAMPAIGN, CELL, tallies)
+    assert re.search(r"^12ms w2: \d+\.\d ms a step, 60 rounds$", text, re.MULTILINE)
+    assert "goal, stored baseline: +10% found, at least 99.5%: 100.0 % [" in text
+    assert "goal, stored baseline: unchanged false alarms, at most 0.5%: 0.0 % [0 .. " in text
+    assert "though not for certain" in text
+    for rule in RULES:
+        assert f"{rule}: alarms" in text
+
+
+def test_a_suite_sees_only_larger_slowdowns(tallies: Tallies) -> None:
+    alone, of_suite = (tallies[rule]["+10%"].mde for rule in (STORED, ONE_OF_SUITE))
+    assert alone is not None
+    assert of_suite is not None
+    assert of_suite > alone
+
+
+def test_a_campaign_of_one_round_is_judged_as_far_as_it_goes() -> None:
+    short = campaign(1)
+    text = cell_text(short, CELL, judged(short, CELL, 1, seed=0))
+    assert re.search(r"^12ms w2: \d+\.\d ms a step, 1 rounds$", text, re.MULTILINE)
+
+
+def test_the_scatter_is_that_of_launches_alone_and_of_what_two_in_turns_differ_by() -> None:
+    """Launches scatter by 2 %, so two of them differ by 2.8 %; drift over the rounds widens those alone, not pairs."""
+    drifting = campaign(60, launch_spread=0.02, drift=lambda number: 1 + 0.01 * number).launches
+    found = scatters(drifting, drifting[0].cell)
+    assert list(found) == list(STATISTICS)
+    for name in (TYPICAL, "median"):
+        assert found[name].paired == pytest.approx(0.02 * 2**0.5, rel=0.1)
+        assert found[name].alone > 0.1
+        assert found[name].shown == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_busiest_rank_s_cpu_time_scatters_too_where_all_tell_it() -> None:
+    """The ranks' CPU times: 0.02, and in every other round 0.01 and 0.022: 5 % above and below their middle."""
+    launches = [
+        replace(launch, cpu=(0.02, 0.01) if launch.round % 2 else (0.01, 0.022)) for launch in campaign(20).launches
+    ]
+    found = scatters(launches, launches[0].cell)[CPU_TIME]
+    assert found.alone == pytest.approx(0.05, rel=0.1)
+    assert (found.paired, found.shown) == (0.0, 0.0)
+
+
+def test_what_was_not_gathered_is_not_shown() -> None:
+    launches = [launch for launch in campaign(10).launches if launch.condition != SHOWN]
+    assert scatters(launches, launches[0].cell)[TYPICAL].shown is None
+    other = scatters(launches, Cell("another", 8))[TYPICAL]
+    assert (other.alone, other.paired, other.shown) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("minimum", 1.0),
+        ("lower tenth", 1.4),
+        ("mean of the faster half", 1.5),
+        ("mean of the faster 90%", 2.5),
+        ("harmonic mean", 5 / (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)),
+    ],
+)
+def test_what_launches_could_be_reduced_to(name: str, expected: float) -> None:
+    """Of five steps, half are two (round half to even), and 90 % are four and a half: four."""
+    steps = [5.0, 3.0, 1.0, 4.0, 2.0]
+    assert STATISTICS[name](steps) == pytest.approx(expected)
+
+
+BASE = [1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09, 1.10, 1.11]
+MEAN, MINIMUM, MEDIAN, T_TEST, RANKS, ASV = RULES
+
+
+def alarms(new: list[float]) -> set[str]:
+    return {name for name, rule in RULES.items() if rule(new, BASE)}
+
+
+def test_the_same_steps_alarm_nobody() -> None:
+    assert not alarms(BASE)
+
+
+def test_faster_steps_alarm_nobody() -> None:
+    assert not alarms([0.5 * step for step in BASE])
+
+
+def test_twice_the_time_alarms_all() -> None:
+    assert alarms([2 * step for step in BASE]) == set(RULES)
+
+
+def test_a_single_pause_moves_the_mean_alone() -> None:
+    """11 of 12 steps stay: the mean rises by 1.11 / 12.66 = 8.8 %, minimum and median do not."""
+    assert alarms([*BASE[:-1], 2.22]) == {MEAN}
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.049, {T_TEST, RANKS}), (1.051, {MEAN, MINIMUM, MEDIAN, T_TEST, RANKS})]
+)
+def test_five_percent_is_the_limit_of_three(factor: float, expected: set[str]) -> None:
+    assert alarms([factor * step for step in BASE]) == expected
+
+
+def test_the_ranks_alone_do_not_alarm_asv() -> None:
+    """No step overlaps, so p is far below 0.002; the median has to be 1.1 times the old one as well."""
+    steady = [1.0 + 1e-4 * i for i in range(12)]
+    assert not RULES[ASV]([1.09 * step for step in steady], steady)
+    assert RULES[ASV]([1.11 * step for step in steady], steady)
+
+
+def tally(found: int, of: int, seconds: float | None = None) -> Tally:
+    return Tally(Rate(found, of, of), seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("found", "of", "words"),
+    [
+        (0, 1000, "0.0%, at most 17%; reached, though not for certain"),
+        (0, 10_000, "0.0%, at most 2%; reached"),  # 1.8 %
+        (1, 1000, "4.9%, at most 24%; missed by 2.9 points, though not for certain"),
+        (10, 1000, "39.5%, at most 60%; missed by 37.5 points"),
+    ],
+)
+def test_a_suite_raises_more_false_alarms_than_one_benchmark(found: int, of: int, words: str) -> None:
+    """At least one of 50: 1 - 0.999 ** 50 is 4.9 %."""
+    (line,) = goal_lines({ONE_OF_SUITE: {UNCHANGED: tally(found, of)}})
+    assert line == f"goal, a suite of 50 independent benchmarks with a false alarm, at most 2%: {words}"
+
+
+def test_only_goals_of_which_the_tallies_tell_have_a_line() -> None:
+    assert goal_lines({}) == []
+    assert goal_lines({PAIRED: {"+3%": tally(90, 100)}}) == [
+        "goal, side by side: +3% found, at least 95.0%: 90.0 % [82 .. 95], missed by 5.0 points, though not for certain"
+    ]
+    assert goal_lines({STORED: {UNCHANGED: tally(0, 1000, seconds=16.0)}}) == [
+        "goal, stored baseline: unchanged false alarms, at most 0.5%: 0.0 % [0.0 .. 0.4], reached",
+        "goal, seconds to the verdict on an unchanged step, at most 15: 16.0, missed by 1.0",
+    ]
+
+
+def test_rows_that_say_nothing_are_left_out() -> None:
+    """What is never improved has no such row; a condition without a tally has a dash."""
+    tallies = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(0, 4, 4))}
+    labels = ("alarms", "improved", "seconds")
+    assert set(labels) <= set(COLUMNS)
+    assert rule_rows(STORED, tallies, (UNCHANGED, "+3%"), labels) == [
+        ("stored baseline: alarms", "0.0 % [0 .. 60]", "-")
+    ]
+    rest = {UNCHANGED: Tally(Rate(1, 8, 8), inconclusive=Rate(2, 8, 8), improved=Rate(1, 8, 8))}
+    assert rule_rows(STORED, rest, (UNCHANGED,), ("unchanged",)) == [
+        ("stored baseline: unchanged", "50.0 % [16 .. 84]")
+    ]
+    faster = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(4, 4, 4))}
+    assert rule_rows(STORED, faster, (UNCHANGED,), labels)[1] == ("stored baseline: improved", "100.0 % [40 .. 100]")

@@ -1,0 +1,397 @@
+"""The words of each finding, and that no finding is without words."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import pytest_ddpperf
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
+
+MIB, GIB = 2**20, 2**30
+SEEN = {"seen": 2, "launches": 3}
+GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
+
+
+class Case(NamedTuple):
+    """A finding, and what is said of it."""
+
+    code: str
+    facts: dict[str, Any]
+    words: str
+
+
+CASES = [
+    Case(
+        "unconfirmed",
+        {},
+        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
+    ),
+    Case("no_change_from", {"baseline": 0.0}, "no change can be told from a baseline of 0"),
+    Case(
+        "proven_earlier",
+        {"launches": 4},
+        "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on",
+    ),
+    Case("stale_baseline", {}, "better than the baseline by more than the tolerance: the baseline is stale"),
+    Case("looks_better", {}, "looks better, though not for certain"),
+    Case("told_late", {"launches": 1}, "told by 1 launch after the verdict"),
+    Case("single_launch", {}, "one launch on either side tells nothing about scatter; measure at least two"),
+    Case(
+        "launches_needed",
+        {"launches": 30, "max_time": 60, "known": 5},
+        "about 30 launches (max_time 60 s) would decide it, as far as 5 can tell",
+    ),
+    Case("launches_needed", {"launches": 30, "max_time": None, "known": None}, "about 30 launches would decide it"),
+    Case(
+        "no_launches_decide",
+        {"any_number": False, "paired": True},
+        "no practicable number of launches would decide it; a wider tolerance or a quieter machine might",
+    ),
+    Case(
+        "no_launches_decide",
+        {"any_number": True, "paired": False},
+        "more launches would not decide it; a wider tolerance, a quieter machine, a baseline of more launches or "
+        "--ddpperf-against might",
+    ),
+    Case(
+        "disturbed",
+        {"lost": 0.62, "before": 0.2},
+        "disturbed: other processes or the hypervisor took 62 % of the cores, 20 % when the baseline was made, which "
+        "may explain it; run it again on a quiet machine, or see --ddpperf-against",
+    ),
+    Case(
+        "disturbed",
+        {"lost": 0.62, "before": None},
+        "disturbed: other processes or the hypervisor took 62 % of the cores, which may explain it; run it again on a "
+        "quiet machine, or see --ddpperf-against",
+    ),
+    Case("stands_in_for_step_time", {}, "in place of the step time, which remains undecided"),
+    Case(
+        "raised_tolerance",
+        {"tolerance": 0.03, "floor": 0.042, "origin": "calibrated on 2026-01-12"},
+        "tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",
+    ),
+    Case("incomparable", {"differs": ("torch 2.11 -> 2.13",)}, "the baseline is not comparable: torch 2.11 -> 2.13"),
+    Case("other_kind", {"then": "ms", "now": "s"}, "the baseline has this metric as ms, not as s"),
+    Case(
+        "timed_otherwise",
+        {"then_in_turns": False},
+        "the baseline's steps were timed with nothing beside them, these in turns with those of other launches: save "
+        "it anew, or see --ddpperf-turns",
+    ),
+    Case(
+        "timed_otherwise",
+        {"then_in_turns": True},
+        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them: save "
+        "it anew, or see --ddpperf-turns",
+    ),
+    Case(
+        "loss_of_other_step", {"then": 103, "now": 63}, "the baseline's loss is that after 103 steps, this one after 63"
+    ),
+    Case("not_in_reference", {"reference": "the baseline"}, "not in the baseline"),
+    Case("no_counts_in_reference", {"reference": "the baseline"}, "the baseline has no counts"),
+    Case(
+        "lost_metric",
+        {"metric": "throughput", "reference": "the baseline", "paired": False},
+        "the baseline has throughput, this run does not: it is gated no more; --ddpperf-save accepts that",
+    ),
+    Case(
+        "lost_metric",
+        {"metric": "throughput", "reference": "the other revision", "paired": True},
+        "the other revision has throughput, this run does not: it is gated no more",
+    ),
+    Case(
+        "lost_counts",
+        {"reference": "the baseline"},
+        "the baseline has counts, this run has none: no count is gated",
+    ),
+    Case(
+        "alike_baselines",
+        {"names": ("ddp", "ddp w2")},
+        "there are baselines for `ddp`, `ddp w2`: options are part of a benchmark's identity",
+    ),
+    Case(
+        "count_changed",
+        {"parts": ("Adam 0 -> 1",), "unsteady_now": "1, 2", "unsteady_then": "0, 1"},
+        "Adam 0 -> 1; no longer the same in every step: 1, 2; it was not the same in every step: 0, 1",
+    ),
+    Case("unsteady_count", {"reason": "1, 2"}, "not the same in every step, so not compared exactly: 1, 2"),
+    Case(
+        "fewer_counted",
+        {"metric": "operators", "then": 9.0, "now": 5.0, "made_of": ("mul 4 -> 0",), "reference": "the baseline"},
+        "operators is 5 per step, 9 in the baseline: mul 4 -> 0",
+    ),
+    Case(
+        "fewer_counted",
+        {"metric": "operators", "then": 9.0, "now": 9.0, "made_of": ("mul 4 -> 0",), "reference": "the baseline"},
+        "operators: mul 4 -> 0",
+    ),
+    Case("fewer_than_baseline", {}, "less is counted than in the baseline: if that is meant, --ddpperf-save renews it"),
+    Case(
+        "ungated_counts",
+        {
+            "counts": (("operators", "5 or 6", True, (5.0, 6.0)), ("flops", "1 or 2", False, ())),
+            "reference": "the baseline",
+            "renew": True,
+        },
+        "not gated, for not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
+        "baseline 1 or 2); --ddpperf-save renews the baseline",
+    ),
+    Case(
+        "cannot_run",
+        {"origin": "revision v1 cannot run it", "reason": "it raised"},
+        "revision v1 cannot run it: it raised",
+    ),
+    Case(
+        "no_name_to_look_up",
+        {"option": "--ddpperf-against-tests", "names": ("f", "g")},
+        "this checkout's on both sides, for want of a name at the top of a module that --ddpperf-against-tests could "
+        "look up: f, g",
+    ),
+    Case(
+        "tool_measured",
+        {"tool": "pytest_ddpperf"},
+        "pytest_ddpperf itself is what measures: both sides run this checkout's",
+    ),
+    Case(
+        "same_code",
+        {},
+        "neither side imported a module from its checkout: both ran the same code; a module or namespace package that "
+        "was installed from elsewhere is not looked for there",
+    ),
+    Case("broken", {"reason": "rank 1 was killed by SIGKILL"}, "rank 1 was killed by SIGKILL"),
+    Case(
+        "settings_of_a_workload",
+        {"settings": (("precision", "bf16"), ("loader", "workers=2"))},
+        "precision=bf16, loader=workers=2 is for a Workload: this step sees to that itself",
+    ),
+    Case(
+        "loader_without_effect",
+        {"loader": "workers=2"},
+        "loader=workers=2 has no meaning here: this workload has one batch for all steps",
+    ),
+    Case(
+        "effective_batch_size",
+        {"size": 96.0, "micro_batches": 4, "ranks": 3},
+        "effective batch size 96: 4 micro-batches on each of 3 ranks",
+    ),
+    Case("picked_loader", {"reason": "data loading, picked"}, "data loading, picked"),
+    Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
+    Case("lenient_verification", {"leniency": "in bf16"}, "against a single process: in bf16"),
+    Case(
+        "oversubscribed",
+        {"ranks": 6, "shared": 4, "resource": "core"},
+        "oversubscribed: 6 ranks share 4 cores; step times say little about real hardware",
+    ),
+    Case(
+        "oversubscribed",
+        {"ranks": 2, "shared": 1, "resource": "GPU"},
+        "oversubscribed: 2 ranks share 1 GPU; step times say little about real hardware",
+    ),
+    Case(
+        "background_work",
+        {"paired": False, "benchmarks": ("a", "b")},
+        "launched one after the other, without turns: ranks of a, b work on in the background",
+    ),
+    Case(
+        "short_of_memory",
+        {"paired": True},
+        "only both sides of a benchmark take turns: all benchmarks together would take more than three quarters of "
+        "the available memory; fewer in one call take less",
+    ),
+    Case(
+        "suspected",
+        {"metrics": ("step_time", "memory_growth"), "launches": 7},
+        "step_time and memory_growth looked worse in 7 launches; judged by fresh ones alone",
+    ),
+    Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
+    Case(
+        "few_launches",
+        {"made": 2, "wanted": 4, "max_time": 1.5},
+        "time for 2 of 4 launches only: raise max_time, which is 1.5 s",
+    ),
+    Case(
+        "skipped_steps",
+        {"steps": 3, "launches": 1},
+        "fp16 gradients overflowed in 3 timed steps of 1 launch, which updated nothing and are left out of the times; "
+        "a longer warm-up lets the scale settle",
+    ),
+    Case(
+        "unsettled_warmup",
+        {"slow": 2, "launches": 3, "slower": 0.1, "warmup": 5},
+        "warm-up had not settled: in 2 of 3 launches the first quarter of the timed steps was more than 10 % slower "
+        "than the rest; raise the warm-up (now 5 steps)",
+    ),
+    Case(
+        "outlying_launches",
+        {"outlying": ((4, 0.198),), "launches": 5},
+        "launch 4 (+19.8 %) of 5 is far from the median step time; outlying launches hardly count",
+    ),
+    Case(
+        "outlying_launches",
+        {"outlying": ((1, -0.1), (4, 0.2)), "launches": 9},
+        "launches 1 (-10.0 %), 4 (+20.0 %) of 9 are far from the median step time; outlying launches hardly count",
+    ),
+    Case(
+        "negative_scaling",
+        {"world_size": 4, "base_size": 2, "speedup": 0.728},
+        "negative scaling: 4 ranks do less work per second than 2 (x0.73)",
+    ),
+    Case(
+        "memory_growth",
+        GROWTH,
+        "memory grows by 1.00 MiB to 2.00 MiB a step on rank 1, seen in 10 steps of each of 3 launches: "
+        "something is kept from step to step",
+    ),
+    Case(
+        "memory_growth",
+        {**GROWTH, "device": "cuda", "least": 2 * MIB, "ranks": (0, 1, 2, 3)},
+        "CUDA memory grows by 2.00 MiB a step on every rank, seen in 10 steps of each of 3 launches: "
+        "something is kept from step to step",
+    ),
+    Case(
+        "memory_growth",
+        {**GROWTH, "ranks": (0, 1, 3), "launches": 1},
+        "memory grows by 1.00 MiB to 2.00 MiB a step on ranks 0, 1 and 3, seen in 10 steps of each of 1 launch: "
+        "something is kept from step to step",
+    ),
+    Case(
+        "uneven_memory",
+        {"metric": "peak_resident", "least": 500 * MIB, "least_rank": 1, "most": 800 * MIB, "most_rank": 0},
+        "peak_resident is 500 MiB on rank 1 and 800 MiB on rank 0",
+    ),
+    Case(
+        "full_gpu_memory",
+        {"retries": 3, "failures": 1},
+        "GPU memory was full: the caching allocator gave back what it held 3 times and failed 1 time, which costs "
+        "step time; make the batch smaller",
+    ),
+    Case(
+        "no_memory_headroom",
+        {"launches": 1, "needed": 6 * GIB, "free": 4 * GIB},
+        "exposed communication was not measured in 1 launch: copies of what a machine's ranks train, to put it back, "
+        "take 6.00 GiB of its memory, and 4.00 GiB are free for them",
+    ),
+    Case(
+        "cores_used_by_others",
+        {"least": 0.12, "most": 0.38, **SEEN},
+        "other processes used 12 % to 38 % of the cores in 2 of 3 launches",
+    ),
+    Case(
+        "cores_stolen",
+        {"least": 0.04, "most": 0.04, **SEEN},
+        "the hypervisor gave 4 % of the cores away in 2 of 3 launches",
+    ),
+    Case(
+        "cpu_quota",
+        {"least": 0.25, "most": 0.5, **SEEN},
+        "a CPU quota held processes back for 25 % to 50 % of the time in 2 of 3 launches",
+    ),
+    Case(
+        "hot_cores",
+        {"least": 1, "most": 4, **SEEN},
+        "cores were too hot and slowed down 1 time to 4 times in 2 of 3 launches",
+    ),
+    Case("swapping", {"least": 3 * MIB, "most": 3 * MIB, **SEEN}, "the machine swapped 3.00 MiB in 2 of 3 launches"),
+    Case(
+        "gpu_clocks_held_back",
+        {"reason": "power cap", **SEEN},
+        "GPU clocks were held back (power cap) in 2 of 3 launches",
+    ),
+    Case(
+        "gpu_used_by_others",
+        {"pid": 7, "nbytes": 3 * GIB, **SEEN},
+        "process 7 used a GPU of the ranks (3.00 GiB of its memory) in 2 of 3 launches",
+    ),
+    Case(
+        "gpu_used_by_others",
+        {"pid": 8, "nbytes": None, **SEEN},
+        "process 8 used a GPU of the ranks in 2 of 3 launches",
+    ),
+    Case(
+        "gpu_clock_fell",
+        {"lowest": 1.7e9, "highest": 1.98e9},
+        "the slowest GPU's clock was 1700 MHz in one launch and 1980 MHz in another",
+    ),
+    Case(
+        "thin_baseline",
+        {"launches": 2},
+        "the stored baseline rests on 2 launches only, too few to know its scatter: comparisons with it will "
+        "often be inconclusive; raise max_time and save again",
+    ),
+    Case(
+        "disturbed_baseline",
+        {"lost": 0.5},
+        "the stored baseline was made while others took 50 % of the cores: comparisons of times with it will often "
+        "be inconclusive; save again on a quiet machine, or use --ddpperf-against",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "facts", "words"), CASES, ids=[case.code for case in CASES])
+def test_the_words_of_a_finding(code: str, facts: dict[str, Any], words: str) -> None:
+    assert finding_text(Finding(code, facts)) == words
+
+
+def test_every_code_of_the_table_has_a_case() -> None:
+    assert {case.code for case in CASES} == set(WORDS)
+
+
+def test_a_finding_of_a_plugin_is_told_by_its_code_and_facts() -> None:
+    assert finding_text(Finding("cold_cache", {"misses": 3, "level": "L2"})) == "cold_cache: misses=3, level=L2"
+    assert finding_text(Finding("cold_cache")) == "cold_cache"
+
+
+def test_a_finding_stays_the_same_on_its_way_between_processes() -> None:
+    finding = Finding("uneven_memory", {"metric": "peak_resident", "ranks": (0, 1)})
+    assert pickle.loads(pickle.dumps(finding)) == finding
+    assert finding != Finding("uneven_memory", {"metric": "peak_resident", "ranks": (0, 2)})
+    assert finding != Finding("memory_growth", finding.facts)
+    assert len({finding, pickle.loads(pickle.dumps(finding)), Finding("uneven_memory")}) == 2
+
+
+def test_the_reason_of_a_broken_result_is_found_by_its_code(make_result: Callable[..., Result]) -> None:
+    findings = (Finding("few_launches", {"made": 1}), Finding("broken", {"reason": "rank 1 was killed"}))
+    assert broken_reason(make_result(findings=findings)) == "rank 1 was killed"
+    assert broken_reason(make_result(findings=findings[:1])) == "it could not be measured"
+
+
+def produced() -> Iterator[tuple[str, ast.Call]]:
+    """Each ``Finding(...)`` in the package, with where it is."""
+    for file in sorted(Path(pytest_ddpperf.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+                yield f"{file.name}:{node.lineno}", node
+
+
+def literal(call: ast.Call) -> str:
+    """The code of a finding: the syntax tree has to tell it."""
+    code = call.args[0]
+    assert isinstance(code, ast.Constant), ast.unparse(call)
+    assert isinstance(code.value, str)
+    return code.value
+
+
+def test_every_finding_of_the_package_has_words_and_every_row_of_the_table_a_finding() -> None:
+    assert {literal(call) for _, call in produced()} == set(WORDS)
+
+
+def test_findings_have_the_facts_that_their_words_take() -> None:
+    """They are written out where the finding is made, but for the spans of ``health.py``."""
+    for place, call in produced():
+        facts = call.args[1] if len(call.args) > 1 else ast.Dict(keys=[], values=[])
+        if isinstance(facts, ast.Dict):
+            names = {name.value for name in facts.keys if isinstance(name, ast.Constant)}
+        else:
+            assert place.startswith("health.py"), f"{place}: write the facts out"
+            names = {"least", "most", "seen", "launches"}
+        assert names == set(inspect.signature(WORDS[literal(call)]).parameters), place

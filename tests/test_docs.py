@@ -1,0 +1,182 @@
+"""The documentation is true: its examples run, and it names settings, strategies and verdicts that exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_ddpperf.cli.command import COMMANDS
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.strategies.table import STRATEGIES
+from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+EXAMPLE = re.compile(r"<!-- example: ([a-z ]+) -->\n```python\n(.*?)```", re.DOTALL)
+EXAMPLES = {name: code for text in PAGES.values() for name, code in EXAMPLE.findall(text)}
+CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
+INI_NAME = re.compile(r"\bddpperf_(?!group\b)[a-z_]+")
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def reference_tables() -> ModuleType:
+    """The code that generates the page of settings; it needs no Sphinx."""
+    spec = importlib.util.spec_from_file_location("reference_tables", ROOT / "docs" / "reference_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(text: str) -> set[str]:
+    """The names under which a page's headings can be linked to, as GitHub and Sphinx make them."""
+    headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_python_example_is_run() -> None:
+    blocks = sum(text.count("```python") for text in PAGES.values())
+    assert blocks == sum(len(EXAMPLE.findall(text)) for text in PAGES.values())
+    assert blocks == len(EXAMPLES)  # no two have one name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "passed"),
+    [
+        (("front page",), 1),
+        (("getting started",), 1),
+        (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect"), 9),
+    ],
+)
+def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:
+    inner.makepyfile(test_examples="\n\n".join(EXAMPLES[name] for name in names))
+    options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
+    run = inner.runpytest(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
+    run.assert_outcomes(passed=passed)
+
+
+def test_every_example_belongs_to_a_run() -> None:
+    (mark,) = (
+        mark
+        for mark in test_the_examples_run.pytestmark  # type: ignore[attr-defined]
+        if mark.name == "parametrize"
+    )
+    assert {name for names, _ in mark.args[1] for name in names} == set(EXAMPLES)
+
+
+def test_the_generated_table_has_every_setting(reference_tables: ModuleType) -> None:
+    table = re.findall(r"^\| `(--ddpperf-[a-z-]+)` \|(.*)\|$", reference_tables.settings_table(), re.MULTILINE)
+    assert [option for option, _ in table] == [knob.option for knob in KNOBS.values()]
+    for knob, (_, row) in zip(KNOBS.values(), table, strict=True):
+        default, text, where = (cell.strip() for cell in row.split(" | "))
+        assert text == knob.help.replace("%%", "%")
+        assert where == ("test" if knob.per_test else "session")
+        shown = default.strip("`")
+        if shown:
+            assert knob.parse(shown) == getattr(Settings(), knob.name)
+
+
+def test_the_generated_commands_are_those_of_the_command_line(reference_tables: ModuleType) -> None:
+    text = reference_tables.commands_text()
+    assert re.findall(r"^### ddpperf (\w+)$", text, re.MULTILINE) == [row.name for row in COMMANDS]
+    assert "--first-parent" in text
+
+
+def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
+    asked = re.findall(r"<!-- generated: ([a-z]+) -->", PAGES["docs/settings.md"])
+    assert sorted(asked) == sorted(reference_tables.PARTS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_settings_that_are_named_exist(page: str) -> None:
+    assert set(OPTION.findall(PAGES[page])) <= {knob.option for knob in KNOBS.values()}
+    assert set(INI_NAME.findall(PAGES[page])) <= {knob.ini for knob in KNOBS.values()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in LINK.findall(CODE_BLOCK.sub("", PAGES[page])):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.is_file(), f"{page}: {link}"
+        generated = {f"ddpperf-{row.name}" for row in COMMANDS} if target.name == "settings.md" else set()
+        assert not anchor or anchor in anchors(target.read_text()) | generated, f"{page}: {link}"
+
+
+def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
+    page = PAGES["docs/strategies.md"]
+    table = re.findall(r"^\| `([a-z0-9_]+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    rows = [(name, text, set(re.findall(r"`([a-z0-9_]+)`", options))) for name, text, options in table]
+    assert rows == [(row.name, row.description, set(row.options)) for row in STRATEGIES.values()]
+
+
+def test_every_verdict_is_explained() -> None:
+    page = PAGES["docs/how-it-decides.md"]
+    assert set(re.findall(r"^\| `([a-z]+)` \|.*\|.*\|$", page, re.MULTILINE)) == {verdict.value for verdict in Verdict}
+
+
+def test_every_metric_is_described() -> None:
+    described = PAGES["docs/time-and-memory.md"] + PAGES["docs/counts.md"]
+    names = [*(metric.name for metric in METRICS), EFFICIENCY, SPEEDUP, *COUNTS]
+    assert [name for name in names if f"`{name}`" not in described] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        " would decide it",
+        "more launches would not decide it",
+        "no practicable number of launches would decide it",
+        "worse in these launches, but not suspicious in those before them",
+        "disturbed: other processes or the hypervisor took ",
+        "one launch on either side tells nothing about scatter",
+    ],
+)
+def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> None:
+    package = ROOT / "pytest_ddpperf"
+    assert words in PAGES["docs/how-it-decides.md"]
+    assert any(words in file.read_text() for file in package.rglob("*.py"))
+
+
+def test_the_tolerances_are_those_in_the_code() -> None:
+    said = PAGES["docs/strategies.md"].partition("Relative errors may be")[2]
+    numbers = dict(zip(("fp32", "fp16", "bf16"), map(float, re.findall(r"\d+e-\d+", said)), strict=False))
+    assert numbers == {precision: tolerance(precision) for precision in numbers}
+    assert len(numbers) == 3
+    assert tolerance("tf32") == tolerance("fp16")
+    assert f"parameters {UPDATE:g}".replace("0.001", "1e-3") in said
+    assert "a fifth" in said
+    assert FALL == 1 / 5
+
+
+def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
+    places = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.py)`", PAGES["CONTRIBUTING.md"])
+    assert len(places) > 30
+    assert [
+        place for place in places if not any((top / place).exists() for top in (ROOT, ROOT / "pytest_ddpperf"))
+    ] == []
+
+
+def test_the_front_page_can_be_read_in_five_minutes() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 150
+
+
+def test_the_front_page_has_the_command_that_ci_runs() -> None:
+    assert re.search(r"<!-- test command -->\n```sh\npip install -c constraints\.txt .*pytest", PAGES["README.md"])
