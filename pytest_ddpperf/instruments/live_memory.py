@@ -1,10 +1,8 @@
-"""The memory that a rank holds now: read at the borders of phases, and after each of a few steps, to show a leak."""
+"""The memory that a rank holds now, read cheaply enough for some tens of readings in a step."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 Reading = tuple[int, "int | None"]  # bytes now, and the most since the reading before
-
-BLOCK_BYTES = 64
-"""The assumed size of a small Python object: Python has pages of its own for them, and tells only their number."""
 
 _PROBE = 2**20
 _PROBES = 5  # another thread may free memory during a probe
@@ -76,30 +71,3 @@ def _heap_reader() -> Callable[[], Reading] | None:
         return after - before >= _PROBE // 2
 
     return read if any(sees_tensors() for _ in range(_PROBES)) else None
-
-
-def held_after_steps(run: Callable[[], object], steps: int, device: torch.device) -> tuple[int, ...]:
-    """The bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
-
-    On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
-    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. That is cheap on a
-    rank, where objects of the process it was forked from are set aside. If the system does not report memory, the
-    result is empty, but the steps run, because other ranks wait in theirs.
-    """
-    reader = memory_reader(device)
-    if reader is None:
-        for _ in range(steps):
-            run()
-        return ()
-    kind, read = reader
-    block = BLOCK_BYTES if kind == "heap" else 0
-
-    def held() -> int:
-        gc.collect()
-        return read()[0] + block * sys.getallocatedblocks()
-
-    readings = [held()]
-    for _ in range(steps):
-        run()
-        readings.append(held())
-    return tuple(readings)
