@@ -42,7 +42,7 @@ from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import parallelise, resolve
 from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.profiling import profile_launch
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.workload import Workload
@@ -142,8 +142,8 @@ def blocks(ctx: RankContext, job: LaunchJob) -> Blocks:
     step = build_step(ctx, job)
     for _ in range(job.plan.warmup):
         step.run()
-    assert step.local is not None  # noqa: S101  a workload's step
-    times = alternating_blocks(step.local, job.plan.steps, step.period, ctx.device, job.seed)
+    assert step.unsynchronised is not None  # noqa: S101  a workload's step
+    times = alternating_blocks(step.unsynchronised, job.plan.steps, step.period, ctx.device, job.seed)
     assert times is not None  # noqa: S101  there are steps enough
     return Blocks(times, tuple(_LASTED))
 

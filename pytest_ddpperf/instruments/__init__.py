@@ -1,1 +1,1 @@
-"""What reads a quantity on a rank: clocks and memory. Nothing here is inside a step that is timed."""
+"""What reads a figure on a rank or its host. No instrument runs in a step that is timed."""

@@ -1,4 +1,4 @@
-"""What kind of event one of torch's profiler is."""
+"""What kind of event an event of torch's profiler is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ HOST = "cpu_op"
 
 
 def activity_of(event: Any) -> str:
-    """Kineto's word for it: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` and others.
+    """Kineto's word for an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...
 
-    torch before 2.12 does not tell; there it follows from where the event ran and how it is called.
+    torch before 2.12 does not say; there it follows from where the event ran and its name.
     """
     tell = getattr(event, "activity_type", None)
     if tell is not None:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clock:
-    """How time is marked, and what the marks amount to.
+    """How time is marked, and how marks become seconds.
 
     Attributes:
-        settle: returns when all work queued so far is done, so that the first mark does not time what came before.
-        mark: the moment now, to be handed to ``seconds`` later; cheap, never waits for the device.
-        seconds: the seconds between consecutive marks: one number less than there are marks.
+        settle: returns when all queued work is done, so that the first mark does not time earlier work.
+        mark: returns the moment now, for ``seconds``; cheap, and never waits for the device.
+        seconds: the seconds between consecutive marks, one number less than there are marks.
     """
 
     settle: Callable[[], None]
@@ -28,20 +28,16 @@ class Clock:
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """The clock that fits a device.
+    """The clock of a device; more marks than ``marks`` cost the creation of an event each.
 
-    On CUDA it is the clock of the stream that is current now: a mark made while another one is current, in a prefetcher
-    for instance, is still this stream's.
-
-    Args:
-        device: where the work is done.
-        marks: how many are expected. There may be more, but each of those costs the making of an event.
+    On CUDA it is the clock of the stream that is current now: a mark made while another stream is current, in a
+    prefetcher for instance, is still this stream's.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
 def _nothing_queued() -> None:
-    """On CPU an operator has done its work when it returns."""
+    """An operator on CPU has done its work when it returns."""
 
 
 def _differences(marks: Sequence[float]) -> tuple[float, ...]:
@@ -59,7 +55,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
     stream = torch.cuda.current_stream(device)
     events = [make_event(enable_timing=True) for _ in range(marks)]
     for event in events:
-        event.record(stream)  # the driver makes an event at its first record: not in the timed block, please
+        event.record(stream)  # the driver creates an event at its first record, which must not be timed
     unused = iter(events)
 
     def mark() -> torch.cuda.Event:

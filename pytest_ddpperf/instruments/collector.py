@@ -1,4 +1,4 @@
-"""The garbage collector out of the way of what is measured."""
+"""Keeps the garbage collector out of measurements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: what is due is collected before.
+    """Within, there is no garbage collection; what is due is collected before.
 
-    What ranks have from the process that they were forked from is frozen, so that this takes no time; it must stay so:
-    to look through it would copy all of its memory.
+    The objects that ranks inherit from the process they were forked from are frozen, so this takes no time. They must
+    stay frozen: a collection of them would copy all of that process's memory.
     """
     enabled = gc.isenabled()
     gc.collect()

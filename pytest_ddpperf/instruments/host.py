@@ -1,4 +1,7 @@
-"""Facts about this machine that can be told without torch: processor, usable cores, free memory, host."""
+"""Facts about this machine without torch: processor, usable cores, free memory, host name.
+
+psutil knows neither control groups, which limit cores and memory in containers, nor the processor's name.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
-    """The facts of this machine.
-
-    Args:
-        root: the folder that holds ``proc`` and ``sys``.
-    """
+    """The facts of this machine; ``root`` is the folder that holds ``proc`` and ``sys``, here and below."""
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),
@@ -43,7 +42,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 def cpu_model(root: Path = _ROOT) -> str:
     """The processor's name without the vendor's marks, e.g. ``AMD EPYC 7B13``.
 
-    ARM kernels give numbers instead of a name: then those, e.g. ``aarch64 0x41 0xd40``; at worst the architecture.
+    ARM kernels report numbers instead of a name, e.g. ``aarch64 0x41 0xd40``; the last resort is the architecture.
     """
     facts: dict[str, str] = {}
     for line in kernel_text(root / "proc/cpuinfo").splitlines():
@@ -59,19 +58,14 @@ def cpu_model(root: Path = _ROOT) -> str:
 def usable_cores(root: Path = _ROOT) -> int:
     """The cores that this process may keep busy: its affinity, or the control groups' CPU quota if that is lower.
 
-    A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks get in each other's way.
+    A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min([cores, *map(int, _quotas(root))]))
+    quotas = map(_quota, group_folders("cpu", root))
+    return max(1, min([len(os.sched_getaffinity(0)), *(int(quota) for quota in quotas if quota is not None)]))
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Folders of the control groups that can limit a resource: this process's own and those around it, v1 and v2.
-
-    Args:
-        controller: what limits it, as the kernel has it: ``cpu`` or ``memory``.
-        root: the folder that holds ``proc`` and ``sys``.
-    """
+    """Yields the folders of the control groups (v1 and v2) that can limit ``cpu`` or ``memory``, innermost first."""
     for mount, group in _groups(controller, root):
         folder = mount / group
         while True:
@@ -82,21 +76,18 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Bytes that this process can take without swapping; None where the system does not tell.
+    """Bytes that this process can take without swapping; None if the system does not report them.
 
-    What the machine has left (MemAvailable in proc(5)), or a control group if that leaves less.
-
-    Args:
-        root: the folder that holds ``proc`` and ``sys``.
+    The lower of what the machine has left (MemAvailable in proc(5)) and what its control groups leave.
     """
     fields = kernel_table(kernel_text(root / "proc/meminfo").replace(":", ""))
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
-    rooms = map(_memory_left, group_folders("memory", root))
-    return min([*machine, *(room for room in rooms if room is not None)], default=None)
+    groups = map(_memory_left, group_folders("memory", root))
+    return min([*machine, *(left for left in groups if left is not None)], default=None)
 
 
 def _memory_left(folder: Path) -> int | None:
-    """What a group may still take, counting files' pages that nobody has used of late as free: they give way first."""
+    """What a group may still take; inactive pages of files count as free, because the kernel drops them first."""
     limit, used = (
         kernel_text(folder / name).strip() for name in ("memory.max", "memory.current")
     )  # v2: "max" for none
@@ -109,13 +100,8 @@ def _memory_left(folder: Path) -> int | None:
     return max(0, int(limit) - int(used) + kernel_table(kernel_text(folder / "memory.stat")).get(kept, 0))
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """CPUs allowed by each control group from this process's own up to the root."""
-    quotas = map(_quota, group_folders("cpu", root))
-    return (quota for quota in quotas if quota is not None)
-
-
 def _quota(folder: Path) -> float | None:
+    """The CPUs that a control group allows; None without a limit."""
     limit, _, period = kernel_text(folder / "cpu.max").strip().partition(" ")  # v2: "200000 100000" or "max 100000"
     if not limit:
         limit = kernel_text(folder / "cpu.cfs_quota_us").strip()  # v1: -1 for none
@@ -126,7 +112,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _groups(controller: str, root: Path) -> Iterator[tuple[Path, Path]]:
-    """Mount point of each hierarchy that a controller can be in, and this process's group below it."""
+    """Yields the mount point of each hierarchy that a controller can be in, and this process's group below it."""
     groups = dict(_own_groups(root))
     for line in kernel_text(root / "proc/self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
@@ -142,7 +128,7 @@ def _groups(controller: str, root: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
-    """Controller ("" for v2) and group of each line ``id:controllers:group``."""
+    """Yields controller ("" for v2) and group of each line ``id:controllers:group``."""
     for line in kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -151,7 +137,7 @@ def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _below(group: str, top: str) -> Path:
-    """The group's path below a mount that shows the hierarchy from ``top`` on; the mount itself for one elsewhere."""
+    """The group's path below a mount that shows the hierarchy from ``top`` on; the mount for a group elsewhere."""
     path = Path(group)
     if ".." in path.parts or not path.is_relative_to(top):
         return Path()
@@ -165,7 +151,7 @@ def kernel_table(text: str) -> dict[str, int]:
 
 
 def kernel_text(file: Path) -> str:
-    """The text of a kernel file; empty where the system has none."""
+    """The text of a kernel file; empty if the system has none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

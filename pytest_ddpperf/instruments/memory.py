@@ -1,4 +1,4 @@
-"""The most memory a rank has used: resident on CPU, from the caching allocator on CUDA; and its GPU's memory."""
+"""The peak memory of a rank: resident on CPU, from the caching allocator on CUDA; and its GPU's memory."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Resident:
 
     Attributes:
         now: all of them (VmRSS).
-        files: those that are pages of mapped files (RssFile), mostly the code of libraries.
-        peak: the most there were since the process started or since the peak was reset (VmHWM).
+        files: the pages of mapped files (RssFile), mostly the code of libraries.
+        peak: the most since the process started or the peak was reset (VmHWM).
     """
 
     now: int
@@ -53,17 +53,17 @@ class Resident:
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
-    """Start to watch, before the model is built; call what comes back for the peaks in bytes, by kind.
+    """Starts to watch, before the model is built; the result returns the peaks in bytes, by the kinds of ``LABELS``.
 
-    The kinds are those of ``LABELS``. On a system that does not tell, there are none.
+    If the system does not report memory, there are none.
     """
     return _watch_cuda(device) if device.type == "cuda" else _watch_resident(_PROC)
 
 
 def begin_peaks(device: torch.device) -> None:
-    """Let the peaks of the caching allocator begin here, when all that was queued is done; on CPU nothing happens.
+    """Resets the peaks of the caching allocator when all queued work is done; on CPU nothing happens.
 
-    To be called after the warm-up: while a model is built, and in its first steps, much happens that never comes again.
+    Called after the warm-up, because the building of a model and its first steps do much that never happens again.
     """
     if device.type != "cuda":
         return
@@ -75,7 +75,7 @@ def begin_peaks(device: torch.device) -> None:
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
-    """What the device has in use now, all its users together, and how much of it this process's allocator holds."""
+    """The memory of the device that is in use now, by all its users, and what this process's allocator holds of it."""
     if device.type != "cuda":
         return None
     import torch
@@ -111,10 +111,10 @@ def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:
 
 
 def most_taken(proc: Path = _PROC) -> int | None:
-    """Bytes that this process has taken from the machine at most; None where the system does not tell.
+    """The most bytes that this process has taken from the machine; None if the system does not report them.
 
-    What it shares with no other process now (Private_Clean and Private_Dirty, proc(5)), and what it has given back
-    since its peak: of a forked process neither what it finds in memory nor the code of libraries is its own.
+    It is what the process shares with no other now (Private_Clean and Private_Dirty, proc(5)), plus what it has
+    returned since its peak. Memory inherited at the fork and the code of libraries are not its own.
     """
     resident = read_resident(proc)
     try:
@@ -126,16 +126,11 @@ def most_taken(proc: Path = _PROC) -> int | None:
 
 
 def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
-    """How many bytes the peak lies above the level before, pages of mapped files left out.
+    """How many bytes the peak after the last step lies above the level before the model, without pages of mapped files.
 
-    Those pages are left out because a forked process maps them in anew as it first calls into a library: tens of MB
-    that are no memory of the training. They hardly ever leave again, so the last count is that of the peak too.
-
-    Args:
-        before: read before the model was built.
-        after: read after the last step.
-        reset: whether the peak was reset before; if not, one that has not risen since belongs to an earlier time,
-            and the level after the last step is the best that is known.
+    A forked process maps those pages anew as it first calls into a library: tens of MB that are no memory of the
+    training. They hardly ever leave, so the last count is that of the peak too. If the peak was not ``reset`` before
+    and has not risen since, it belongs to an earlier time, and the level after the last step is the best known figure.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
@@ -151,7 +146,7 @@ def _reset_peak(proc: Path) -> bool:
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:
-    """What the kernel says of this process now; None where it does not say."""
+    """What the kernel reports of this process now; None if it does not."""
     try:
         lines = (proc / "status").read_text(encoding="utf-8").splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest}

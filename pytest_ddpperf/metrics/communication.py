@@ -90,7 +90,7 @@ def still_sent(measurement: Measurement) -> str:
 
 def no_memory_headroom(measurement: Measurement) -> Finding | None:
     """Exposed communication was not measured because copies of the training state did not fit into memory."""
-    rooms = [room for launch in measurement.every if (room := launch.ranks[0].no_room) is not None]
+    rooms = [room for launch in measurement.every if (room := launch.ranks[0].no_headroom) is not None]
     if not rooms:
         return None
     return Finding("no_memory_headroom", {"launches": len(rooms), "needed": rooms[0].needed, "free": rooms[0].free})

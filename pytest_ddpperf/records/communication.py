@@ -23,7 +23,7 @@ class BlockTimes:
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryHeadroom:
     """What copies of what is trained take of a machine's memory, all its ranks' together, and what there is for them.
 
     Attributes:

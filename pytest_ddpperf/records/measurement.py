@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from pytest_ddpperf.errors import NotTimed
-from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile, Room
+from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfile, MemoryHeadroom
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
@@ -109,7 +109,7 @@ class RankLaunch:
         loss: the last timed step's loss on this rank; None where the step returns none.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
-        no_room: why not, where copies of what is trained would not fit into memory; the same on all ranks.
+        no_headroom: why not, where copies of what is trained would not fit into memory; the same on all ranks.
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
@@ -132,7 +132,7 @@ class RankLaunch:
     picked: tuple[str, str] | None = None
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
-    no_room: Room | None = None
+    no_headroom: MemoryHeadroom | None = None
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
     background: bool = False

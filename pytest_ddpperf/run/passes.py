@@ -37,8 +37,9 @@ from pytest_ddpperf.run.terms import Budget, Ran, Run, budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
+from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.limit import probe_launch
-from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.memory_headroom import free_memory
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.training.profiling import profile_launch

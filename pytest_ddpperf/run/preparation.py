@@ -30,7 +30,7 @@ from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification, VerifyJob, discrepancy_text
-from pytest_ddpperf.training.loop import LaunchJob
+from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
 from pytest_ddpperf.units import format_count
 

@@ -1,1 +1,1 @@
-"""The ways to train over several ranks: a table of their names, and one file each that says how."""
+"""The ways to train over several ranks: a table of their names, and one file for each."""

@@ -1,4 +1,4 @@
-"""Gradients live in buckets, which are all-reduced as soon as they are full, while backward fills the next ones."""
+"""Gradients live in buckets, each all-reduced as soon as it is full, while backward fills the next one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ if TYPE_CHECKING:
 def parallelise(
     module: nn.Module, ctx: RankView, *, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0
 ) -> Parallel:
-    """Start all ranks from rank 0's parameters and buffers, and average the gradients bucket by bucket during backward.
+    """Starts all ranks from rank 0's parameters and buffers, and averages gradients bucket by bucket during backward.
 
-    Buckets are filled in the order in which gradients arrive, one type in each. They are allocated once and gradients
-    are views of them, so these have their memory for good, also while they are added up over micro-batches.
-    ``synchronise`` sends the buckets that this backward did not fill (with zeros for parameters that nothing used) and
-    waits for all. Sizes mean what they mean in torch's DDP, and are by default its own.
+    Buckets are filled in the order in which gradients arrive, with one type in each. They are allocated once and
+    gradients are views of them, also while gradients are accumulated over micro-batches. ``synchronise`` sends the
+    buckets that this backward did not fill (with zeros for unused parameters) and waits for all. Sizes have the meaning
+    and the defaults of torch's DDP. Models that differ between ranks raise a WorkloadError.
 
     Args:
         module: on the rank's device.
         ctx: the rank.
-        bucket_cap_mb: a bucket is full once it holds so much, in units of 2**20 bytes.
-        first_bucket_mb: the same for the first one of each type, which begins to travel the earlier for being small.
-
-    Raises:
-        WorkloadError: the ranks' models are not built alike.
+        bucket_cap_mb: the size at which a bucket is full, in units of 2**20 bytes.
+        first_bucket_mb: the same for the first bucket of each type, which is sent the earlier for being small.
     """
     form = partial(_filled_in_order, cap=bucket_cap_mb * MB, first_cap=first_bucket_mb * MB)
     reducer = Reducer(replicate(module, ctx), ctx, form)

@@ -1,6 +1,6 @@
-"""Options of one strategy that do not go together, or not with a number of ranks. Imports no torch.
+"""Options of a strategy that exclude each other, or do not fit a number of ranks. Imports no torch.
 
-Each function gives back what is wrong and the cure, or None.
+Each function returns what is wrong and the cure, or None.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _OF_HOOK = {
     "local_sgd_start": "post_local_sgd",
     "local_sgd_period": "post_local_sgd",
 }
-_EARLIEST_POWERSGD = 2  # torch: DDP lays its buckets out anew after the first step, and PowerSGD remembers the layout
+_EARLIEST_POWERSGD = 2  # DDP rebuilds its buckets after the first step, and PowerSGD remembers their layout
 
 
 def ddp_options(options: Mapping[str, Any]) -> str | None:
-    """An option of a communication hook needs that hook, and a value that the hook can work with."""
+    """An option of a communication hook needs that hook, and a value that the hook supports."""
     hook = options.get("comm_hook")
     for name, needed in _OF_HOOK.items():
         if name in options and hook != needed:
@@ -39,7 +39,7 @@ def ddp_options(options: Mapping[str, Any]) -> str | None:
 
 
 def distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
-    """A static graph finds its unused parameters by itself; torch warns of the two together."""
+    """A static graph finds its unused parameters by itself; torch warns of both options together."""
     if options.get("static_graph") and options.get("find_unused_parameters"):
         return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
     return None
@@ -56,7 +56,7 @@ def fsdp1_options(options: Mapping[str, Any]) -> str | None:
 
 
 def fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
-    """Copies must have equally many ranks; and more than one, or torch leaves out the sum over the copies."""
+    """Copies must have equally many ranks, and more than one, or torch leaves out the sum over the copies."""
     replicas = options.get("replicas")
     if replicas is not None and replicas == world_size > 1:
         return (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommHook:
-    """What a hook changes beside the way of the gradients; the fields of ``Parallel`` with the same names."""
+    """What a hook changes beside the way of the gradients; fields as in ``Parallel``."""
 
     precision: Precision = "fp32"
     lossy: bool = False
@@ -45,11 +45,7 @@ def register(
     local_sgd_start: int,
     local_sgd_period: int,
 ) -> CommHook:
-    """Let the module's gradients travel by the named hook; None leaves them to torch's own all-reduce.
-
-    Raises:
-        SettingError: the hook does not work on this machine.
-    """
+    """Registers the named hook; None keeps torch's own all-reduce."""
     if name == "fp16":
         wrapped.register_comm_hook(None, fp16_compress_hook)
         return CommHook(precision="fp16")
@@ -65,14 +61,14 @@ def register(
 
 # Hooks are not annotated: torch compares annotations with its types, and here they are strings.
 def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """The hook of torch under a name that it does not refuse without NCCL: gloo adds bf16 just as well."""
+    """The hook of torch under a name that torch does not refuse without NCCL: gloo adds bf16 just as well."""
     return bf16_compress_hook(state, bucket)
 
 
 def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> CommHook:
-    """Gradients as products of two thin matrices; what is lost is added to the next step's.
+    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients.
 
-    An fp16 overflow would stay in that memory for good, so precision fp16 is refused with it.
+    An fp16 overflow would stay in that rest for good, so precision fp16 is refused with it.
     """
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
@@ -85,12 +81,12 @@ def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start
 
 
 def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> CommHook:
-    """Ranks that train on their own after ``start`` steps, and average their parameters once in a period.
+    """Lets ranks train alone after ``start`` steps, and averages their parameters once in a period.
 
     The ranks' parameters are equal right after an averaging only: after the steps ``start``, ``start + period`` ...,
     counted from 0.
     """
-    # Only here: every rank is a fresh process, and these cost it a second.
+    # Imported only here, because they cost every fresh rank a second.
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     from pytest_ddpperf.strategies.distributed_optimizers import PostLocalSGDOptimizer, require_optimizer
@@ -101,7 +97,7 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
     )
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-        # torch counts backward passes here and optimizer steps there; they differ where micro-batches are synchronised.
+        # torch counts backward passes here and optimizer steps there; synchronised micro-batches make them differ.
         state.iter = averager.step
         return post_localSGD_hook(state, bucket)
 
@@ -116,6 +112,6 @@ def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int,
         exact_steps=start,
         make_optimizer=make_optimizer,
         still_sent="the parameters that are averaged once in a period",
-        # Ranks have gradients of their own: if one alone left a step out, the others would wait for it to average.
+        # Ranks have gradients of their own. If a single rank skipped a step, the others would wait for it to average.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
     )

@@ -1,4 +1,4 @@
-"""What is used of torch.distributed.optim, without the warning that its import raises."""
+"""The parts of torch.distributed.optim in use, without the warning that its import raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from pytest_ddpperf.errors import WorkloadError
 
 with warnings.catch_warnings():
-    # Beside what is used here it compiles functional optimizers with torch.jit, which torch has deprecated.
+    # The package also compiles functional optimizers with torch.jit, which torch has deprecated.
     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
     from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 
@@ -17,11 +17,7 @@ __all__ = ["PostLocalSGDOptimizer", "ZeroRedundancyOptimizer", "require_optimize
 
 
 def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
-    """What the factory gave, made sure to be what these optimizers can wrap.
-
-    Raises:
-        WorkloadError: it is none of torch's.
-    """
+    """Returns the factory's optimizer; a WorkloadError if it is none of torch's, which alone can be wrapped."""
     if not isinstance(given, torch.optim.Optimizer):
         raise WorkloadError(
             f"{strategy} wraps the workload's optimizer, and optimizer(parameters) gave a value of type "

@@ -15,14 +15,11 @@ if TYPE_CHECKING:
 
 
 def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
-    """Start all ranks from rank 0's parameters and buffers, and average all gradients at once.
+    """Starts all ranks from rank 0's parameters and buffers, and averages all gradients at once.
 
-    Nothing is sent in backward. ``synchronise`` moves the gradients into a buffer that is allocated once, of which they
-    are views from then on, and all-reduces it: one all-reduce for each type of parameter. Zeros stand for parameters
-    that nothing used.
-
-    Raises:
-        WorkloadError: the ranks' models are not built alike.
+    Backward sends nothing. ``synchronise`` moves the gradients into a buffer that is allocated once, makes them views
+    of it, and all-reduces it: one all-reduce for each type of parameter. An unused parameter has a gradient of zeros.
+    Models that differ between ranks raise a WorkloadError.
     """
     replica = replicate(module, ctx)
     buckets = [Bucket(group, buffered=True) for group in packed(map(Slot, replica.trained), cap=float("inf"))]

@@ -16,9 +16,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.copies import parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
     dtype_of,
     gradients_kept,
@@ -46,9 +45,9 @@ def parallelise(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """The module wrapped in FullyShardedDataParallel: each block a unit, and what is outside of them another one.
+    """The module wrapped in FullyShardedDataParallel: each block is a unit, and the rest of the model another one.
 
-    A tied weight inside a unit stays tied. Frozen and trainable parameters may be in one unit only with
+    A tied weight inside a unit stays tied. One unit may hold frozen and trainable parameters only with
     ``use_orig_params``. All ranks have to use the same units in a step; a parameter that a used unit did not use has a
     gradient of zeros.
 
@@ -56,17 +55,17 @@ def parallelise(
         module: on the rank's device.
         ctx: the rank.
         blocks: the units; none to wrap the module as one.
-        sharding: a name of torch's ShardingStrategy. On one rank torch shards nothing, whatever it is.
+        sharding: a name of torch's ShardingStrategy. On one rank torch never shards.
         use_orig_params: whether the optimizer sees the model's parameters (views of this rank's shard) or one flat
-            parameter for each unit. True here, where torch's default is still False: optimizers can have parameter
-            groups, and it is what torch recommends.
+            parameter for each unit. True by default, unlike torch's: optimizers can have parameter groups, and torch
+            recommends it.
         cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
-        param_dtype: what is gathered and computed in.
-        reduce_dtype: what gradients are added in; left out, ``param_dtype``.
+        param_dtype: the type that parameters are gathered and computed in.
+        reduce_dtype: the type that gradients are added in; left out, ``param_dtype``.
         replicas: how many copies of the model HYBRID_SHARD keeps, each sharded over as many ranks.
 
     Raises:
-        SettingError: a parameter is in two units, a flat parameter would be half frozen, or there is nothing to
+        SettingError: a parameter is in two units, a flat parameter would be half frozen, or there is no GPU to
             offload from.
     """
     if cpu_offload:
@@ -83,7 +82,7 @@ def parallelise(
             cpu_offload=CPUOffload(offload_params=True) if cpu_offload else None,
             auto_wrap_policy=CustomPolicy(lambda inside: inside in chosen),
             mixed_precision=_mixed_precision(param_dtype, reduce_dtype),
-            device_id=ctx.device,  # without it torch looks for an accelerator
+            device_id=ctx.device,  # by default torch looks for an accelerator
             use_orig_params=use_orig_params,
             device_mesh=None if replicas is None else mesh_of(ctx, replicas),
         )
@@ -93,7 +92,7 @@ def parallelise(
         unsynchronised=gradients_kept,
         still_sent=_still_sent(sharding, chosen) if ctx.world_size > 1 else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
-        # With one rank's shard alone torch.amp.GradScaler would skip a step on some ranks only.
+        # torch.amp.GradScaler looks at this rank's shard only, and would skip a step on some ranks only.
         make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
         gradients=partial(_gradients, wrapped),
         parameters=partial(_whole, wrapped),
@@ -102,7 +101,7 @@ def parallelise(
 
 
 def _still_sent(sharding: str, inner: Collection[nn.Module]) -> str:
-    """The outermost unit keeps its parameters to backward, whatever the sharding: it is needed there first."""
+    """What an unsynchronised step sends; the outermost unit keeps its parameters to backward with any sharding."""
     if sharding == "NO_SHARD":
         return ""
     return still_sent(resharded=sharding != "SHARD_GRAD_OP" and bool(inner))
@@ -115,7 +114,7 @@ def _mixed_precision(param_dtype: str | None, reduce_dtype: str | None) -> Mixed
 
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """A flat parameter is trained or frozen as a whole."""
+    """Refuses units with frozen and trainable parameters: a flat parameter is trained or frozen as a whole."""
     for _, parameters in parameters_of_units(module, units):
         trained = {parameter.requires_grad: name for name, parameter in reversed(parameters)}
         if len(trained) > 1:
@@ -127,7 +126,7 @@ def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:
 
 @contextmanager
 def _known_to_the_user() -> Iterator[None]:
-    """Without two warnings of torch that say what the test has said: NO_SHARD is a choice, and so is one rank."""
+    """Without two warnings of torch: the test has chosen NO_SHARD, or a single rank."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
@@ -145,7 +144,7 @@ def _gradients(wrapped: FullyShardedDataParallel) -> dict[str, Tensor | None]:
     """The whole gradients, gathered in the place of the parameters.
 
     torch gathers gradients itself only with ``use_orig_params``. Its way for parameters knows how shards, flat
-    parameters and their padding make up the whole; it is taken here twice: once for the gradients and once for ones
+    parameters and their padding make up the whole. It is taken here twice: once for the gradients, and once for ones
     where there is a gradient, because a rank need not have a part of every parameter.
     """
     shards = list(wrapped.parameters())

@@ -1,4 +1,4 @@
-"""torch's fully_shard (FSDP2): each block's parameters are gathered when it is needed, its gradients scattered."""
+"""torch's fully_shard (FSDP2): each block's parameters are gathered when it runs, and its gradients scattered."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def parallelise(
     reduce_dtype: str | None = None,
     replicas: int | None = None,
 ) -> Parallel:
-    """The module, sharded in place: each block a unit, and what is outside of them another one.
+    """The module, sharded in place: each block is a unit, and the rest of the model another one.
 
-    Parameters become DTensors under their old names. A tied weight inside a unit stays tied, a frozen parameter is
+    Parameters become DTensors under their old names. A tied weight inside a unit stays tied; a frozen parameter is
     sharded and keeps no gradient. All ranks have to use the same parameters in a step.
 
     Args:
@@ -62,12 +62,12 @@ def parallelise(
         reshard_after_forward: whether to free a unit's parameters between forward and backward; left out, torch frees
             all but the outermost unit's.
         cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
-        param_dtype: what is gathered and computed in.
-        reduce_dtype: what gradients are added in; left out, ``param_dtype``.
+        param_dtype: the type that parameters are gathered and computed in.
+        reduce_dtype: the type that gradients are added in; left out, ``param_dtype``.
         replicas: how many copies of the model there are, each sharded over as many ranks; left out, one.
 
     Raises:
-        SettingError: a parameter is in two units, or there is nothing to offload from.
+        SettingError: a parameter is in two units, or there is no GPU to offload from.
     """
     if cpu_offload:
         require_gpu("fsdp2", ctx)
@@ -98,7 +98,7 @@ def parallelise(
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Forward and backward whose gradients stay whole and on this rank, to be scattered with the last ones."""
+    """Forward and backward whose gradients stay whole on this rank, to be scattered with the last ones."""
     assert isinstance(module, FSDPModule)  # noqa: S101  fully_shard has made it one
     module.set_is_last_backward(False)
     module.set_requires_gradient_sync(False)
@@ -121,14 +121,14 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
     square = torch.nn.utils.get_total_norm(shards).square().to(device)
     dist.all_reduce(square, group=mesh.get_group("shard"))
     norm = square.sqrt()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in clip_grad_norm_
     for shard in shards:
         shard.mul_(factor.to(shard.device))
     return norm
 
 
 class ShardScaler(ShardedGradScaler):
-    """Looks at this rank's shards alone, wherever they are, and then asks the other ranks on the GPU."""
+    """Looks at this rank's shards alone, on any device, and then asks the other ranks on the GPU."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -155,7 +155,7 @@ def _parameters(module: nn.Module, device: torch.device) -> dict[str, Tensor]:
 
 
 def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters as shards, also after a forward pass that no backward has followed."""
+    """The parameters as shards, even after a forward pass without a backward."""
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
@@ -163,7 +163,7 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """A DTensor put together, on the CPU; offloaded shards go through the GPU, where NCCL can reach them."""
+    """A whole DTensor on the CPU; offloaded shards go through the GPU, where NCCL can reach them."""
     moved = tensor.detach().to(device)
     assert isinstance(moved, DTensor)  # noqa: S101  fully_shard has made it one
     return moved.full_tensor().to(torch.device("cpu"), copy=True)

@@ -1,4 +1,4 @@
-"""The simplest data parallelism that is right: after backward, one blocking all-reduce for each gradient."""
+"""The simplest correct data parallelism: after backward, one blocking all-reduce for each gradient."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 
 
 def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
-    """Start all ranks from rank 0's parameters and buffers, and average the gradients in parameter order.
+    """Starts all ranks from rank 0's parameters and buffers, and averages the gradients in parameter order.
 
-    Nothing is sent in backward; ``synchronise`` sends each gradient from where it lies and waits for it, so no memory
-    is needed beside the gradients.
+    Backward sends nothing. ``synchronise`` sends each gradient from where it lies and waits for it, so no memory is
+    needed beside the gradients.
 
-    A parameter that took no part in this rank's forward pass still joins, with zeros: the others may have used it and
-    wait for this rank. Where no rank used it, its gradient becomes zeros, where torch's DDP with
-    ``find_unused_parameters`` would leave it None; to tell the two apart would cost a collective in every step. All
-    hand-written strategies are alike in this.
-
-    Raises:
-        WorkloadError: the ranks' models are not built alike.
+    A parameter that this rank's forward pass did not use takes part with zeros, because other ranks may have used it
+    and wait for this one. If no rank used it, its gradient becomes zeros; torch's DDP with ``find_unused_parameters``
+    would leave None, at the cost of a collective in every step. All hand-written strategies do the same. Models that
+    differ between ranks raise a WorkloadError.
     """
     replica = replicate(module, ctx)
     share = 1 / ctx.world_size
@@ -36,7 +33,7 @@ def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
         replica.check_same_trained()
         for trained in replica.trained:
             gradient = trained.gradient()
-            gradient.mul_(share)  # before the sum: fp16 must not overflow. gloo has no ReduceOp.AVG
+            gradient.mul_(share)  # before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
             dist.all_reduce(in_memory_order(gradient))
 
     return Parallel(module, synchronise)

@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 
 def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
-    """Start all ranks from rank 0's parameters and buffers, and average the gradients one by one during backward.
+    """Starts all ranks from rank 0's parameters and buffers, and averages the gradients one by one during backward.
 
-    A gradient is sent from where it lies, so no memory is needed beside the gradients; ``synchronise`` sends those that
-    this backward did not bring (zeros for parameters that nothing used) and waits for all.
-
-    Raises:
-        WorkloadError: the ranks' models are not built alike.
+    A gradient is sent from where it lies, so no memory is needed beside the gradients. ``synchronise`` sends those that
+    this backward did not bring (zeros for unused parameters) and waits for all. Models that differ between ranks raise
+    a WorkloadError.
     """
     reducer = Reducer(replicate(module, ctx), ctx, _one_by_one)
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)

@@ -17,20 +17,17 @@ if TYPE_CHECKING:
 
 
 def parallelise(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
-    """Start all ranks from rank 0's parameters and buffers, and average the gradients during backward.
+    """Starts all ranks from rank 0's parameters and buffers, and averages the gradients during backward.
 
     A gradient of at least ``coalesce_mb`` is sent from where it lies. Smaller ones, such as biases and norms, whose
-    all-reduces would cost little more than their latency, go together: neighbours in the order in which they arrive,
-    whatever large ones arrive in between, share a buffer, which is full once it holds that much, and become views of
-    it.
+    all-reduces would cost little more than their latency, share a buffer and become views of it. Neighbours in the
+    order of arrival go together, whatever large ones arrive in between; a buffer is full once it holds that much.
+    Models that differ between ranks raise a WorkloadError.
 
     Args:
         module: on the rank's device.
         ctx: the rank.
-        coalesce_mb: what makes a gradient large and a buffer full, in units of 2**20 bytes.
-
-    Raises:
-        WorkloadError: the ranks' models are not built alike.
+        coalesce_mb: the size that makes a gradient large and a buffer full, in units of 2**20 bytes.
     """
     reducer = Reducer(replicate(module, ctx), ctx, partial(_small_together, cap=coalesce_mb * MB))
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)

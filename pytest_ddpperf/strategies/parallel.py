@@ -1,4 +1,4 @@
-"""What a strategy is given, and what it gives back."""
+"""What a strategy receives, and what it returns."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ MakeOptimizer: TypeAlias = "Callable[[OptimizerFactory], torch.optim.Optimizer]"
 
 
 class RankView(Protocol):
-    """What strategies and steps need to know of the rank they run on; the process group is already there."""
+    """What strategies and steps know of the rank that they run on; its process group is already initialised."""
 
     @property
     def rank(self) -> int:
-        """Number of this rank among all, from 0."""
+        """The number of this rank among all, from 0."""
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
 
     @property
     def local_rank(self) -> int:
-        """Number of this rank on its machine, from 0."""
+        """The number of this rank on its machine, from 0."""
 
     @property
     def local_world_size(self) -> int:
-        """Number of ranks on this machine."""
+        """The number of ranks on this machine."""
 
     @property
     def device(self) -> torch.device:
-        """Where this rank computes."""
+        """The device that this rank computes on."""
 
     @property
     def backend(self) -> str:
@@ -48,14 +48,14 @@ class RankView(Protocol):
 
     @property
     def mode(self) -> Mode | None:
-        """How a point of a scaling curve is measured; None for a plain benchmark."""
+        """What a point of a scaling curve holds constant; None for a plain benchmark."""
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A context for a part of the step, to be shown under a name of its own."""
+        """A context for a part of the step, which reports then show under that name."""
 
 
 def nothing() -> None:
-    """Nothing is left to be done."""
+    """Does nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +63,28 @@ class Parallel:
     """A module made ready to be trained by several ranks.
 
     Attributes:
-        module: what the forward pass is to be run through.
-        synchronise: called after the last backward of a step (after each one where ``no_sync`` is left out) and before
-            the optimizer's step; when it returns, every rank's gradients are the mean over the ranks (on CUDA: are
-            queued to be so on the current stream).
-        no_sync: a context for forward and backward of a micro-batch whose gradients are only added up locally. None
-            where backward sends nothing anyway.
-        unsynchronised: a context for forward and backward of a step that is not to be synchronised, which leaves
-            gradients that the optimizer can step with. None where ``no_sync`` is just that.
+        module: the module that runs the forward pass.
+        synchronise: called after the last backward of a step (after each one without ``no_sync``) and before the
+            optimizer's step. When it returns, every rank's gradients are the mean over the ranks; on CUDA, work on the
+            current stream that makes them so is queued.
+        no_sync: a context for forward and backward of a micro-batch whose gradients are only accumulated locally. None
+            if backward sends nothing.
+        unsynchronised: a context for forward and backward of a step without synchronisation, after which the optimizer
+            can step with the gradients. None if ``no_sync`` does that.
         still_sent: what such a step sends all the same, in words; empty for nothing.
-        make_optimizer: what turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
+        make_optimizer: turns a Workload's ``optimizer(parameters)`` into the optimizer that fits the module.
         clip_grad_norm: scales the synchronised gradients so that their global norm, over all shards, is at most the
-            given one; gives back the norm before.
-        make_scaler: gives the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
-        gradients: the whole gradients on the CPU, by the names that the parameters had before; a collective where the
-            module is sharded, so called on all ranks. None values for parameters without a gradient.
-        parameters: the whole parameters likewise.
+            given one; returns the norm before.
+        make_scaler: returns the gradient scaler for fp16; None for ``torch.amp.GradScaler``.
+        gradients: returns the whole gradients on the CPU, by the names that the parameters had before, with None for
+            parameters without a gradient; called on all ranks, because it is a collective for a sharded module.
+        parameters: returns the whole parameters on the CPU, by the names that they had before; called on all ranks.
         precision: the narrowest type that gradients are computed or sent in, beside the precision of the benchmark.
-        period: after how many steps what it does repeats, where not every step does the same.
-        lossy: whether its gradients are not those of a single process, by design: it is then held to convergence.
-        exact_steps: how many of the first steps a lossy strategy averages gradients as all others do. Where several
+        lossy: whether its gradients differ from those of a single process by design. It is then verified by its
+            convergence.
+        exact_steps: in how many of the first steps a lossy strategy averages gradients exactly. If several
             micro-batches of a step are synchronised, each counts as a step.
+        period: after how many steps the work repeats, if not every step does the same.
     """
 
     module: nn.Module

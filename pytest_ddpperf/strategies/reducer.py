@@ -1,4 +1,4 @@
-"""What the hand-written strategies share that send several gradients together, or send while backward goes on."""
+"""Sends several gradients together, or while backward goes on: what the hand-written strategies share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Slot:
     Attributes:
         trained: the parameter.
         bucket: what it is sent with; None until the buckets have been formed.
-        view: its part of the bucket's buffer, which its gradient becomes; None where it is sent from where it lies.
+        view: its part of the bucket's buffer, which its gradient becomes; None if it is sent from where it lies.
         sent: the gradient that is being reduced.
         arrived: whether backward has accumulated it since the last reduction.
     """
@@ -41,7 +41,7 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Size of the gradient."""
+        """The size of the gradient."""
         return self.trained.parameter.nbytes
 
     @property
@@ -50,7 +50,7 @@ class Slot:
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:
-        """Move the gradient into the buffer, so that it is there only once; backward then adds to it there."""
+        """Moves the gradient into the buffer, so that it exists only once; backward then adds to it there."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is not None and gradient is not None and gradient is not view:
@@ -59,7 +59,7 @@ class Slot:
             parameter.grad = view
 
     def collect(self, share: float) -> None:
-        """Put ``share`` times the gradient where it is sent from; zeros where there is none."""
+        """Puts ``share`` times the gradient where it is sent from; zeros without a gradient."""
         parameter, view = self.trained.parameter, self.view
         gradient = parameter.grad
         if view is None:
@@ -75,13 +75,9 @@ class Slot:
         self.sent = parameter.grad = view
 
     def release(self) -> None:
-        """Be ready for the next reduction.
-
-        Raises:
-            WorkloadError: the parameter has another gradient now than the one that was reduced.
-        """
+        """Prepares for the next reduction; a WorkloadError if the gradient was replaced since it was sent."""
         replaced = self.trained.parameter.grad is not self.sent
-        self.sent = None  # what lies outside a buffer must not outlive the optimizer's zero_grad
+        self.sent = None  # a gradient outside a buffer must not outlive the optimizer's zero_grad
         self.arrived = False
         if replaced:
             raise WorkloadError(
@@ -93,11 +89,11 @@ class Slot:
 class Bucket:
     """Gradients that share an all-reduce.
 
-    With ``buffered``, they share a buffer too, which is allocated once, when it is first filled; without it there is
-    one gradient only, sent from where it lies.
+    With ``buffered`` they share a buffer, allocated when it is first filled. Without, there is one gradient, sent from
+    where it lies.
 
     Attributes:
-        slots: the gradients', all of one kind.
+        slots: the places of the gradients, all of one kind.
         missing: how many have not been collected yet.
     """
 
@@ -111,7 +107,7 @@ class Bucket:
             slot.bucket = self
 
     def collect_rest(self, share: float) -> None:
-        """Collect what backward has not brought: parameters that it did not use, or only in an earlier micro-batch."""
+        """Collects the gradients of parameters that this backward did not use, or only in an earlier micro-batch."""
         if self._buffered and self.buffer is None:
             self._allocate()
         for slot in self.slots:
@@ -119,13 +115,13 @@ class Bucket:
                 slot.collect(share)
 
     def send(self) -> None:
-        """Begin to add up all ranks' gradients."""
+        """Starts the all-reduce."""
         sent = self.slots[0].sent if self.buffer is None else self.buffer
         assert sent is not None  # noqa: S101  every slot has been collected
         self._work = dist.all_reduce(in_memory_order(sent), async_op=True)
 
     def wait(self) -> None:
-        """Wait until they are added up (on CUDA: let the current stream wait), and be ready for the next time."""
+        """Waits for the all-reduce (on CUDA: makes the current stream wait), and prepares for the next one."""
         assert self._work is not None  # noqa: S101  it was sent
         self._work.wait()
         self._work = None
@@ -148,11 +144,11 @@ class Reducer:
     """Averages gradients over the ranks while backward goes on, in an order that all ranks agree on.
 
     A hook on each parameter runs when its gradient is complete, after all uses of a shared weight. It collects the
-    gradient, and a bucket whose last one that was is sent, but never before those ahead of it: a rank on which
-    gradients arrive in another order, or not at all, then sends late, and never another bucket than its peers.
+    gradient and sends its bucket if that is now complete, but never before the buckets ahead of it. So a rank on which
+    gradients arrive in another order, or not at all, sends late, but never another bucket than its peers.
 
-    The first synchronised backward only notes the order in which rank 0's gradients arrive, by which the buckets are
-    then formed, so that step has no overlap; later ones do.
+    The first synchronised backward only notes the order in which rank 0's gradients arrive. The buckets are formed by
+    that order, so the first step has no overlap; later ones have.
 
     Attributes:
         buckets: in the order in which they are sent; none until they have been formed.
@@ -162,7 +158,7 @@ class Reducer:
         self.buckets: Sequence[Bucket] = ()
         self._replica = replica
         self._ctx = ctx
-        self._share = 1 / ctx.world_size  # gloo has no ReduceOp.AVG; before the sum, or fp16 might overflow
+        self._share = 1 / ctx.world_size  # before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG
         self._form = form
         self._slots = tuple(map(Slot, replica.trained))
         self._arrivals: list[Slot] = []
@@ -174,7 +170,7 @@ class Reducer:
             )
 
     def synchronise(self) -> None:
-        """Send what has not been sent, and wait for all of it."""
+        """Sends what has not been sent, and waits for all of it."""
         self._replica.check_same_trained()
         if not self.buckets:
             self._form_buckets()
@@ -187,7 +183,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward adds up gradients locally and sends nothing; the next one outside sends the sums."""
+        """Within, backward accumulates gradients locally; the next backward outside sends the sums."""
         before, self._sending = self._sending, False
         try:
             yield
@@ -195,7 +191,7 @@ class Reducer:
             self._sending = before
 
     def _arrive(self, slot: Slot, _parameter: nn.Parameter) -> None:
-        """In backward: the gradient has been accumulated."""
+        """Runs in backward when a gradient has been accumulated."""
         if slot.arrived:
             raise WorkloadError(
                 f"backward reached parameter {slot.trained.name} twice before synchronise(), when its gradient was "
@@ -216,7 +212,7 @@ class Reducer:
             self._next += 1
 
     def _form_buckets(self) -> None:
-        """By the order in which the gradients arrived on rank 0; the others are expected last, in reverse order."""
+        """Forms buckets by the order in which gradients arrived on rank 0; the others are expected last, in reverse."""
         rest = [slot for slot in reversed(self._slots) if not slot.arrived]
         places = {slot: place for place, slot in enumerate(self._slots)}
         order = torch.tensor([places[slot] for slot in (*self._arrivals, *rest)], device=self._ctx.device)
@@ -229,22 +225,17 @@ class Reducer:
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) -> list[list[Slot]]:
-    """Neighbours of one kind; a group is full once it holds at least ``cap`` bytes, as in torch's DDP.
+    """Groups neighbours of one kind, in the order in which their last gradients arrive, as torch's DDP does.
 
-    Args:
-        slots: in the order in which their gradients arrive.
-        cap: bytes.
-        first_cap: bytes of the first group of each kind, which begins to travel the earlier; None for ``cap``.
-
-    Returns:
-        The groups, in the order in which their last gradients arrive.
+    ``slots`` are in the order in which their gradients arrive. A group is full once it holds ``cap`` bytes, the first
+    group of each kind once it holds ``first_cap``, so that it is sent the earlier.
     """
     full: list[list[Slot]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     missing: dict[tuple[torch.dtype, torch.device], float] = {}
     for slot in slots:
         kind = slot.kind
-        # Put in anew, so that those that never get full are in the order of their last arrivals too.
+        # Inserted anew, so that groups that never fill are in the order of their last arrivals too.
         filling[kind] = [*filling.pop(kind, []), slot]
         missing[kind] = missing.get(kind, cap if first_cap is None else first_cap) - slot.nbytes
         if missing[kind] <= 0:

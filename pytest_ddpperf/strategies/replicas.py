@@ -1,4 +1,4 @@
-"""Where the hand-written strategies begin: the same model on every rank, gradients in one memory layout on all."""
+"""Where the hand-written strategies begin: the same model on every rank, and one memory layout of gradients on all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_ddpperf.errors import WorkloadError
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
 
-_OWNERS = 2  # of a storage that one tensor has: the tensor, and the handle through which it is asked
+_OWNERS = 2  # of a storage of one tensor: the tensor, and the handle that is used to ask
 _PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy of a whole large model
 
 
@@ -25,9 +25,9 @@ class Trained:
     """A parameter that is trained.
 
     Attributes:
-        name: its first one, where modules share it.
+        name: its first one, if modules share it.
         parameter: as the module holds it.
-        strides: of its gradient on every rank: the parameter's own where those fill the memory without gaps.
+        strides: of its gradient on every rank: the parameter's own if those fill the memory without gaps.
     """
 
     name: str
@@ -35,12 +35,9 @@ class Trained:
     strides: tuple[int, ...]
 
     def gradient(self) -> Tensor:
-        """This rank's gradient in the common layout and in memory of its own, to be changed in place.
+        """This rank's gradient in the common layout and in memory of its own, to be changed in place; else zeros.
 
-        ``parameter.grad`` now is it; zeros where it had none.
-
-        Raises:
-            WorkloadError: it is of a kind that cannot be added up like that.
+        It becomes ``parameter.grad``.
         """
         found = self.parameter.grad
         if found is not None:
@@ -52,11 +49,7 @@ class Trained:
         return laid_out
 
     def check_plain(self, gradient: Tensor) -> None:
-        """Make sure that a gradient is numbers and nothing else.
-
-        Raises:
-            WorkloadError: it is sparse, or has a history of its own.
-        """
+        """Raises a WorkloadError for a gradient that is sparse, or has a history of its own."""
         if gradient.layout is not torch.strided:
             raise WorkloadError(
                 f"parameter {self.name} has a gradient of layout {gradient.layout}, and this strategy sends dense "
@@ -71,7 +64,7 @@ class Trained:
     def _is_laid_out(self, gradient: Tensor) -> bool:
         """Whether an all-reduce of this gradient's memory adds up what belongs together."""
         strides = gradient.stride()
-        # Along a dimension of size 1 a stride means nothing, and kernels write what they like.
+        # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(
             size == 1 or ours == common
             for size, ours, common in zip(gradient.shape, strides, self.strides, strict=True)
@@ -79,9 +72,9 @@ class Trained:
 
 
 def _has_own_memory(gradient: Tensor) -> bool:
-    """Whether no other tensor sees what becomes of this one.
+    """Whether no other tensor shares this gradient's memory.
 
-    Autograd takes a gradient as it comes: it may be a view of one that backward has yet to hand to earlier layers (of
+    Autograd takes a gradient as it comes. It may be a view of one that backward has yet to hand to earlier layers (of
     ``h + p.unsqueeze(0)``, say), or of another parameter's (of ``u.view(n) + v.view(n)``).
     """
     storage = gradient.untyped_storage()
@@ -94,33 +87,27 @@ class Replica:
 
     Attributes:
         trained: the parameters that are trained, in the module's order; a tied weight is there once.
-        frozen: those that are not, and their names.
+        frozen: the others, and their names.
     """
 
     trained: tuple[Trained, ...]
     frozen: tuple[tuple[str, nn.Parameter], ...]
 
     def check_same_trained(self) -> None:
-        """Make sure that the same parameters are trained as when the strategy began.
-
-        Raises:
-            WorkloadError: one has been frozen or unfrozen since.
-        """
-        for one in self.trained:
-            if not one.parameter.requires_grad:
-                raise WorkloadError(_since(one.name, "frozen"))
+        """Raises a WorkloadError if a parameter has been frozen or unfrozen since the strategy began."""
+        for trained in self.trained:
+            if not trained.parameter.requires_grad:
+                raise WorkloadError(_since(trained.name, "frozen"))
         for name, parameter in self.frozen:
             if parameter.requires_grad:
                 raise WorkloadError(_since(name, "unfrozen"))
 
 
 def replicate(module: nn.Module, ctx: RankView) -> Replica:
-    """Give all ranks the parameters and buffers of rank 0; a collective.
+    """Gives all ranks the parameters and buffers of rank 0; a collective.
 
-    Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own.
-
-    Raises:
-        WorkloadError: this rank's model is built unlike rank 0's, or not built yet.
+    Buffers (the statistics of a BatchNorm) are made equal here only; after that each rank keeps its own. A model that
+    is not built yet, or unlike rank 0's, raises a WorkloadError.
     """
     named = dict(module.named_parameters())
     for name, parameter in named.items():
@@ -147,6 +134,21 @@ def in_memory_order(gradient: Tensor) -> Tensor:
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
 
 
+def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of the gradients on the CPU, by name; None for a parameter without one."""
+    named = module.named_parameters()
+    return {name: None if parameter.grad is None else _copy(parameter.grad) for name, parameter in named}
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters on the CPU, by name."""
+    return {name: _copy(parameter) for name, parameter in module.named_parameters()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.device("cpu"), copy=True)
+
+
 def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
     ours = [
         f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, {'trained' if tensor.requires_grad else 'not trained'}"
@@ -169,8 +171,8 @@ def _longest(first: list[str], second: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
-    """Rank 0's values for all, many tensors at a time, as bytes: so any type and any strides will do."""
-    # By falling size of an element, so that each one's bytes begin where its type may.
+    """Sends rank 0's values to all, many tensors at a time, as bytes, so that any type and any strides will do."""
+    # By falling element size, so that every tensor's bytes are aligned for its type.
     ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
     for piece in _pieces(ordered):
         data = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in piece])

@@ -1,4 +1,4 @@
-"""What both FSDPs have in common: units, meshes, types, and options that torch would refuse late or not at all."""
+"""What both FSDPs share: units, meshes, types, and options that torch would refuse late or not at all."""
 
 from __future__ import annotations
 
@@ -22,29 +22,25 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """What is sent beside gradients, in words.
-
-    Args:
-        resharded: whether a unit frees its parameters after forward, so that they are gathered again.
-    """
+    """What is sent beside gradients, in words; ``resharded`` parameters are gathered again for backward."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """The type with a name of the table of options; None for none."""
+    """The type with a name from the table of options; None for none."""
     return None if name is None else _DTYPES[name]
 
 
 def narrowest(*names: str | None) -> Precision:
-    """The least precise of some types; fp32 where none is given."""
+    """The least precise of these types; fp32 if none is given."""
     given = [precision for precision in _NARROWING if precision in names]
     return given[-1] if given else "fp32"
 
 
 def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
-    """The ranks as FSDP shards over them: in one row, or in as many rows as there are copies of the model.
+    """The ranks as FSDP shards over them: in one row, or in one row for each copy of the model.
 
-    The device is said, because torch's default is the machine's accelerator also where ranks compute on the CPU.
+    The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.
     """
     if replicas is None:
         return init_device_mesh(ctx.device.type, (ctx.world_size,), mesh_dim_names=("shard",))
@@ -53,11 +49,7 @@ def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
 
 
 def require_gpu(strategy: str, ctx: RankView) -> None:
-    """Refuse to offload from the CPU to the CPU: torch pins the memory, which takes a GPU.
-
-    Raises:
-        SettingError: this rank computes on the CPU.
-    """
+    """Refuses to offload from the CPU to the CPU: torch pins the memory, which takes a GPU."""
     if ctx.device.type == "cpu":
         raise SettingError(
             f"{strategy}[cpu_offload=true] needs a GPU to offload from, and these ranks compute on the CPU: drop "
@@ -66,10 +58,9 @@ def require_gpu(strategy: str, ctx: RankView) -> None:
 
 
 def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> tuple[nn.Module, ...]:
-    """What is sharded one by one: the blocks, inner before outer, each once; at last the module itself.
+    """The modules that are sharded one by one: the blocks, inner before outer, each once, and the module itself last.
 
-    Raises:
-        SettingError: two units share a parameter. Each would train a copy of its own, and torch does not say so.
+    Units that share a parameter raise a SettingError: each would train a copy of its own, and torch does not say so.
     """
     chosen = {module, *blocks}
     units = tuple(inside for inside in reversed(list(module.modules())) if inside in chosen)
@@ -89,7 +80,7 @@ def units_of(module: nn.Module, blocks: Sequence[nn.Module], strategy: str) -> t
 def parameters_of_units(
     module: nn.Module, units: Sequence[nn.Module]
 ) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
-    """The name of each unit, and what it holds outside of the units inside it: names and parameters, tied ones once."""
+    """Yields the name of each unit, and its names and parameters outside of the units inside it, tied ones once."""
     names = {inside: name for name, inside in module.named_modules()}
     for unit in units:
         found: dict[nn.Parameter, str] = {}
@@ -108,10 +99,10 @@ def parameters_of_units(
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Within, backward shards gradients without the other ranks': what it would add up over them it leaves as it is.
+    """Within, backward shards gradients without adding up those of other ranks.
 
-    FSDP's own ``no_sync`` keeps gradients whole, which the optimizer of the shards cannot step with. Only what FSDP's
-    modules send is kept back; a model's own collectives go on.
+    FSDP's own ``no_sync`` keeps gradients whole, and the optimizer of the shards cannot step with those. Only what
+    FSDP's modules send is left out; a model's own collectives go on.
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     for module in modules:
@@ -124,18 +115,18 @@ def gradients_kept() -> Iterator[None]:
 
 
 class _Silenced:
-    """torch.distributed, but for what adds gradients up, by the names that versions of torch have for it."""
+    """torch.distributed without the functions that add gradients up, by the names of all supported torch versions."""
 
     def __getattr__(self, name: str) -> Any:
         return _SILENCED.get(name) or getattr(dist, name)
 
 
 def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name
-    output.copy_(input.reshape(-1)[: output.numel()].view_as(output))  # which of the chunks does not matter
+    output.copy_(input.reshape(-1)[: output.numel()].view_as(output))  # any chunk will do
 
 
 def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
-    """Nothing is added to it."""
+    """Adds nothing."""
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")

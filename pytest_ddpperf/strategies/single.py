@@ -1,4 +1,4 @@
-"""One rank on its own: the reference that every other strategy is held against."""
+"""One rank alone: the reference that every other strategy is verified against."""
 
 from __future__ import annotations
 

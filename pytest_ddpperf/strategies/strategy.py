@@ -1,4 +1,4 @@
-"""A strategy as a test names it, with its options: what makes one benchmark another. Importable without torch."""
+"""A strategy as a test names it, with its options. Importable without torch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Strategy:
     """A way to train over several ranks: ``Strategy("ddp", bucket_cap_mb=5)``, in words ``ddp[bucket_cap_mb=5]``.
 
     Attributes:
-        name: the row of the table; for a function its name and what a partial gives it, as in ``mine(cap=1)``.
-        options: those given, by torch's own names, sorted; what is left out is torch's default.
-        function: ``parallelise(module, ctx) -> Parallel`` of a strategy that is in no table; None for one that is.
+        name: the row of the table; for a function its name with the arguments of a partial, as in ``mine(cap=1)``.
+        options: the given ones, by torch's own names, sorted; the others have torch's defaults.
+        function: ``parallelise(module, ctx) -> Parallel`` of a strategy outside of the table; None for one in it.
     """
 
     name: str
@@ -50,11 +50,7 @@ class Strategy:
 
 
 def parse(text: str) -> Strategy:
-    """The strategy that ``name[option=value,...]`` stands for; values are still as written.
-
-    Raises:
-        SettingError: the text does not have that form.
-    """
+    """The strategy that ``name[option=value,...]`` stands for, with values as written."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise SettingError(f"strategy {text!r}: expected a name, or a name with options as in ddp[bucket_cap_mb=5]")
@@ -72,10 +68,9 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """A function in words that no strategy of the table has: ``mine()``, or ``mine(cap=1)`` for a partial.
+    """A function's name, unlike any in the table: ``mine()``, or ``mine(cap=1)`` for a partial.
 
-    Raises:
-        SettingError: it has no name of its own, so that two of them could not be told apart.
+    A lambda raises a SettingError, because two of them could not be told apart.
     """
     said = ""
     if isinstance(function, partial):

@@ -1,4 +1,4 @@
-"""The table of strategies: their names, where each one's code is, and which options it takes. Imports no torch."""
+"""The table of strategies: their names, their modules and their options. Imports no torch."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class StrategyRow:
     Attributes:
         name: what a test calls it.
         description: one line for a reader who chooses.
-        options: the parser of each option's value, by name; what is not given is left to the strategy's function.
+        options: the parser of each option's value, by name; the strategy's function has the defaults.
         by_block: whether it treats the model's repeated blocks one by one, and is given them as ``blocks``.
         single_rank: whether it is only right for a world size of 1.
-        conflict: what is wrong with some options together, and the cure; None where nothing is.
-        misfit: the same for options and a world size.
+        conflict: returns what is wrong with some options together, and the cure, or None.
+        misfit: returns what is wrong with options at a world size, and the cure, or None.
     """
 
     name: str
@@ -142,11 +142,7 @@ OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"):
 
 
 def row_of(strategy: Strategy) -> StrategyRow:
-    """The table's row of a strategy; for one that brings its own function, a row of its own.
-
-    Raises:
-        SettingError: no strategy has that name.
-    """
+    """The table's row of a strategy, or a row for one that brings its own function."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
@@ -159,16 +155,16 @@ def row_of(strategy: Strategy) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """The strategy that a test means, by the table's name, its options checked and parsed.
+    """The strategy that a test means, by the table's name, with checked and parsed options.
 
     Args:
-        given: a name, a name with options (``ddp[bucket_cap_mb=5]``), a Strategy, or a function
-            ``parallelise(module, ctx) -> Parallel`` of the user's own.
+        given: a name, a name with options (``ddp[bucket_cap_mb=5]``), a Strategy, or a user's function
+            ``parallelise(module, ctx) -> Parallel``.
         more: functions of strategies that hooks add, by name.
 
     Raises:
-        SettingError: there is no such strategy or option (the right ones are named), a value does not fit, or options
-            do not go together.
+        SettingError: the strategy or option does not exist (the message names the right ones), a value does not fit,
+            or options exclude each other.
     """
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
@@ -196,11 +192,7 @@ def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Calla
 
 
 def require_world_size(strategy: Strategy, world_size: int) -> None:
-    """Make sure that a strategy can be run on that many ranks.
-
-    Raises:
-        SettingError: the strategy is for one rank, and there are more; or its options are for other numbers.
-    """
+    """Raises a SettingError if a strategy or its options do not support a number of ranks."""
     row = row_of(strategy)
     if row.single_rank and world_size != 1:
         raise SettingError(
@@ -213,23 +205,16 @@ def require_world_size(strategy: Strategy, world_size: int) -> None:
 
 
 def modules_of(strategy: Strategy | None) -> tuple[str, ...]:
-    """The module that a rank needs for a strategy, by name; none for a function or a step that brings its own."""
+    """The name of the module that ranks import for a strategy; none for a function, or a user's step."""
     return () if strategy is None or strategy.function is not None else (row_of(strategy).module,)
 
 
 def parallelise(
     strategy: str | Strategy, module: nn.Module, ctx: RankView, blocks: Sequence[nn.Module] = ()
 ) -> Parallel:
-    """The module, made ready for this rank by a strategy.
+    """Makes the module ready for this rank by a strategy, as ``resolve`` takes it.
 
-    Args:
-        strategy: as ``resolve`` takes it.
-        module: on the rank's device.
-        ctx: the rank.
-        blocks: the modules inside ``module`` that a sharding strategy treats one by one.
-
-    Raises:
-        SettingError: there is no such strategy, or not for this world size.
+    ``blocks`` are the modules inside ``module`` that a sharding strategy treats one by one.
     """
     resolved = resolve(strategy)
     require_world_size(resolved, ctx.world_size)

@@ -1,4 +1,4 @@
-"""torch's ZeroRedundancyOptimizer over DistributedDataParallel: each rank keeps the optimizer's state of its share."""
+"""torch's ZeroRedundancyOptimizer over DistributedDataParallel: each rank keeps its share of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_ddpperf.strategies.comm_hooks import CommHook
-from pytest_ddpperf.strategies.ddp import over, wrap
+from pytest_ddpperf.strategies.ddp_wrapping import parallel_of, wrap
 from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptimizer, require_optimizer
 
 if TYPE_CHECKING:
@@ -29,20 +29,11 @@ def parallelise(
     broadcast_buffers: bool | None = None,
     parameters_as_bucket_view: bool = False,
 ) -> Parallel:
-    """The module wrapped in DistributedDataParallel, and an optimizer whose state is shared out among the ranks.
+    """The module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
-    Gradients are all-reduced as in ``ddp``. In its step each rank updates its own parameters (whole ones, dealt out by
-    size) and broadcasts them.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        bucket_cap_mb: as in ``ddp``.
-        static_graph: as in ``ddp``.
-        gradient_as_bucket_view: as in ``ddp``.
-        find_unused_parameters: as in ``ddp``.
-        broadcast_buffers: as in ``ddp``.
-        parameters_as_bucket_view: whether a rank's parameters lie, and are broadcast, in one piece.
+    Gradients are all-reduced as in ``ddp``, with the same options. In its step each rank updates its own parameters
+    (whole ones, dealt out by size) and broadcasts them; with ``parameters_as_bucket_view`` they lie, and are broadcast,
+    in one piece.
     """
     wrapped = wrap(
         module,
@@ -59,16 +50,16 @@ def parallelise(
         return sharded(whole, parameters_as_bucket_view=parameters_as_bucket_view)
 
     sent = "the parameters that each rank broadcasts after its update" if ctx.world_size > 1 else ""
-    return over(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
+    return parallel_of(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:
-    """An optimizer over all parameters, fresh from its factory, cut down to this rank's share of them.
+    """An optimizer over all parameters, fresh from its factory, narrowed to this rank's share of them.
 
-    torch builds the local optimizer from a class and its defaults, which is not what every optimizer can be built from
-    (AdamW's defaults hold an argument that it does not take). Here the local optimizer is the user's own with its
-    parameter groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result
-    reach it before each step.
+    torch builds the local optimizer from a class and its defaults, which does not work for every optimizer (AdamW's
+    defaults hold an argument that it does not take). Here the local optimizer is the user's own with its parameter
+    groups narrowed, so it keeps every flag, hook and group. Learning rates that are changed on the result reach it
+    before each step.
     """
 
     def narrowed(groups: Iterable[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
@@ -76,7 +67,7 @@ def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) ->
         for group, mine in zip(whole.param_groups, groups, strict=True):
             group["params"] = list(mine["params"])
             kept.update(group["params"])
-        for parameter in set(whole.state) - kept:  # some optimizers (Adagrad) make their state at once
+        for parameter in set(whole.state) - kept:  # some optimizers (Adagrad) create their state at construction
             del whole.state[parameter]
         return whole
 

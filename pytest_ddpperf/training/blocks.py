@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what sharding and activation checkpointing treat one by one."""
+"""The repeated blocks of a model, which sharding and activation checkpointing treat one by one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from pytest_ddpperf.training.workload import located
 
 
 def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
-    """The blocks of a model: those that the workload chose, else those found by repetition.
-
-    Raises:
-        WorkloadError: what ``chosen`` gave are not modules of ``module``.
-    """
+    """The blocks of a model that the workload chose (a WorkloadError if they are none), or those that repeat."""
     if chosen is None:
         return repeated(module)
     given: Any = chosen(module)
@@ -42,8 +38,8 @@ def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Modul
 def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
     """The siblings of one class that hold the most parameters: the layers of a transformer, the stages of a network.
 
-    Only classes with modules inside count (a Linear is too small to be treated on its own); the outermost wins where
-    repetitions are nested. Empty where nothing repeats.
+    Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
+    wins. Empty if nothing repeats.
     """
     families: dict[tuple[nn.Module, type[nn.Module]], list[nn.Module]] = defaultdict(list)
     for parent in module.modules():
@@ -55,11 +51,11 @@ def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def recompute(blocks: Sequence[nn.Module]) -> None:
-    """Let each block keep its inputs only and run its forward pass again in backward, without changing any name."""
+    """Makes each block keep only its inputs and repeat its forward pass in backward; no module changes its name."""
     for block in blocks:
         forward: Callable[..., Any] = block.forward
         block.forward = partial(checkpoint, forward, use_reentrant=False)
 
 
 def _size(modules: Iterable[nn.Module]) -> int:
-    return sum(parameter.numel() for one in modules for parameter in one.parameters())
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

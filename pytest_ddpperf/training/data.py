@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,53 +23,36 @@ if TYPE_CHECKING:
 NextBatch = Callable[[], tuple[Any, Any]]
 
 
+@dataclass(eq=False)
 class Batches:
-    """Called, it gives ``(inputs, targets)`` of the next step, on the rank's device. Owns the workers that load them.
+    """Called, it returns ``(inputs, targets)`` of the next step, on the rank's device. Owns the workers that load them.
 
     Attributes:
-        loads: whether there is anything to wait for: not where one batch was made for all steps.
-        size: samples of a batch, by the first dimension of its first tensor; None where it has none.
-        burst: how many batches workers hold ready: as many steps may be fast, and the one after them slow.
-        picked: what ``loader=auto`` came to and a sentence on it; None where there was nothing to be picked.
+        next_batch: what a call calls; a phase hook may replace it.
+        loads: whether a step waits for data; not if one batch was made for all steps.
+        size: samples of a batch, by the first dimension of its first tensor; None if it has none.
+        burst: how many batches workers hold ready: so many steps may be fast, and the next one slow.
+        picked: what ``loader=auto`` picked, and a sentence that explains it; None if nothing was to be picked.
         close: ends the workers.
     """
 
-    def __init__(
-        self,
-        next_batch: NextBatch,
-        *,
-        loads: bool,
-        size: int | None = None,
-        burst: int = 1,
-        picked: tuple[LoaderSettings, str] | None = None,
-        close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._next_batch = next_batch
-        self.loads = loads
-        self.size = size
-        self.burst = burst
-        self.picked = picked
-        self.close = close
+    next_batch: NextBatch
+    loads: bool
+    size: int | None = None
+    burst: int = 1
+    picked: tuple[LoaderSettings, str] | None = None
+    close: Callable[[], None] = lambda: None
 
     def __call__(self) -> tuple[Any, Any]:
         """The next batch."""
-        return self._next_batch()
+        return self.next_batch()
 
 
 def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None = None) -> Batches:
-    """This rank's batches.
+    """Makes the batches of this rank, with these loader settings; a collective if they are ``auto``.
 
-    In strong mode every rank makes the same global batches and takes its own slice of each.
-
-    Args:
-        ctx: the rank.
-        workload: whose batch or loader is to be used.
-        settings: what to change in the loader; None to use it as it is. With ``auto`` this is a collective.
-
-    Raises:
-        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced; or its loader is
-            none whose settings can be changed.
-        SettingError: the settings do not fit the workload.
+    In strong mode every rank makes the same global batches and takes its own slice of each. Raises a WorkloadError for
+    batches that are no pair or cannot be sliced, and a SettingError for settings that do not fit the workload.
     """
     if workload.batch is not None:
         source = located(workload.batch)
@@ -93,7 +76,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
     whole = itertools.chain([first], stream)
 
     def close() -> None:
-        # An iterator ends its workers when it is let go of; a DataLoader with persistent ones holds on to it.
+        # An iterator ends its workers when it is released; a DataLoader with persistent workers keeps its iterator.
         stream.close()
         if isinstance(loader, DataLoader):
             loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
@@ -111,13 +94,9 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
 ) -> tuple[DataLoader[Any], tuple[LoaderSettings, str] | None]:
-    """The loader with the settings, and what was picked where they left that open.
+    """Applies the settings to the loader, and returns what was picked if they are ``auto``.
 
-    In strong mode every rank reads the whole data and takes its slice of each batch, so nothing is shared out.
-
-    Raises:
-        WorkloadError: this is no DataLoader.
-        SettingError: its settings cannot be changed like that.
+    In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
     """
     own = require_data_loader(loader, source)
     share = (0, 1) if ctx.mode == "strong" else (ctx.rank, ctx.world_size)
@@ -129,20 +108,20 @@ def with_settings(
 
 
 def _burst(loader: object) -> int:
-    """Workers give their batches all at about the same time, and hold some ready before they wait."""
+    """How many batches arrive at about the same time: workers hold some ready before they wait."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)
 
 
 def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:
-    """Batch after batch, beginning again at the end, as a training over several epochs does."""
+    """Yields batches, and begins again at the end, as a training over several epochs does."""
     set_epoch = _epoch_setter(loader)
     size = None
     epoch = 0
     while True:
         if set_epoch is not None:
-            set_epoch(epoch)  # a DistributedSampler shuffles anew only when it is told the epoch
+            set_epoch(epoch)  # a DistributedSampler shuffles anew only in a new epoch
         empty = True
         for batch in loader:
             pair = _pair(batch, source)
@@ -160,7 +139,7 @@ def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], N
 
 
 def _epoch_setter(loader: object) -> Callable[[int], object] | None:
-    """What tells the epoch to the loader's sampler, or to the batch sampler or the sampler in it."""
+    """The ``set_epoch`` of the loader's sampler, of its batch sampler, or of the sampler in that."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     setters = (getattr(holder, "set_epoch", None) for holder in holders)
@@ -174,13 +153,13 @@ def _pair(batch: Any, source: str) -> tuple[Any, Any]:
 
 
 def _size(pair: tuple[Any, Any]) -> int | None:
-    """The first dimension of the batch's first tensor that has one."""
+    """The first dimension of the batch's first tensor that has dimensions."""
     first = next((leaf for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     return None if first is None else first.shape[0]
 
 
 def _same_size(pair: tuple[Any, Any], size: int | None, source: str) -> int | None:
-    """The batch's size; every step has to train on as many samples as the test says it does."""
+    """Returns the batch's size, which must equal ``size``: every step trains on as many samples as the test says."""
     found = _size(pair)
     if size is not None and found != size:
         raise WorkloadError(
@@ -191,7 +170,7 @@ def _same_size(pair: tuple[Any, Any], size: int | None, source: str) -> int | No
 
 
 def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any, Any]:
-    """In strong mode this rank's slice of every tensor along dimension 0; otherwise all of it."""
+    """In strong mode this rank's slice of every tensor along dimension 0; otherwise the whole batch."""
     if ctx.mode != "strong":
         return pair
     ranks = ctx.world_size
@@ -212,7 +191,7 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
 
 def _on_device(ctx: RankView, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     if ctx.device.type == "cpu":
-        return pair  # where it was made
+        return pair  # it was made there
 
     def moved(leaf: Any) -> Any:
         return leaf.to(ctx.device, non_blocking=leaf.is_pinned()) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,10 +1,11 @@
-"""Steps with and without synchronisation of gradients, in blocks that alternate. Importable without torch."""
+"""Blocks of steps with and without synchronisation of gradients, which alternate. Importable without torch."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
@@ -14,82 +15,91 @@ from pytest_ddpperf.training.timing import by_period, timed_block
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.training.step import Local
-
-SHARE = 0.5  # of the timed steps; one launch tells for all
+SHARE = 0.5  # of the timed steps
 BLOCK_STEPS = 4
-FEWEST_PAIRS, MOST_PAIRS = 4, 8  # they know their scatter; parameters are put back after each
+MIN_PAIRS, MAX_PAIRS = 4, 8  # enough to know their scatter; parameters are restored after each
+
+
+@dataclass(frozen=True)
+class UnsynchronisedStep:
+    """A step that can run without the gradients of the other ranks.
+
+    Attributes:
+        run: runs one step and returns its loss.
+        unsynchronised: a context in which steps average no gradients.
+        snapshot: saves what training changes; its result restores that.
+        snapshot_bytes: the host memory that a snapshot takes.
+        still_sent: what an unsynchronised step sends all the same, in words; empty for nothing.
+        skipped_steps: the numbers of the steps that overflowed in fp16 so far.
+    """
+
+    run: Callable[[], Any]
+    unsynchronised: Callable[[], AbstractContextManager[None]]
+    snapshot: Callable[[], Callable[[], None]]
+    snapshot_bytes: Callable[[], int]
+    still_sent: str = ""
+    skipped_steps: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many pairs of blocks, and how many timed steps in each; an untimed period of steps leads in to every one."""
+    """The number of pairs of blocks, and of timed steps in each block; an untimed period precedes every block."""
 
     pairs: int
     steps: int
 
 
 def blocks_for(steps: int, period: int = 1) -> Blocks:
-    """The blocks beside so many timed steps: about half of them, but at least four pairs of one period a side.
-
-    Args:
-        steps: timed steps of the launch.
-        period: after how many steps what they do repeats; blocks are whole periods.
-    """
+    """The blocks for a launch with ``steps`` timed steps: about half as many, at least four pairs of one period."""
     periods = int(steps * SHARE) // (2 * period)  # for each side
-    pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, periods * period // (BLOCK_STEPS + period)))
+    pairs = min(MAX_PAIRS, max(MIN_PAIRS, periods * period // (BLOCK_STEPS + period)))
     return Blocks(pairs, max(1, periods // pairs - 1) * period)
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Which blocks are synchronised, in order: both sides of each pair, in an order that is the same on all ranks.
+    """Which blocks are synchronised, in an order that is the same on all ranks.
 
-    Neighbouring pairs begin with the other side, and so do launches whose seeds are neighbours: what drifts over the
-    blocks then drifts for both sides.
+    Neighbouring pairs begin with opposite sides, and so do launches with neighbouring seeds. A drift over the blocks
+    then affects both sides.
     """
     return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
 
 
-def alternating_blocks(local: Local, steps: int, period: int, device: torch.device, seed: int) -> BlockTimes | None:
-    """The times of both kinds of steps on this rank; None where a step overflowed in fp16, so that they do not compare.
+def alternating_blocks(
+    step: UnsynchronisedStep, steps: int, period: int, device: torch.device, seed: int
+) -> BlockTimes | None:
+    """Times both kinds of steps on this rank; None if a step overflowed in fp16, because sides then do not compare.
 
-    All ranks have to call it together, with the same numbers. They begin the timed steps of a block together and meet
-    nowhere in it but where the steps do. After each block parameters, buffers, what optimizer and scaler keep and the
-    number of steps are again what they were at first; the learning rate, data and random numbers go on.
-
-    Args:
-        local: the step, and the way to keep its gradients on this rank.
-        steps: timed steps of the launch, of which the number of these follows.
-        period: after how many steps what they do repeats.
-        device: where the steps compute.
-        seed: of the order of the blocks; the same on all ranks.
+    A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together and meet
+    in it only where the steps do. After each block parameters, buffers, the state of optimizer and scaler and the
+    number of steps are restored; the learning rate, data and random numbers go on.
     """
     blocks = blocks_for(steps, period)
     times: dict[bool, list[float]] = {True: [], False: []}
-    overflowed = len(local.skipped_steps)
-    restore = local.snapshot()
+    overflowed = len(step.skipped_steps)
+    restore = step.snapshot()
     with collector_paused():
         for synchronised in sides(blocks.pairs, seed):
-            with nullcontext() if synchronised else local.unsynchronised():
-                times[synchronised] += _block(local, blocks.steps, period, device)
+            with nullcontext() if synchronised else step.unsynchronised():
+                times[synchronised] += _block(step, blocks.steps, period, device)
             restore()
-    if len(local.skipped_steps) > overflowed:
+    if len(step.skipped_steps) > overflowed:
         return None
     return BlockTimes(
         synchronised=tuple(times[True]),
         unsynchronised=tuple(times[False]),
-        still_sent=local.still_sent,
+        still_sent=step.still_sent,
         pairs=blocks.pairs,
     )
 
 
-def _block(local: Local, steps: int, period: int, device: torch.device) -> tuple[float, ...]:
-    """The seconds of steps, after a period of them that leads in."""
+def _block(step: UnsynchronisedStep, steps: int, period: int, device: torch.device) -> tuple[float, ...]:
+    """Times steps after one untimed period."""
     import torch.distributed as dist
 
     for _ in range(period):
-        local.run()
+        step.run()
     clock = clock_for(device, marks=steps + 1)
     dist.barrier()
-    times, _ = timed_block(local.run, steps, clock)
+    times, _ = timed_block(step.run, steps, clock)
     return by_period(times, period)

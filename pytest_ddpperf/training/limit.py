@@ -1,4 +1,7 @@
-"""A rank with less memory than the machine has, so that what does not fit fails early. Importable without torch."""
+"""A rank with less memory than the machine has, so that a model that does not fit fails early.
+
+Importable without torch.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import DdpperfError
-from pytest_ddpperf.training.loop import LaunchJob, run_launch
+from pytest_ddpperf.instruments.host import kernel_table, kernel_text
+from pytest_ddpperf.training.loop import run_launch
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_ddpperf.records.measurement import RankLaunch
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.job import LaunchJob
 
 _STATUS = Path("/proc/self/status")
-_SLACK = 512 * 2**20  # what libraries reserve at first use differed by 100 MiB from launch to launch
+_SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
 _THREAD_STACK = 8 * 2**20
 # What libraries say when the kernel refuses them memory; oneDNN only says that it could not do its work.
 _SIGNS = (
@@ -36,14 +41,10 @@ _SIGNS = (
 
 
 def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """What ``run_launch`` reports, under a limit of this rank's memory in bytes; None for what the device has.
+    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
 
-    No steps follow the timed ones: whether they fit is known by then. Their times are not to be trusted: they may
-    compile, or overflow in fp16.
-
-    Raises:
-        MemoryError: the limit was reached.
-        Exception: whatever else ``run_launch`` raises.
+    No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
+    steps may compile, or overflow in fp16.
     """
     with limited(ctx.device, memory_limit):
         return run_launch(ctx, replace(job, growth=False, diagnosed=False, times_matter=False))
@@ -51,12 +52,12 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
 
 @contextmanager
 def limited(device: torch.device, limit: int | None) -> Iterator[None]:
-    """Within, this process may use ``limit`` bytes above what it uses now; want of memory becomes a MemoryError.
+    """Within, this process may use ``limit`` bytes more than now; errors for want of memory become MemoryError.
 
-    On CUDA it is the caching allocator that is limited, which holds to it exactly. On CPU the kernel limits private
-    writable memory (RLIMIT_DATA), reserved or in use, so what is allowed lies a quarter and half a GiB above the limit:
-    that keeps the machine safe, and whether the limit was kept is for the measured peak to say. (RLIMIT_AS would count
-    what malloc sets aside for each thread, 64 MiB and more, as well.)
+    On CUDA the caching allocator keeps to the limit exactly. On CPU the kernel limits private writable memory
+    (RLIMIT_DATA), reserved or in use, so the kernel's limit lies a quarter and half a GiB higher. It keeps the machine
+    safe; the measured peak decides whether the limit was kept. (RLIMIT_AS would also count the 64 MiB and more that
+    malloc sets aside for each thread.)
     """
     lift = None if limit is None else _impose(device, limit)
     try:
@@ -73,7 +74,7 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
 
 
 def _impose(device: torch.device, limit: int) -> Callable[[], object]:
-    """Begin to hold this process to the limit; gives what ends it."""
+    """Imposes the limit on this process; returns the function that lifts it."""
     import torch
 
     if device.type == "cuda":
@@ -81,16 +82,11 @@ def _impose(device: torch.device, limit: int) -> Callable[[], object]:
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
         return lambda: torch.cuda.set_per_process_memory_fraction(1.0, device)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    allowed = _data_bytes() + limit + limit // 4 + _SLACK + torch.get_num_threads() * _THREAD_STACK
+    facts = kernel_table(kernel_text(_STATUS).replace(":", ""))
+    if "VmData" not in facts:  # what RLIMIT_DATA counts (proc(5)), in KiB
+        raise OSError(f"{_STATUS} does not tell VmData, from which a memory limit on the CPU starts: use device=cuda")
+    used = facts["VmData"] * 1024
+    allowed = used + limit + limit // 4 + _SLACK + torch.get_num_threads() * _THREAD_STACK
     ceilings = [ceiling for ceiling in (allowed, soft, hard) if ceiling != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(ceilings), hard))
     return lambda: resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int:
-    """The private writable memory of this process, as RLIMIT_DATA counts it (VmData in proc(5))."""
-    for line in _STATUS.read_text(encoding="utf-8").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "VmData":
-            return int(rest.split()[0]) * 1024
-    raise OSError(f"{_STATUS} does not tell VmData")

@@ -1,4 +1,4 @@
-"""A workload's DataLoader, made anew with other settings."""
+"""Rebuilds a workload's DataLoader with other settings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from pytest_ddpperf.records.loader_settings import LoaderSettings
 
 
 def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
-    """The loader, if it is one whose settings can be changed.
-
-    Raises:
-        WorkloadError: it is not; the message names its type and the cure.
-    """
+    """Returns the loader if its settings can be changed; raises a WorkloadError otherwise."""
     if not isinstance(loader, DataLoader):
         raise WorkloadError(
             f"{source} gave a {type(loader).__name__}, and loader=... changes the settings of a torch DataLoader: "
@@ -40,19 +36,11 @@ def require_data_loader(loader: object, source: str) -> DataLoader[Any]:
 
 
 def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> DataLoader[Any]:
-    """The DataLoader with the settings put in place of its own; what they leave open is kept.
+    """Rebuilds a DataLoader with the settings in place of its own; settings that are None are kept.
 
-    Which samples a batch holds depends on none of them but the sampler: where the loader shuffles by torch's global
-    generator, which workers leave alone and a rank that loads by itself may not, it gets a generator for that alone.
-
-    Args:
-        own: what the workload gave.
-        settings: not ``auto`` any more.
-        share: number of this share of the data and of all, for ``sampler=rank``.
-        source: where the loader comes from, for messages.
-
-    Raises:
-        SettingError: the settings do not fit together with what is kept of the loader's own.
+    Of all settings only the sampler decides which samples a batch holds. A loader that shuffles by torch's global
+    generator gets a generator of its own: workers leave the global one alone, a rank that loads by itself may not.
+    ``share`` is the number of this rank's share of the data and of all shares, for ``sampler=rank``.
     """
     workers = own.num_workers if settings.workers is None else settings.workers
     if not workers and (settings.prefetch_factor or settings.persistent_workers):
@@ -83,7 +71,7 @@ def rebuilt(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, in
 
 
 def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int], source: str) -> dict[str, Any]:
-    """The arguments that say which samples make up which batch."""
+    """The arguments that decide which samples make up which batch."""
     if isinstance(own.dataset, IterableDataset):
         if settings.sampler:
             raise SettingError(
@@ -110,7 +98,7 @@ def _order(own: DataLoader[Any], settings: LoaderSettings, share: tuple[int, int
 
 
 def _own_order(sampler: Any) -> Any:
-    """The sampler; one that draws from torch's global generator gets one of its own."""
+    """The sampler; one that draws from torch's global generator gets a generator of its own."""
     if getattr(sampler, "generator", sampler) is not None:
         return sampler
     drawing = copy.copy(sampler)
@@ -136,5 +124,5 @@ def _shared_out(
 
 
 def _generator() -> torch.Generator:
-    """Random numbers that follow from the rank's seed, however many have been drawn since it was set."""
+    """A generator that depends on the rank's seed alone, however many numbers were drawn since it was set."""
     return torch.Generator().manual_seed(torch.initial_seed())

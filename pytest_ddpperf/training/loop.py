@@ -1,4 +1,4 @@
-"""One launch, as a rank lives it: build the step, warm it up, time it, report. Importable without torch."""
+"""One launch on a rank: build the step, warm it up, time it, report. Importable without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import multiprocessing
 import numbers
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,113 +15,51 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.compilation import compiled_graphs
+from pytest_ddpperf.instruments.compiler import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.memory_headroom import room_for
-from pytest_ddpperf.training.timing import BLOCKS, by_period, timed_blocks, turn_sizes
+from pytest_ddpperf.training.memory_headroom import headroom_for
+from pytest_ddpperf.training.timing import by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.records.communication import BlockTimes, Room
-    from pytest_ddpperf.records.loader_settings import LoaderSettings
+    from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
     from pytest_ddpperf.records.phases import PhaseTimes
-    from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.job import LaunchJob
     from pytest_ddpperf.training.step import Step
-    from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
-_DIAGNOSES = 3  # at most, where steps overflow in fp16
-_SETTLING_STEPS = 25  # each halves the scale of fp16 gradients, which begins at 2 ** 16
-FEWEST_GROWTH_STEPS, MOST_GROWTH_STEPS = 7, 10  # as many as are timed, within these
-
-
-@dataclass(frozen=True)
-class LaunchJob:
-    """What every rank of a launch has to do.
-
-    Attributes:
-        subject: a workload, or a function ``build(ctx)`` that gives back one step.
-        strategy: how the ranks of a workload are synchronised; None for a function of the user's, which sees to that
-            itself.
-        settings: what else decides how a workload is trained.
-        plan: how many steps.
-        samples_per_step: as the test gave it; None to ask the subject. ``tokens_per_step`` likewise.
-        seed: of the order of blocks of steps with and without synchronisation; the same on all ranks.
-        growth: whether steps of their own tell if memory grows.
-        diagnosed: whether steps of their own tell where the time goes.
-        times_matter: whether times are asked for; else the steps only have to be of full size in memory.
-        turns: where to ask for turns at timing, beside launches that run at the same time; None to be alone.
-        blocks: how many turns the timed steps take, at most, where they do.
-        stands_for: timed steps of the launches that a diagnosis stands for; it goes by their number. None for its own.
-    """
-
-    subject: Workload | Callable[[Any], Any]
-    strategy: Strategy | None
-    settings: Settings
-    plan: Plan
-    samples_per_step: float | None = None
-    tokens_per_step: float | None = None
-    seed: int = 0
-    growth: bool = True
-    diagnosed: bool = True
-    times_matter: bool = True
-    turns: TurnSlot | None = None
-    blocks: int = BLOCKS
-    stands_for: int | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether anybody goes by the times of its timed steps."""
-        return self.times_matter and self.stands_for is None
-
-    @property
-    def diagnosed_plan(self) -> Plan:
-        """The plan of the launches that a diagnosis stands for."""
-        return self.plan if self.stands_for is None else Plan(warmup=self.plan.warmup, steps=self.stands_for)
+MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
+_MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
+_MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
-    """What this rank measured: step times in seconds, memory peaks in bytes, the last loss.
+    """Measures step times in seconds, memory peaks in bytes and the last loss of this rank.
 
-    Memory is watched from before the model is built to the end of the timed steps, on CUDA from the end of the warm-up;
-    no instrument is in timed steps.
-
-    Raises:
-        WorkloadError: the subject does not keep its contract, or a loss is no finite number.
-        SettingError: there is no such strategy, or not for this world size.
+    Memory is watched from before the model is built to the end of the timed steps; on CUDA from the end of the warm-up.
+    No instrument runs during timed steps.
     """
     from pytest_ddpperf.training.step import build_step
 
     memory = watch_memory(ctx.device)
-    turns = None if job.turns is None else TurnClient(job.turns, asking=ctx.rank == 0)
-    begin = partial(begin_together, turns)
-    step = build_step(ctx, job)
-    try:
+    with ExitStack() as opened:
+        step = opened.enter_context(closing(build_step(ctx, job)))
+        turns = (
+            None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
+        )
+        begin = partial(begin_together, turns)
         warmup = _warm_up(ctx, job, step)
-        steps = math.ceil(job.plan.steps / step.period) * step.period
+        steps = whole_periods(job.plan.steps, step)
         begin_peaks(ctx.device)
         sizes = (steps,) if job.turns is None else turn_sizes(steps, step.period, job.blocks)
-        clock = clock_for(ctx.device, marks=max(sizes) + 1)
-        graphs = compiled_graphs()
-        with collector_paused():
-            timed = timed_blocks(step.run, sizes, clock, begin)
-        skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
-        step_times = by_period(timed.seconds, step.period)
-        # Blocks that lost steps have no partners in the other launch.
-        blocks = () if job.turns is None or skipped else tuple(size // step.period for size in sizes)
-        if job.counts:
-            refuse_compiling(compiled_graphs() - graphs, job.plan)
-            step_times = without_skipped(step_times, skipped, step.period)
-        last_loss = loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}")
+        timed = time_steps(ctx, job, step, sizes, warmup=warmup, begin=begin)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        begin()  # what follows, the end of the ranks too, disturbs no timed step of another launch
+        begin()  # neither the passes below nor the end of the ranks may disturb timed steps of another launch
         taken = most_taken() if job.turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:
@@ -128,50 +67,86 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
                 held = held_after_steps(step.run, growth_steps(job.diagnosed_plan.steps), ctx.device)
         background = works_in_background()
         diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
-    finally:
-        if turns is not None:
-            turns.close()
-        step.close()
-    knows_cpu = not skipped and ctx.device.type == "cpu"
+    # A block that lost steps to overflows has no counterpart in the paired launch.
+    blocks = () if job.turns is None or timed.skipped else tuple(size // step.period for size in sizes)
+    cpu_known = not timed.skipped and ctx.device.type == "cpu"
     return RankLaunch(
         rank=ctx.rank,
-        step_times=step_times,
-        skipped_steps=skipped,
+        step_times=timed.times,
+        skipped_steps=timed.skipped,
         phases=diagnosis.phases,
         communication=diagnosis.communication,
-        no_room=diagnosis.no_room,
+        no_headroom=diagnosis.no_headroom,
         held=held,
-        picked=None if step.data is None or step.data.picked is None else in_words(step.data.picked),
+        picked=picked_text(step),
         memory=peaks,
         device_memory=device_memory,
-        loss=last_loss,
+        loss=timed.loss,
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
         background=background,
         taken=taken,
-        cpu_time=timed.cpu or None if knows_cpu else None,
+        cpu_time=timed.cpu or None if cpu_known else None,
         blocks=blocks,
-        cpu_blocks=timed.cpu_blocks if knows_cpu and blocks else (),
+        cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
     )
 
 
 @dataclass(frozen=True)
+class TimedSteps:
+    """Timed steps after a warm-up.
+
+    Attributes:
+        times: seconds of a step, averaged over each period; periods with a skipped step are left out.
+        skipped: numbers of the timed steps that overflowed in fp16, from 0.
+        loss: the last one.
+        cpu: CPU seconds of one step, averaged over all.
+        cpu_blocks: CPU seconds of one step, averaged over each block.
+    """
+
+    times: tuple[float, ...]
+    skipped: tuple[int, ...]
+    loss: float | None
+    cpu: float
+    cpu_blocks: tuple[float, ...]
+
+
+def whole_periods(steps: int, step: Step) -> int:
+    """Rounds a number of steps up to whole periods."""
+    return math.ceil(steps / step.period) * step.period
+
+
+def time_steps(
+    ctx: RankView, job: LaunchJob, step: Step, sizes: Sequence[int], *, warmup: int, begin: Callable[[float], None]
+) -> TimedSteps:
+    """Times blocks of these sizes after ``warmup`` steps, and refuses times that are not those of training."""
+    clock = clock_for(ctx.device, marks=max(sizes) + 1)
+    graphs = compiled_graphs()
+    with collector_paused():
+        timed = timed_blocks(step.run, sizes, clock, begin)
+    skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
+    times = by_period(timed.seconds, step.period)
+    if job.counts:
+        _refuse_compiling(compiled_graphs() - graphs, job.plan)
+        times = _without_skipped(times, skipped, step.period)
+    loss = loss_value(timed.loss, f"after {sum(sizes)} timed steps on rank {ctx.rank}")
+    return TimedSteps(times, skipped, loss, timed.cpu, timed.cpu_blocks)
+
+
+@dataclass(frozen=True)
 class _Diagnosis:
-    """Where the time of a rank goes; see ``RankLaunch``."""
+    """Where the time of a rank goes; the fields of ``RankLaunch``."""
 
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
-    no_room: Room | None = None
+    no_headroom: MemoryHeadroom | None = None
 
 
 def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
-    """Untimed steps; gives how many there were.
+    """Runs untimed steps and returns their number.
 
-    As many as planned. Where times do not matter, they are so few that in fp16 all may overflow, and as many more
-    follow as it takes for one to update the parameters: before that the optimizer has no state.
-
-    Raises:
-        WorkloadError: a loss is no finite number, or all overflow.
+    If the times do not matter, the planned steps may be so few that all overflow in fp16. Then steps are added until
+    one updates the parameters, because the optimizer has no state before.
     """
     ran = 0
 
@@ -179,7 +154,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
         return not job.counts and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
 
     while ran < job.plan.warmup or all_overflowed():
-        if ran >= max(job.plan.warmup, _SETTLING_STEPS):
+        if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
             raise WorkloadError(
                 f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
                 "scale the loss down, or use precision=bf16"
@@ -190,7 +165,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
 
 
 def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Whether something is so on this rank or another; all have to ask together."""
+    """Whether a fact holds on at least one rank; a collective."""
     import torch
     import torch.distributed as dist
 
@@ -200,13 +175,9 @@ def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what
 
 
 def begin_together(turns: TurnClient | None, progress: float = 1.0) -> None:
-    """Return on all ranks together: no step must pay for what the others still do.
+    """Returns on all ranks together, so that no step pays for what other ranks still do; waits for the launch's turn.
 
-    Beside other launches, when it is this one's turn; the last turn ends when no rank is at work any more.
-
-    Args:
-        turns: where this launch waits for its own.
-        progress: as of ``TurnClient.wait``.
+    ``progress`` is the part of the timed steps that has ended, as ``TurnClient.wait`` takes it.
     """
     import torch.distributed as dist
 
@@ -219,47 +190,45 @@ def begin_together(turns: TurnClient | None, progress: float = 1.0) -> None:
 def works_in_background() -> bool:
     """Whether this rank has processes or threads of its own, such as those that load data."""
     main, dummy = threading.main_thread(), threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
-    threads = [one for one in threading.enumerate() if one is not main and not isinstance(one, dummy)]
+    threads = [thread for thread in threading.enumerate() if thread is not main and not isinstance(thread, dummy)]
     return bool(threads or multiprocessing.active_children())
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], None]) -> _Diagnosis:
-    """One pass after the other, each with steps of its own."""
+    """Runs the diagnosing passes one after the other, each with steps of its own."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 
     plan = job.diagnosed_plan
-    for _ in range(_DIAGNOSES):
+    for _ in range(_MAX_DIAGNOSES):
         overflowed = len(step.skipped_steps)
         begin()
         with collector_paused():
-            phases = diagnose(step.run, min(plan.steps, DIAGNOSED_STEPS), ctx.device, step.seams)
+            phases = diagnose(step.run, min(plan.steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
         if not _on_any_rank(ctx, len(step.skipped_steps) > overflowed):
-            break  # else the optimizer's work is missing in some
-    if step.local is None or job.settings.communication is False:
+            break  # a step that overflowed lacks the optimizer's work
+    if step.unsynchronised is None or job.settings.communication is False:
         return _Diagnosis(phases)
-    room = room_for(step.local.snapshot_bytes(), ctx.device)
-    if not room.enough:
-        return _Diagnosis(phases, no_room=room)
-    return _Diagnosis(phases, alternating_blocks(step.local, plan.steps, step.period, ctx.device, job.seed))
+    headroom = headroom_for(step.unsynchronised.snapshot_bytes(), ctx.device)
+    if not headroom.enough:
+        return _Diagnosis(phases, no_headroom=headroom)
+    return _Diagnosis(phases, alternating_blocks(step.unsynchronised, plan.steps, step.period, ctx.device, job.seed))
 
 
 def growth_steps(steps: int) -> int:
-    """How many steps tell if memory grows, in a launch that times so many."""
-    return max(FEWEST_GROWTH_STEPS, min(steps, MOST_GROWTH_STEPS))
+    """How many steps show if memory grows, in a launch that times ``steps``."""
+    return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 
-def in_words(picked: tuple[LoaderSettings, str]) -> tuple[str, str]:
-    """The settings of data loading that were picked as the text of a knob, and the sentence on them."""
-    settings, sentence = picked
+def picked_text(step: Step) -> tuple[str, str] | None:
+    """The data loading settings that ``auto`` picked, as the text of a knob, and the sentence that explains them."""
+    if step.data is None or step.data.picked is None:
+        return None
+    settings, sentence = step.data.picked
     return str(settings), sentence
 
 
-def refuse_compiling(graphs: int, plan: Plan) -> None:
-    """Make sure that nothing was compiled while steps were timed.
-
-    Raises:
-        WorkloadError: so many graphs were.
-    """
+def _refuse_compiling(graphs: int, plan: Plan) -> None:
+    """Raises a WorkloadError if torch.compile compiled graphs while steps were timed."""
     if graphs:
         raise WorkloadError(
             f"torch.compile compiled {format_count(graphs, 'graph')} inside the timed steps, so their times are not "
@@ -268,17 +237,8 @@ def refuse_compiling(graphs: int, plan: Plan) -> None:
         )
 
 
-def without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
-    """The times of the periods whose steps all updated the parameters: one that overflowed leaves out the optimizer's.
-
-    Args:
-        times: of each period.
-        skipped: numbers of the steps that overflowed.
-        period: steps of each.
-
-    Raises:
-        WorkloadError: none is left.
-    """
+def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:
+    """Drops the times of periods with a step that overflowed: it lacks the optimizer's work."""
     without = {number // period for number in skipped}
     kept = tuple(time for i, time in enumerate(times) if i not in without)
     if not kept:
@@ -292,18 +252,15 @@ def without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: in
 
 
 def loss_value(loss: Any, when: str) -> float | None:
-    """A step's loss as a number; None where the step gave none.
-
-    Raises:
-        WorkloadError: it is no number, or not a finite one.
-    """
+    """A step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
     if loss is None:
         return None
     value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        shape = getattr(value, "shape", None)
+        found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
         raise WorkloadError(
-            f"the step gave back {_shape_or_type(loss)} {when}; "
-            "it must give back the loss (a number or a scalar tensor) or None"
+            f"the step gave back {found} {when}; it must give back the loss (a number or a scalar tensor) or None"
         )
     if not math.isfinite(value):
         raise WorkloadError(
@@ -311,8 +268,3 @@ def loss_value(loss: Any, when: str) -> float | None:
             "look at its learning rate and its data"
         )
     return float(value)
-
-
-def _shape_or_type(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")

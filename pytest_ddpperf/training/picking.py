@@ -1,4 +1,4 @@
-"""The loader settings that suit a machine and a workload's data: measured on a few batches, then reasoned out."""
+"""Picks loader settings for a machine and a workload's data: measures a few batches, then reasons."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 # 512 bytes and 1.3 ms more for 1.5 MB; it is copied into shared memory, and a file descriptor is passed.
 _HANDOVER_SECONDS = 1e-3
 _HANDOVER_RATE = 1e9  # bytes per second
-_PACE = 5e-3  # seconds: with a batch that often, hardly any training waits for data
-_MOST_WORKERS = 8  # of a rank: more hardly help, and each has a copy of what the dataset writes to
-_SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds of waiting for one, turns
+_PACE = 5e-3  # seconds from batch to batch: hardly any training then waits for data
+_MAX_WORKERS = 8  # of a rank: more hardly help, and each copies the memory that the dataset writes to
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds of waiting, time slices
 _FETCHES = 5
 _FETCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """What it takes a rank to fetch a batch by itself: seconds, the share of them on a core, the batch's bytes."""
+    """How a rank fetches one batch by itself: seconds, the share of them on a core, the batch's bytes."""
 
     seconds: float
     busy: float
@@ -47,9 +47,9 @@ class Fetch:
 
 
 def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
-    """The settings that suit this machine and this loader's data, and a sentence that says which and why.
+    """Picks settings for this machine and this loader's data, with a sentence that explains them.
 
-    A collective: rank 0 fetches a few batches and decides, for all ranks.
+    A collective: rank 0 fetches a few batches and decides for all ranks.
     """
     picked: list[Any] = [None]
     if ctx.rank == 0:
@@ -61,7 +61,7 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
             ranks=ctx.local_world_size,
             threads=own,
             cuda=ctx.device.type == "cuda",
-            most=1 if isinstance(loader.dataset, IterableDataset) else _MOST_WORKERS,
+            max_workers=1 if isinstance(loader.dataset, IterableDataset) else _MAX_WORKERS,
         )
     dist.broadcast_object_list(picked, src=0)
     settings, reason = picked[0]
@@ -69,21 +69,14 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
 
 
 def choose(
-    fetch: Fetch, *, cores: int, ranks: int, threads: int, cuda: bool, most: int = _MOST_WORKERS
+    fetch: Fetch, *, cores: int, ranks: int, threads: int, cuda: bool, max_workers: int = _MAX_WORKERS
 ) -> tuple[LoaderSettings, str]:
-    """The settings for a rank's loader, and why.
+    """Chooses the settings for a rank's loader, with the reason, from a batch that was fetched in the rank.
 
-    No workers where they would cost more than they save: a batch that is fetched faster than handed over, or no core
-    to spare for them. Otherwise as many as give a batch every 5 ms, up to the spare cores. Memory is pinned only by
-    workers' batches: there a thread of its own does it, while in the rank it takes longer than a plain copy to the GPU.
-
-    Args:
-        fetch: a batch, fetched in the rank.
-        cores: that this machine's ranks may use.
-        ranks: on this machine.
-        threads: that a rank computes with.
-        cuda: whether batches go to a GPU.
-        most: workers of a rank.
+    There are no workers if they cost more than they save: a batch is fetched faster than handed over, or no core is
+    spare. Otherwise as many as give a batch every 5 ms, up to the spare cores and ``max_workers``. Only batches
+    of workers are pinned: there a thread of its own does it, while in the rank it takes longer than a plain copy to the
+    GPU. ``cores`` are those that this machine's ``ranks`` share, ``threads`` those that a rank computes with.
     """
     took = f"a batch takes {format_value(fetch.seconds, 's')} to fetch"
     handover = _HANDOVER_SECONDS + fetch.size / _HANDOVER_RATE
@@ -96,11 +89,11 @@ def choose(
     if not spare and not waits:
         return LoaderSettings(workers=0, pin_memory=False), f"{took}, and {shared} there is none to spare for it"
     wanted = math.ceil(fetch.seconds / _PACE)
-    workers = min(wanted, most) if waits else min(spare, most, wanted)
+    workers = min(wanted, max_workers) if waits else min(spare, max_workers, wanted)
     settings = LoaderSettings(
         workers=workers,
         pin_memory=cuda,
-        prefetch_factor=max(2, math.ceil(4 / workers)),  # four batches ahead even out what one of them takes longer
+        prefetch_factor=max(2, math.ceil(4 / workers)),  # four batches ahead even out a slow one
         persistent_workers=True,
     )
     left = (
@@ -110,7 +103,7 @@ def choose(
 
 
 def _measured(loader: DataLoader[Any]) -> Fetch:
-    """What a batch takes in this process; its random numbers are afterwards as if nothing had been fetched."""
+    """Measures how this process fetches a batch, and restores its random numbers."""
     walls: list[float] = []
     cores: list[float] = []
     size = 0
@@ -125,13 +118,13 @@ def _measured(loader: DataLoader[Any]) -> Fetch:
             cores.append(time.process_time() - core)
             size = sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
     if not walls:
-        return Fetch(0.0, 1.0, 0)  # the loader's first epoch will say that it is empty
-    walls, cores = walls[1:] or walls, cores[1:] or cores  # the first one also opens files and fills caches
+        return Fetch(0.0, 1.0, 0)  # the loader's first epoch will raise that it is empty
+    walls, cores = walls[1:] or walls, cores[1:] or cores  # the first fetch also opens files and fills caches
     return Fetch(statistics.median(walls), sum(cores) / max(sum(walls), 1e-9), size)
 
 
 def _undisturbed() -> float:
-    """A clock in seconds that stands still while this thread could run but others have its core."""
+    """A clock in seconds that stops while this thread could run but others have its core."""
     try:
         _, waited, _ = _SCHEDULED.read_text(encoding="ascii").split()
     except (OSError, ValueError):

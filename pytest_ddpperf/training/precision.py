@@ -1,4 +1,4 @@
-"""The precision that a step computes in: autocast, TF32 and the scaler of fp16 gradients."""
+"""The precision of a step: autocast, TF32 and the scaler of fp16 gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def prepare(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Set the process up for a precision; gives what makes the context of each forward pass and its loss.
+    """Sets the process up for a precision; the result makes the context of each forward pass and its loss.
 
-    ``fp32`` rules TF32 out, which torch allows in convolutions otherwise.
-
-    Raises:
-        RankSkipped: this device does not compute in that precision.
+    ``fp32`` rules out TF32, which torch otherwise allows in convolutions. A device without the precision raises
+    RankSkipped.
     """
     _require(precision, device)
     if device.type == "cuda":
@@ -37,7 +35,7 @@ def prepare(precision: str, device: torch.device) -> Callable[[], AbstractContex
 
 
 def scaler_for(precision: str, device: torch.device, parallel: Parallel) -> torch.amp.GradScaler | None:
-    """The scaler that keeps small fp16 gradients from vanishing; None where nothing is scaled."""
+    """The scaler that keeps small fp16 gradients from vanishing; None for other precisions."""
     if precision != "fp16":
         return None
     return parallel.make_scaler() if parallel.make_scaler is not None else torch.amp.GradScaler(device.type)

@@ -1,4 +1,4 @@
-"""What training changes, kept aside to be put back."""
+"""Saves and restores what training changes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ from torch import Tensor, nn
 def snapshot(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Callable[[], None]:
-    """Copies of this rank's parameters, buffers, optimizer state and loss scale; calling the result puts them back.
+    """Copies this rank's parameters, buffers, optimizer state and loss scale; the result restores them.
 
-    The copies are on the CPU, so that what fits on a device still does. Gradients are not kept: the next step makes
-    them anew.
-
-    Args:
-        module: whole or sharded, between two steps.
-        optimizer: one that wraps another in its ``optim`` keeps no state besides.
-        scaler: of fp16 gradients.
+    The copies lie on the CPU, so that a model that fits on a device still does. Gradients are not kept, because the
+    next step computes them anew. An optimizer that wraps another one in ``optim`` must keep no other state.
     """
-    inner: Any = getattr(optimizer, "optim", optimizer)
-    tensors = [(tensor, _kept(tensor)) for tensor in (*module.parameters(), *module.buffers())]
-    states = [(state, {name: _kept(value) for name, value in state.items()}) for state in inner.state.values()]
+    tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
+    states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]
     scale: Mapping[str, Any] = {} if scaler is None else scaler.state_dict()
 
     @torch.no_grad()
@@ -46,18 +40,22 @@ def snapshot(
 
 
 def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The bytes of the tensors of which ``snapshot`` makes copies, in the host's memory."""
+    """The host memory that the tensors of a snapshot take."""
+    kept = (value for state in _states(optimizer) for value in state.values() if isinstance(value, Tensor))
+    return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *kept))
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     inner: Any = getattr(optimizer, "optim", optimizer)
-    states = (value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor))
-    return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *states))
+    return list(inner.state.values())
 
 
-def _kept(value: Any) -> Any:
-    """A copy: of a tensor this rank's part, on the CPU."""
+def _copied(value: Any) -> Any:
+    """Copies a value; of a tensor this rank's part, to the CPU."""
     return _local(value).detach().to("cpu", copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, in its own memory. Only DTensors have shards; most ranks never import them."""
+    """This rank's part of a tensor. Only DTensors have shards, and most ranks never import them."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()

@@ -1,10 +1,9 @@
-"""One training step, ready to be called: made from a workload, or taken from a function of the user's."""
+"""One training step, ready to be called: made from a workload, or by a user's function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,58 +12,40 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.phases.phase_hooks import Seam
+from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
-from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, a, seed
+from pytest_ddpperf.training.exposed import UnsynchronisedStep
+from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, describe_value, seed
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.loop import LaunchJob
+    from pytest_ddpperf.training.job import LaunchJob
 
-DATA_SEED = MODEL_SEED + 1  # weights and data must not be the same random numbers
-_UNKNOWN = -1  # of a batch's size
-
-
-@dataclass(frozen=True)
-class Local:
-    """How a step is run without the other ranks' gradients.
-
-    Attributes:
-        run: the step.
-        unsynchronised: a context in which it averages no gradients.
-        snapshot: keeps what training changes; what it gives puts that back.
-        snapshot_bytes: what that takes of the host's memory.
-        still_sent: what it sends all the same, in words; empty for nothing.
-        skipped_steps: as of ``Step``.
-    """
-
-    run: Callable[[], Any]
-    unsynchronised: Callable[[], AbstractContextManager[None]]
-    snapshot: Callable[[], Callable[[], None]]
-    snapshot_bytes: Callable[[], int]
-    still_sent: str = ""
-    skipped_steps: Sequence[int] = ()
+DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numbers
+_UNKNOWN = -1  # the size of a batch without tensors
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step and what is known of it.
+    """A step, and what is known of it.
 
     Attributes:
-        run: does one step and gives its loss: a number, a scalar tensor, or None.
-        samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
-        close: gives back what the step holds.
+        run: runs one step and returns its loss: a number, a scalar tensor, or None.
+        samples_per_step: this rank's samples in one step; None if unknown.
+        tokens_per_step: this rank's tokens in one step; None if unknown.
+        close: releases what the step holds.
         skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
         data: where a workload's batches come from.
-        seams: what a diagnosed pass can watch to tell its phases apart.
-        period: after how many steps what is done repeats on all ranks, and the times of loading data; the same on each.
-        work_period: the same without the loading, which runs ahead of the steps.
-        modules: what is trained, where that is known. ``optimizers`` likewise.
-        local: how it is run without the other ranks' gradients; None where nobody knows.
+        modules: the models, if known.
+        optimizers: the optimizers, if known.
+        period: after how many steps the work and the times of data loading repeat; the same on all ranks.
+        work_period: after how many steps the work repeats; data loading runs ahead of the steps.
+        phase_hooks: functions that a diagnosed pass watches to tell phases apart.
+        unsynchronised: the step without the gradients of other ranks; None if it cannot run so.
     """
 
     run: Callable[[], Any]
@@ -77,21 +58,16 @@ class Step:
     optimizers: Sequence[torch.optim.Optimizer] = ()
     period: int = 1
     work_period: int = 1
-    seams: Sequence[Seam] = ()
-    local: Local | None = None
+    phase_hooks: Sequence[PhaseHook] = ()
+    unsynchronised: UnsynchronisedStep | None = None
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
-    """The step of a workload, or the one that a function ``subject(ctx)`` gives back.
+    """Builds the step of a workload, or calls ``subject(ctx)`` for a user's step; a collective.
 
-    All ranks have to call it together. The job's counts win over those of the subject. In strong mode a workload's
-    counts and the job's are of the whole group's step, of which each rank does its share; what a step object says of
-    itself is this rank's. A workload's counts are those of one batch, of which a step that accumulates takes several.
-
-    Raises:
-        WorkloadError: the subject does not keep its contract.
-        SettingError: there is no such strategy, or not for this world size.
-        RankSkipped: this device cannot do what the settings ask for.
+    The job's counts win over the subject's. A workload's counts are those of one batch, and a step that accumulates
+    takes several. In strong mode these counts and the job's are the whole group's, of which each rank has a share; the
+    counts of a user's step object are this rank's.
     """
     subject = job.subject
     ranks = ctx.world_size if ctx.mode == "strong" else 1
@@ -120,16 +96,16 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         data=data,
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],
-        # Ranks whose loaders differ have periods of their own; one that ran other numbers of steps would be waited for.
+        # Loaders may differ between ranks. Periods must not: ranks would wait for one that ran fewer steps.
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
-        seams=_seams(trainer, data, job.settings),
-        local=_local(trainer, run, job.settings),
+        phase_hooks=_phase_hooks(trainer, data, job.settings),
+        unsynchronised=_unsynchronised(trainer, run, job.settings),
     )
 
 
 def _of_all_ranks(own: Sequence[int], device: torch.device) -> list[list[int]]:
-    """These numbers of every rank."""
+    """Gathers these numbers from every rank."""
     if not dist.is_initialized():
         return [list(own)]
     mine = torch.tensor(own, device=device)
@@ -139,11 +115,7 @@ def _of_all_ranks(own: Sequence[int], device: torch.device) -> list[list[int]]:
 
 
 def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
-    """Refuse ranks whose batches differ in size, where that is known: not all samples would count the same.
-
-    Raises:
-        WorkloadError: they do.
-    """
+    """Refuses ranks with batches of different sizes: samples would not all count the same."""
     given = workload.batch if workload.loader is None else workload.loader
     if given is not None and len({size for size in sizes if size != _UNKNOWN}) > 1:
         told = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes) if size != _UNKNOWN)
@@ -153,14 +125,15 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
         )
 
 
-def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Local | None:
-    """None in compiled training: what synchronises is part of its graph, and without it there would be another one.
+def _unsynchronised(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> UnsynchronisedStep | None:
+    """Describes the unsynchronised step; None if it cannot be measured.
 
-    Nor with an optimizer that is none of torch's: what it keeps could not be put back.
+    In compiled training synchronisation is part of the graph, and there would be another graph without it. The state
+    of an optimizer that is none of torch's could not be restored.
     """
     if settings.compile != "no" or not isinstance(trainer.optimizer, torch.optim.Optimizer):
         return None
-    return Local(
+    return UnsynchronisedStep(
         run,
         trainer.unsynchronised,
         trainer.snapshot,
@@ -170,21 +143,21 @@ def _local(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> Loca
     )
 
 
-def _seams(trainer: Trainer, data: Batches, settings: Settings) -> tuple[Seam, ...]:
-    """Where the phases of a workload's step begin and end. None in a compiled step: it guards on what they change."""
+def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:
+    """Marks the phases of a workload's step; none of a compiled step, which guards on what hooks replace."""
     if settings.compile == "step":
         return ()
     return (
-        *([Seam(data, "_next_batch", DATA_WAIT)] if data.loads else []),
-        Seam(trainer, "_loss", FORWARD),
-        Seam(trainer, "_synchronise", GRADIENT_SYNC),
-        Seam(trainer, "_clip", OPTIMIZER),
+        *([PhaseHook(data, "next_batch", DATA_WAIT)] if data.loads else []),
+        PhaseHook(trainer, "loss", FORWARD),
+        PhaseHook(trainer, "synchronise", GRADIENT_SYNC),
+        PhaseHook(trainer, "clip", OPTIMIZER),
     )
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Samples and tokens of one step; None where unknown."""
+    """Samples and tokens of one step; None if unknown."""
 
     samples: float | None
     tokens: float | None
@@ -202,7 +175,7 @@ class _Counts:
 def _training_step(
     ctx: RankView, workload: Workload, strategy: Strategy, settings: Settings, warmup: int
 ) -> tuple[Trainer, Batches, Callable[[], torch.Tensor]]:
-    """Model, optimizer and data, built and bound into the step that trains them."""
+    """Builds model, optimizer and data, and binds them into the step that trains them."""
     trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     data = batches(ctx, workload, settings.loader if workload.batch is None else None)
@@ -219,11 +192,11 @@ def _training_step(
 
 
 def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> Step:
-    """The step that the user's function gives back, whatever it is made of."""
+    """Calls the user's function and checks the step that it returns."""
     step = build(ctx)
     if not callable(step):
         raise WorkloadError(
-            f"{located(build)} returned {a(step)}; it must return a callable that runs one training step"
+            f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step"
         )
     problem = unfit(step)
     if problem is not None:
@@ -233,4 +206,4 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> S
 
 
 def _nothing() -> None:
-    """A workload holds nothing that the end of its process would not give back."""
+    """A step without ``close`` holds nothing that the end of its process would not release."""

@@ -1,4 +1,4 @@
-"""A workload in training on one rank: gradients of one optimizer step, then the update."""
+"""Trains a workload on one rank: gradients of one optimizer step, then the update."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ MODEL_SEED = 0
 
 
 def seed(number: int) -> None:
-    """Begin the random numbers of torch and Python again."""
+    """Seeds the random numbers of torch and Python."""
     torch.manual_seed(number)
     random.seed(number)
 
 
 def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
-    """The workload's model, its weights drawn from a seed.
-
-    Raises:
-        WorkloadError: what the workload gave is no module.
-    """
+    """Builds the workload's model with weights drawn from a seed; raises a WorkloadError if it is no module."""
     seed(number)
     model = workload.model()
     if not isinstance(model, nn.Module):
-        raise WorkloadError(f"{located(workload.model)} gave {a(model)}: model() must give a torch.nn.Module")
+        raise WorkloadError(
+            f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
+        )
     return model
 
 
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
+
+    Phase hooks replace ``loss``, ``synchronise`` and ``clip`` during a diagnosed pass.
 
     Attributes:
         parallel: the model, made ready by the strategy.
@@ -54,17 +54,8 @@ class Trainer:
         skipped_steps: numbers, from 0, of the optimizer steps that an overflow of fp16 gradients left out.
 
     Args:
-        ctx: the rank.
-        workload: what is trained.
-        strategy: how its ranks are synchronised.
-        settings: precision, accumulation, clipping, schedule, checkpointing and compilation.
         warmup: untimed steps of the launch, for settings that say ``warmup``.
         module: the model; None to build it.
-
-    Raises:
-        WorkloadError: the workload does not keep its contract.
-        SettingError: the strategy cannot be run like this.
-        RankSkipped: this device cannot do what the settings ask for.
     """
 
     def __init__(
@@ -100,12 +91,12 @@ class Trainer:
         if self._scaler is not None:
             self._require_whole_optimizer()
             self._watch_updates()
-        self._loss = workload.loss
-        self._synchronise = self.parallel.synchronise
+        self.loss = workload.loss
+        self.synchronise = self.parallel.synchronise
         self._micro_steps = settings.accumulation_steps
-        self._quiet = self.parallel.no_sync if settings.no_sync else None
-        self._loud: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._sync_each = not settings.no_sync
+        self._no_sync = self.parallel.no_sync if settings.no_sync else None
+        self._sync_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._syncs_each = not settings.no_sync
         self._max_norm = settings.clip_grad_norm
         self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
         self._steps = 0
@@ -113,14 +104,14 @@ class Trainer:
         self._schedule = _linear_warmup(self.optimizer, int(rise or 0))
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
-        """The synchronised gradients of one optimizer step, unscaled, and its loss: the mean over the micro-batches."""
+        """Computes the synchronised, unscaled gradients of one step; returns the mean loss over its micro-batches."""
         self.zero_grad()
         total: torch.Tensor | None = None
         for left in reversed(range(self._micro_steps)):
-            with self._quiet() if left and self._quiet is not None else self._loud():
+            with self._no_sync() if left and self._no_sync is not None else self._sync_context():
                 loss = self._micro_step(*next_batch())
-            if not left or self._sync_each:
-                self._synchronise()
+            if not left or self._syncs_each:
+                self.synchronise()
             total = loss if total is None else total + loss
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
@@ -128,40 +119,40 @@ class Trainer:
         return total
 
     def zero_grad(self) -> None:
-        """Let go of all gradients, also of parameters that the optimizer does not hold: else they would pile up."""
+        """Clears all gradients; those of parameters that the optimizer does not hold would add up otherwise."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self._untrained:
             parameter.grad = None
 
     @contextmanager
     def unsynchronised(self) -> Iterator[None]:
-        """Within, steps do all but average gradients: each rank goes on with its own."""
+        """Within, steps average no gradients: each rank updates with its own."""
         parallel = self.parallel
-        before = self._synchronise, self._loud
-        self._synchronise, self._loud = nothing, parallel.unsynchronised or parallel.no_sync or nullcontext
+        before = self.synchronise, self._sync_context
+        self.synchronise, self._sync_context = nothing, parallel.unsynchronised or parallel.no_sync or nullcontext
         try:
             yield
         finally:
-            self._synchronise, self._loud = before
+            self.synchronise, self._sync_context = before
 
     def snapshot(self) -> Callable[[], None]:
-        """Keeps what training changes; what it gives puts that back. The learning rate goes on."""
+        """Saves what training changes, except the learning rate; the result restores it."""
         put_back, steps = snapshot(self.parallel.module, self.optimizer, self._scaler), self._steps
 
         def restore() -> None:
             put_back()
-            self._steps = steps  # clipping may end with one of them
+            self._steps = steps  # clipping may end at a certain step
 
         return restore
 
     def snapshot_bytes(self) -> int:
-        """What ``snapshot`` takes of the host's memory."""
+        """The host memory that a snapshot takes."""
         return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
-        """Clip, step the optimizer, let the learning rate rise. After an fp16 overflow only the scale changes."""
+        """Clips, steps the optimizer and raises the learning rate; an fp16 overflow changes the loss scale only."""
         if self._max_norm is not None and (self._clip_steps is None or self._steps < int(self._clip_steps)):
-            self._clip(self._max_norm)
+            self.clip(self._max_norm)
         if self._scaler is None:
             self.optimizer.step()
         else:
@@ -172,16 +163,15 @@ class Trainer:
 
     def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
         self._updated = False
-        scaler.step(self.optimizer)  # calls the optimizer's step, unless a gradient has overflowed
+        scaler.step(self.optimizer)  # steps the optimizer, unless a gradient has overflowed
         scaler.update()
         if not self._updated:
             self.skipped_steps.append(self._steps)
 
     def _watch_updates(self) -> None:
-        """Note when the optimizer's step is called: to ask the scaler for its scale would wait for the device.
+        """Notes each call of the optimizer's step, because asking the scaler for its scale would wait for the device.
 
-        Raises:
-            SettingError: the optimizer itself leaves out what overflowed, so that nobody would know.
+        An optimizer that skips overflowed steps itself is refused, because nobody would know of them.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             raise SettingError(
@@ -198,31 +188,29 @@ class Trainer:
 
     def _micro_step(self, inputs: Any, targets: Any) -> torch.Tensor:
         with self._forward_context():
-            loss = self._loss(self.parallel.module(inputs), targets)
+            loss = self.loss(self.parallel.module(inputs), targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(
-                f"{located(self._loss)} gave {a(loss)}: loss(outputs, targets) must give a scalar tensor"
+                f"{located(self.loss)} gave {describe_value(loss)}: loss(outputs, targets) must give a scalar tensor"
             )
         if self._micro_steps > 1:
             loss = loss / self._micro_steps
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch
         return loss.detach()
 
-    def _clip(self, max_norm: float) -> None:
+    def clip(self, max_norm: float) -> None:
+        """Clips the gradients to a global norm."""
         if self.parallel.clip_grad_norm is not None:
             self.parallel.clip_grad_norm(max_norm)
         else:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
     def _require_whole_optimizer(self) -> None:
-        """In fp16 only the optimizer's gradients are unscaled and looked through for overflows.
-
-        Raises:
-            SettingError: it does not hold all that is trainable.
-        """
+        """Refuses fp16 if the optimizer lacks parameters: their gradients would be neither unscaled nor checked."""
         if not self._untrained:
             return
-        names = [name for name, one in self.parallel.module.named_parameters() if one is self._untrained[0]]
+        named = self.parallel.module.named_parameters()
+        names = [name for name, parameter in named if parameter is self._untrained[0]]
         raise SettingError(
             f"precision=fp16: the optimizer does not hold {names[0]} ({len(self._untrained)} such trainable "
             "parameters), whose gradient would stay scaled; freeze what is not to be trained with "
@@ -232,10 +220,9 @@ class Trainer:
     def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
         make = self.parallel.make_optimizer
         optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
+        gave = f"{located(workload.optimizer)} gave {describe_value(optimizer)}"
         if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
-            raise WorkloadError(
-                f"{located(workload.optimizer)} gave {a(optimizer)}: optimizer(parameters) must give a torch optimizer"
-            )
+            raise WorkloadError(f"{gave}: optimizer(parameters) must give a torch optimizer")
         reads_groups = {
             "precision=fp16": settings.precision == "fp16",
             f"lr_warmup_steps={settings.lr_warmup_steps}": bool(settings.lr_warmup_steps),
@@ -243,18 +230,17 @@ class Trainer:
         for setting, given in reads_groups.items():
             if given and not hasattr(optimizer, "param_groups"):
                 raise WorkloadError(
-                    f"{setting} needs an optimizer with param_groups, as torch's have, and "
-                    f"{located(workload.optimizer)} gave {a(optimizer)} without; give a torch.optim.Optimizer, or "
-                    f"leave {setting} out"
+                    f"{setting} needs an optimizer with param_groups, as torch's have, and {gave} without; "
+                    f"give a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
 
 
 def _untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
-    """The trainable parameters that an optimizer does not hold: all, where it does not tell what it holds."""
+    """The trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
     groups = getattr(optimizer, "param_groups", ())
     held = {id(parameter) for group in groups for parameter in group["params"]}
-    return tuple(one for one in module.parameters() if one.requires_grad and id(one) not in held)
+    return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
 
 
 def _require_backend(name: str) -> None:
@@ -264,10 +250,10 @@ def _require_backend(name: str) -> None:
 
 
 def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None] | None:
-    """What is called after each step to let the learning rate rise: step i of n trains at (i + 1) / n of it.
+    """Makes the function that raises the learning rate after each step: step i of n trains at (i + 1) / n of it.
 
-    Written out, because torch's schedulers warn when an fp16 overflow leaves out a step, and read the optimizer's
-    class, which sharded ones wrap.
+    Not one of torch's schedulers: they warn when an fp16 overflow leaves out a step, and read the optimizer's class,
+    which sharded optimizers wrap.
     """
     if not steps:
         return None
@@ -286,8 +272,8 @@ def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[],
     return rise
 
 
-def a(value: object) -> str:
-    """What a value is, in words for a message."""
+def describe_value(value: object) -> str:
+    """Describes a value for a message."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"

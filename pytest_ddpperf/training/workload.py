@@ -1,4 +1,4 @@
-"""What a test gives to be measured, taken apart into factories; importable without torch."""
+"""What a test measures, as factories. Importable without torch."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A training job as factories, so that every rank of every launch builds its own, from the same seeds.
+    """A training job as factories: every rank of every launch builds its own job, from the same seeds.
 
-    A step is: zero the gradients, ``outputs = model(inputs)``, ``loss(outputs, targets)``, backward, synchronise,
-    ``optimizer.step()``. The data come from ``batch`` or from ``loader``: one of the two.
+    A step zeroes the gradients, computes ``outputs = model(inputs)`` and ``loss(outputs, targets)``, runs backward,
+    synchronises the gradients and calls ``optimizer.step()``. The data come from either ``batch`` or ``loader``.
 
     Attributes:
-        model: gives the module; it is moved to the rank's device.
-        batch: gives ``(inputs, targets)`` for one rank, made once and used in every step. Both may be nested
+        model: returns the module, which is then moved to the rank's device.
+        batch: returns ``(inputs, targets)`` for one rank, called once; every step uses the result. Both may be nested
             structures of tensors; they are moved to the rank's device.
-        loader: ``loader(rank, world_size)`` gives an iterable of such batches (a DataLoader), begun again when it is
-            exhausted. The wait for a batch and its way to the device are part of the step.
-        loss: gives a scalar from ``(outputs, targets)``.
-        optimizer: gives the optimizer from the parameters.
-        samples_per_step: how many samples one rank's step trains on; a workload measured in strong mode describes the
-            whole group's step instead: its batches are the global ones, and every rank takes an equal slice.
-        tokens_per_step: the same for tokens; None where there are none.
-        blocks: gives the modules that FSDP shards one by one; None to find them by repetition.
+        loader: ``loader(rank, world_size)`` returns an iterable of such batches (a DataLoader), which begins again when
+            it is exhausted. Waiting for a batch and moving it to the device are part of the step.
+        loss: returns a scalar from ``(outputs, targets)``.
+        optimizer: returns the optimizer for the given parameters.
+        samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole
+            group's step instead: batches are global, and every rank takes an equal slice.
+        tokens_per_step: how many tokens one rank's step trains on; None if there are none.
+        blocks: returns the modules that FSDP shards one by one; None to find them by repetition.
 
     Raises:
-        WorkloadError: a field does not hold what it should; the message names the field and the cure.
+        WorkloadError: a field has a wrong value; the message names the field and the cure.
     """
 
     model: Callable[[], nn.Module]
@@ -65,7 +65,7 @@ class Workload:
         _require_count("samples_per_step", self.samples_per_step)
         if self.tokens_per_step is not None:
             _require_count("tokens_per_step", self.tokens_per_step)
-        # A module can be called, but to be a factory it would have to run itself on nothing.
+        # A module is callable, but no factory: it takes inputs.
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(self.model, torch.nn.Module):
             raise WorkloadError(
@@ -91,29 +91,26 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Why a function cannot be called with such arguments, in a sentence; None where it can, or that cannot be told.
+    """Why a function cannot be called with these arguments, in a sentence; None if it can, or nobody knows.
 
-    Args:
-        function: of the user's.
-        names: of what it is called with, by position.
-        options: what it is called with by name.
+    ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # of some that are written in C
+        return None  # some functions in C have no signature
     try:
         signature.bind(*names, **options)
     except TypeError as error:
         call = ", ".join([*names, *(f"{name}={value!r}" for name, value in options.items())])
-        plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        plain = [found.replace(annotation=found.empty) for found in signature.parameters.values()]
         takes = signature.replace(parameters=plain, return_annotation=signature.empty)
         return f"{located(function)} takes {takes} and is called as {_name(function)}({call}): {error}"
     return None
 
 
 def located(function: Callable[..., object]) -> str:
-    """A function's name and where it is written, for messages: ``build (perf_tests/test_x.py:12)``."""
+    """A function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
     while isinstance(function, functools.partial):
         function = function.func
     name = _name(function)

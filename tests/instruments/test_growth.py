@@ -8,7 +8,7 @@ import torch
 from pytest_ddpperf.instruments import growth
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.instruments.growth import BLOCK_BYTES, held_after_steps
-from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.stats.growth import growth_per_step
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from pytest_ddpperf.metrics.communication import (
 )
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
 from tests.factories import make_environment
@@ -109,7 +109,10 @@ def test_what_was_not_measured_for_want_of_memory_is_told_with_both_figures() ->
     known = BlockTimes(synchronised=(1.0,), unsynchronised=(1.0,))
     measured = measurement((known, known), (None, None), (None, None))
     assert no_memory_headroom(measured) is None
-    ranks = tuple(replace(rank, no_room=Room(needed=6 * 2**30, free=4 * 2**30)) for rank in measured.launches[1].ranks)
+    ranks = tuple(
+        replace(rank, no_headroom=MemoryHeadroom(needed=6 * 2**30, free=4 * 2**30))
+        for rank in measured.launches[1].ranks
+    )
     short = replace(measured, launches=(measured.launches[0], replace(measured.launches[1], ranks=ranks)))
     finding = Finding("no_memory_headroom", {"launches": 1, "needed": 6 * 2**30, "free": 4 * 2**30})
     assert no_memory_headroom(short) == finding

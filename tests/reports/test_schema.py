@@ -11,13 +11,13 @@ import pytest
 
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.kinds import VerdictWord
-from pytest_ddpperf.reports.documents.schema import DOCUMENTS, schema_text
+from tests.reports.schemas import DOCUMENTS, schema_text
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
 def test_the_published_schema_is_made_of_the_types(file: Path) -> None:
     made = schema_text(*DOCUMENTS[file])
-    again = "python -m pytest_ddpperf.reports.documents.schema writes the file again"
+    again = "python -m tests.reports.schemas writes the file again"
     assert file.read_text(encoding="utf-8") == made, again
 
 

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.strategies.copies import gradients_of, parameters_of
 from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import gradients_of, parameters_of
 from pytest_ddpperf.strategies.table import parallelise
 
 pytestmark = pytest.mark.slow

@@ -15,14 +15,15 @@ from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.communication import BlockTimes, Room
+from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.exposed import Blocks, alternating_blocks, blocks_for, sides
-from pytest_ddpperf.training.loop import LaunchJob, run_launch
-from pytest_ddpperf.training.step import Local, build_step
+from pytest_ddpperf.training.exposed import Blocks, UnsynchronisedStep, alternating_blocks, blocks_for, sides
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -64,7 +65,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
         return lambda: events.append("restore")
 
     make_ctx()
-    local = Local(lambda: events.append("step"), alone, snapshot, lambda: 0, "all else")
+    local = UnsynchronisedStep(lambda: events.append("step"), alone, snapshot, lambda: 0, "all else")
     times = alternating_blocks(local, 80, 1, torch.device("cpu"), seed=0)
     assert times is not None
     assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (16, 16, "all else")
@@ -77,7 +78,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
 def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
     skipped: list[int] = []
     make_ctx()
-    local = Local(lambda: skipped.append(1), nullcontext, lambda: lambda: None, lambda: 0, "", skipped)
+    local = UnsynchronisedStep(lambda: skipped.append(1), nullcontext, lambda: lambda: None, lambda: 0, "", skipped)
     assert alternating_blocks(local, 5, 1, torch.device("cpu"), seed=0) is None
 
 
@@ -114,8 +115,8 @@ def before_and_after(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         early = trained_state(step)
         step.run()
         before = trained_state(step)
-        assert step.local is not None
-        alternating_blocks(step.local, 8, step.period, ctx.device, seed=1)
+        assert step.unsynchronised is not None
+        alternating_blocks(step.unsynchronised, 8, step.period, ctx.device, seed=1)
         after = trained_state(step)
         step.run()
         moved = any(not torch.equal(a, b) for a, b in zip(early, before, strict=True))
@@ -158,11 +159,11 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         step = build_step(ctx, replace(job, strategy=resolve(text)))
         for _ in range(2):
             step.run()
-        assert step.local is not None
-        with step.local.unsynchronised():
+        assert step.unsynchronised is not None
+        with step.unsynchronised.unsynchronised():
             step.run()
             profile = profile_steps(step.run, 1, ctx.device)
-        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.local.still_sent)
+        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.unsynchronised.still_sent)
     return found
 
 
@@ -206,7 +207,7 @@ def test_where_one_rank_lacks_memory_all_of_them_leave_it_out(launcher: Launcher
     ranks = launcher.run(launched_without_room, job, world_size=2, backend="gloo", device="cpu").values
     for rank in ranks:
         assert rank.communication is None
-        assert rank.no_room == Room(needed=2 * 1232, free=300)  # of 400 a quarter is spared
+        assert rank.no_headroom == MemoryHeadroom(needed=2 * 1232, free=300)  # of 400 a quarter is spared
         assert rank.phases is not None
 
 

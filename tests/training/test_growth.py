@@ -9,13 +9,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
-from pytest_ddpperf.training.loop import FEWEST_GROWTH_STEPS, LaunchJob, run_launch
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import MIN_GROWTH_STEPS, run_launch
 from tests.factories import make_environment
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +28,7 @@ KEPT = 200_000
 
 def growths(launcher: Launcher, keep: Callable[[int, int], object]) -> list[float]:
     """Of two ranks in each launch."""
-    job = LaunchJob(sender(keep), None, Settings(), Plan(warmup=5, steps=FEWEST_GROWTH_STEPS))
+    job = LaunchJob(sender(keep), None, Settings(), Plan(warmup=5, steps=MIN_GROWTH_STEPS))
     launches = [launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu") for _ in range(LAUNCHES)]
     return [growth_per_step(rank.held) for launch in launches for rank in launch.values]
 
@@ -74,9 +75,9 @@ def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
 
 def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(launcher: Launcher) -> None:
     """Each step waits for the other rank: one that left out the steps would hang the launch."""
-    job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=FEWEST_GROWTH_STEPS))
+    job = LaunchJob(sender(lambda _rank, _step: None), None, Settings(), Plan(warmup=1, steps=MIN_GROWTH_STEPS))
     ranks = launcher.run(launched_without_reader, job, world_size=2, backend="gloo", device="cpu").values
-    assert [len(rank.held) for rank in ranks] == [FEWEST_GROWTH_STEPS + 1, 0]
+    assert [len(rank.held) for rank in ranks] == [MIN_GROWTH_STEPS + 1, 0]
     environment = make_environment(cpu_model="some cpu")
     measured = Measurement(
         name="custom",

@@ -16,8 +16,8 @@ from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.limit import limited, probe_launch
-from pytest_ddpperf.training.loop import LaunchJob
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 

@@ -23,7 +23,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.loop import LaunchJob, loss_value, run_launch
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.loop import loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 
 

@@ -102,7 +102,7 @@ def test_memory_is_pinned_for_a_gpu_and_by_workers_only() -> None:
 
 
 def test_data_that_are_read_as_a_stream_get_one_worker() -> None:
-    assert choose(Fetch(0.09, 1.0, 1000), cores=8, ranks=1, threads=1, cuda=False, most=1)[0].workers == 1
+    assert choose(Fetch(0.09, 1.0, 1000), cores=8, ranks=1, threads=1, cuda=False, max_workers=1)[0].workers == 1
 
 
 class Waiting(Dataset[tuple[torch.Tensor, float]]):

@@ -21,10 +21,10 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing
-from pytest_ddpperf.training.correctness.verification import VerifyJob, verify_launch
-from pytest_ddpperf.training.counting import count_launch
-from pytest_ddpperf.training.loop import LaunchJob
-from pytest_ddpperf.training.preparing import PrepareJob, prepare_launch
+from pytest_ddpperf.training.correctness.verification import VerifyJob
+from pytest_ddpperf.training.correctness.verifier import verify_launch
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.preparing import PrepareJob, count_launch, prepare_launch
 from pytest_ddpperf.training.workload import Workload
 
 

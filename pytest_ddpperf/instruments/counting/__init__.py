@@ -1,1 +1,1 @@
-"""What a step does, counted by watching its operators, modules and optimizers; needs torch, and never a clock."""
+"""What a step does, counted by watching its operators, modules and optimizers, without a clock. Needs torch."""

@@ -18,15 +18,15 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 
 
 @dataclass(frozen=True)
-class Collective:
-    """One call, as this rank made it.
+class CollectiveCall:
+    """One call of a collective on this rank.
 
     Attributes:
         name: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
-        nbytes: bytes of the whole buffer that it is about, counted from the arguments' elements: the tensor of an
-            all-reduce or a broadcast, what an all-gather gathers, what a reduce-scatter or an all-to-all takes, what
-            all ranks together give to a gather or get from a scatter.
-        ranks: how many take part; 1 where there is no group.
+        nbytes: bytes of the whole buffer, counted from the arguments' elements: the tensor of an all-reduce or a
+            broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, what all ranks
+            together give to a gather or get from a scatter.
+        ranks: how many take part; 1 without a group.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Collective:
     def sent_bytes(self) -> float:
         """Bytes that a rank sends, by the ring algorithms; of rooted ones the mean over the ranks.
 
-        S is ``nbytes``, n is ``ranks``: an all-reduce 2 (n-1)/n S, a send S, all others (n-1)/n S (Thakur, Rabenseifner
-        and Gropp 2005; the factors of nccl-tests, whose broadcast counts the busiest rank's S instead).
+        S is ``nbytes``, n is ``ranks``: an all-reduce sends 2 (n-1)/n S, a send S, all others (n-1)/n S (Thakur,
+        Rabenseifner and Gropp 2005; the factors of nccl-tests, whose broadcast counts the busiest rank's S instead).
         """
         if self.name in _WITHOUT_SENDING:
             return 0.0
@@ -49,7 +49,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class _Row:
-    """What is to be read of an operator: its name here, where its whole buffer is, or a rank's part of it."""
+    """How an operator is read: its name here, the argument with its whole buffer, or with a rank's part of it."""
 
     name: str
     argument: int | None
@@ -62,7 +62,7 @@ _NO_COMMUNICATION = frozenset(
         "wait_tensor",
         "_wrap_tensor_autograd",
         "check_for_nan",
-        # Of symmetric memory's: to get it, to write into one's own, to wait for a signal, a product of what has come.
+        # Of symmetric memory: allocation, writes into one's own memory, waits for a signal, products of received data.
         "_async_input_mm",
         "_rendezvous",
         "memset32",
@@ -73,8 +73,8 @@ _NO_COMMUNICATION = frozenset(
     }
 )
 
-# By the names of operators without trailing underscores: c10d's, then the functional ones, of which
-# `_c10d_functional_autograd` has the same. torch's own table of them (torch.distributed._tools.fake_collectives) counts
+# By operator names without trailing underscores: those of c10d, then the functional ones, whose names
+# `_c10d_functional_autograd` shares. torch's own table (torch.distributed._tools.fake_collectives) counts
 # a view's whole storage and lacks the coalesced ones.
 _C10D: Mapping[str, _Row] = {
     "allreduce": _Row("all_reduce", 0),
@@ -115,11 +115,11 @@ _FUNCTIONAL: Mapping[str, _Row] = {
 }
 
 
-def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Collective]:
-    """What a call of an operator communicates: mostly one collective, several for a batch of sends, else nothing.
+def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
+    """What a call of an operator communicates: mostly one collective, several for a batch of sends, or nothing.
 
-    An operator of these namespaces that is not known here counts under its own name with the bytes of all its tensors,
-    so that what a new torch adds is not overlooked. So do those of symmetric memory, which follow no ring.
+    An unknown operator of these namespaces counts under its own name with the bytes of all its tensors, so that those
+    of a new torch are not overlooked. So do those of symmetric memory, which follow no ring.
     """
     name = str(func._schema.name).partition("::")[2].rstrip("_")  # noqa: SLF001  torch offers no other way to ask
     if func.namespace not in NAMESPACES or name in _NO_COMMUNICATION:
@@ -127,17 +127,18 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     ranks = _ranks(func, args, kwargs)
     if name == "batch_p2p_ops":
         return [
-            Collective(kind.lstrip("i"), tensor.nbytes, ranks) for kind, tensor in zip(args[0], args[3], strict=True)
+            CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
+            for kind, tensor in zip(args[0], args[3], strict=True)
         ]
     row = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name)
     if row is None:
-        return [Collective(name, _nbytes((*args, *kwargs.values())), ranks)]
+        return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
     nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
-    return [Collective(row.name, nbytes * (ranks if row.part else 1), ranks)]
+    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks)]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an operator's arguments or results, in lists of lists too."""
+    """Yields the tensors in an operator's arguments or results, in lists of lists too."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -146,10 +147,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def completion_of(out: Any) -> Callable[[], bool]:
-    """Asks whether a c10d operator is at its end, from what it gave back.
+    """The function that tells whether a c10d operator has ended, from its result.
 
-    Some of gloo's (reduce-scatter) end in ``wait()`` only. They have no future either, so nothing can be due after
-    them, and they count as ended.
+    Some of gloo's (reduce-scatter) end in ``wait()`` only. They have no future, so nothing can follow them, and they
+    count as ended.
     """
     handle = out[-1] if isinstance(out, tuple) else out
     if not isinstance(handle, torch.ScriptObject):

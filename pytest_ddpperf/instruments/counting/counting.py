@@ -1,4 +1,4 @@
-"""The counted pass: a few warmed-up steps under the counters, and what one of them does."""
+"""The counted pass: a few warm steps under the counters, and what one of them does."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.counting.buckets import ddp_buckets
-from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
-from pytest_ddpperf.instruments.counting.graphs import eagerly, warmed_up
+from pytest_ddpperf.instruments.compiler import eagerly, warmed_up
+from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.kernels import device_work
-from pytest_ddpperf.instruments.counting.loading import loading_left_out
-from pytest_ddpperf.instruments.counting.module_tracker import Touched, gradients_of
+from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.units import format_number
 
-_ACQUAINTANCE = 2  # steps after which tensors that outlive a step are known to do so
+_LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
 
 Details = dict[str, dict[str, float]]
@@ -35,8 +33,8 @@ class Countable:
 
     Attributes:
         device: where it is trained.
-        modules: its models, where known; others are found as they run.
-        optimizers: likewise.
+        modules: its models, if known; others are found as they run.
+        optimizers: its optimizers, if known; others are found as they step.
         period: after how many steps it does the same again.
     """
 
@@ -47,32 +45,21 @@ class Countable:
 
 
 def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
-    """What one call of ``run`` does on this rank after ``warmup`` steps, as of ``count_warm_step``.
-
-    Args:
-        run: one training step; its loss is not looked at.
-        subject: what is known of it.
-        warmup: after these every step does the same; DDP lays its buckets out anew after the first.
-        periods: as of ``count_warm_step``.
-    """
+    """Counts what one call of ``run`` does on this rank after ``warmup`` steps; see ``count_warm_step``."""
     return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
 
 
 def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Details, *, periods: int = 2) -> Counts:
-    """What one call of ``run`` does on this rank: collectives, FLOPs, operators, memory; the same in every run.
+    """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
-    Runs some steps under the counters, which get to know the tensors that outlive a step, and ``periods`` that count,
-    each of one step or of as many as it takes until all begins anew; on CUDA as many again under the profiler. All
-    ranks have to call it together, with the same numbers. Of a period of several steps the mean counts. What periods
-    differ in is named in ``unstable``, and its value is that of the one with the most.
+    Runs some steps under the counters, which learn the tensors that outlive a step, and then ``periods`` that count,
+    each of as many steps as it takes until the work repeats; on CUDA as many again under the profiler. A collective,
+    called with the same numbers on all ranks. A period of several steps counts with its mean. Metrics that periods
+    differ in are named in ``unstable``, with the value of the period with the most; a single period shows no
+    difference.
 
-    What torch.compile compiled is counted as it runs without it, but for ``graph_breaks`` and ``recompiles``.
-
-    Args:
-        run: one training step, warmed up; its loss is not looked at.
-        subject: what is known of it.
-        compiled: what ``warmed_up`` told of its warm-up.
-        periods: how many are counted; with one only, nothing can be said about what is not the same in all of them.
+    Steps that torch.compile has compiled are counted as they run without it, but for ``graph_breaks`` and
+    ``recompiles``, which are ``compiled``: what ``warmed_up`` found in the warm-up.
     """
     pass_ = _Pass(subject)
 
@@ -80,12 +67,12 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
         return _per_step([count() for _ in range(subject.period)])
 
     with collector_paused(), eagerly(), pass_.counting():
-        for _ in range(max(_ACQUAINTANCE, subject.period)):
+        for _ in range(max(_LEARNING_STEPS, subject.period)):
             pass_.step(run)
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
         counted = [{**details, **period(partial(device_work, run))} for details in counted]
-    buckets = ddp_buckets(pass_.touched.roots)
+    buckets = ddp_buckets(pass_.used.roots)
     return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
 
 
@@ -93,12 +80,12 @@ class _Pass:
     """The counters of one pass, and what they found in the step that is running."""
 
     def __init__(self, subject: Countable) -> None:
-        self.touched = Touched(self._gradients_complete, self._stepped)
+        self.used = ModuleTracker(self._gradients_complete, self._stepped)
         for module in subject.modules:
-            self.touched.add(module)
-        self.touched.optimizers += subject.optimizers
+            self.used.add(module)
+        self.used.optimizers += subject.optimizers
         self._tracker = TensorTracker(subject.device.type)
-        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.touched.running)
+        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.used.running)
         self._optimizer_steps: dict[str, float] = {}
         self._state: dict[str, float] = {}
 
@@ -106,7 +93,7 @@ class _Pass:
     def counting(self) -> Iterator[None]:
         """Within, steps are seen."""
         left_out = loading_left_out(self._operators.paused)
-        with self.touched.watching(), self._tracker.resizes_seen(), left_out, self._operators:
+        with self.used.watching(), self._tracker.resizes_seen(), left_out, self._operators:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:
@@ -119,10 +106,10 @@ class _Pass:
         self._optimizer_steps, self._state = {}, {}
         run()
         with self._operators.paused():
-            state = self._state or self.touched.state_bytes()
+            state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
             self._file_known()
-            gc.collect()  # what only waits for that is not kept
+            gc.collect()  # garbage is not kept
             self._tracker.settle()
             after = self._tracker.live
         return {
@@ -134,10 +121,10 @@ class _Pass:
         }
 
     def _file_known(self) -> None:
-        tracker, touched = self._tracker, self.touched
-        parameters = touched.parameters
-        tracker.mark(touched.buffers, "buffers")
-        tracker.mark(touched.optimizer_state, "optimizer_state")
+        tracker, used = self._tracker, self.used
+        parameters = used.parameters
+        tracker.mark(used.buffers, "buffers")
+        tracker.mark(used.optimizer_state, "optimizer_state")
         tracker.mark(gradients_of(parameters), "gradients")
         tracker.mark(parameters, "parameters")
 
@@ -149,14 +136,14 @@ class _Pass:
         name = type(optimizer).__name__
         self._optimizer_steps[name] = self._optimizer_steps.get(name, 0.0) + 1
         with self._operators.paused():
-            self._tracker.mark(self.touched.optimizer_state, "optimizer_state")
-            state = self.touched.state_bytes()
+            self._tracker.mark(self.used.optimizer_state, "optimizer_state")
+            state = self.used.state_bytes()
         if sum(state.values()) > sum(self._state.values()):
             self._state = state
 
 
 def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What a step has left behind, by category; what it made for itself and is still there is no activation now."""
+    """What a step has left behind, by category; its own tensors that are still there are activations no more."""
     growth = {category: after[category] - before[category] for category in after}
     growth[KEPT] = sum(growth.pop(category) for category in PASSING)
     return growth
@@ -167,7 +154,7 @@ def _named(sizes: Mapping[str, int]) -> dict[str, float]:
 
 
 def _per_step(steps: Sequence[Details]) -> Details:
-    """What a step does, of the steps of a period: of levels the largest, of all else the mean."""
+    """What a step does, from the steps of a period: of levels the largest, of all else the mean."""
     return {
         metric: max((step[metric] for step in steps), key=_total)
         if metric in _LEVELS
@@ -187,11 +174,11 @@ def _largest(periods: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _counts(periods: Sequence[Details], steps: int) -> Counts:
-    """The counts of a step, metric by metric of the period with the most, and what these differ in."""
+    """The counts of a step, metric by metric of the period with the most, and what the periods differ in."""
     last = periods[-1]
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
-    # Of what it matters what it is made of, all that any period had: that of one could be the baseline's by chance.
+    # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.
     made_up = {metric: _largest([found[metric] for found in periods]) for metric in last if count_row(metric).made_up}
     details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
@@ -204,16 +191,16 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     return Counts(totals=totals, details=details, unstable=unstable)
 
 
-def _difference(one: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
-    """What two periods differ in most; empty where they are alike."""
-    sizes = {name: abs(following.get(name, 0.0) - one.get(name, 0.0)) for name in {**following, **one}}
+def _difference(first: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
+    """What two periods differ in most; empty if they are alike."""
+    sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):
         return ""
-    first, second = (format_number(parts.get(name, 0.0)) for parts in (one, following))
+    before, after = (format_number(parts.get(name, 0.0)) for parts in (first, following))
     if steps == 1:
-        return f"{name} {first} in one step, {second} in the next"
-    return f"{name} {first} per step in {steps} steps, {second} in the next {steps}"
+        return f"{name} {before} in one step, {after} in the next"
+    return f"{name} {before} per step in {steps} steps, {after} in the next {steps}"
 
 
 def _total(parts: Mapping[str, float]) -> float:

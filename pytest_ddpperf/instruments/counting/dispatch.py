@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import dataloader
 
 from pytest_ddpperf.instruments.counting.attribution import Attribution
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, tensors_in
@@ -20,6 +22,7 @@ from pytest_ddpperf.instruments.counting.communicating import communicate, is_on
 from pytest_ddpperf.instruments.counting.flops import flops_of
 from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
+from pytest_ddpperf.instruments.patching import replaced
 
 METRICS = (
     "collective_calls",
@@ -38,16 +41,16 @@ class OperatorCounter(TorchDispatchMode):
     """While it is entered, counts operators as they are dispatched, below autograd and below tensor subclasses.
 
     Threads of autograd inherit it with the rest of torch's state, so backward is seen wherever it runs; other threads
-    (loading of data, the backends') are not. A functional collective is counted once, and not again as the c10d
-    operator that it calls, nor is anything else that an operator calls inside.
+    (loading of data, the backends') are not. An operator that another one calls is not counted: a functional collective
+    counts once, and not again as the c10d operator that it calls.
 
-    Collectives on a CPU are waited for right away. That changes no result, and what is to happen after one (the second
-    half of a DDP communication hook) then happens in this thread and in one order, not in another at any time.
+    Collectives on a CPU are awaited at once. That changes no result, and makes what follows a collective (the second
+    half of a DDP communication hook) happen in this thread and in one order, not in another thread at any time.
 
     Args:
-        tracker: is shown all tensors.
+        tracker: sees all tensors.
         device: the type of the device that is trained on.
-        running: gives the path of the module that is running.
+        running: returns the path of the module that is running.
     """
 
     supports_higher_order_operators = True
@@ -64,7 +67,7 @@ class OperatorCounter(TorchDispatchMode):
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Count from zero."""
+        """Counts from zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._attribution.forget()
 
@@ -74,7 +77,7 @@ class OperatorCounter(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, nothing is counted: what looks at tensors must not be taken for a part of the step."""
+        """Within, nothing is counted: code that looks at tensors is no part of the step."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -88,9 +91,9 @@ class OperatorCounter(TorchDispatchMode):
         if self._paused or any(issubclass(kind, FakeTensor) for kind in types):  # only asked for shapes
             return func(*args, **kwargs)
         if any(_has_a_say(kind) for kind in types):
-            return NotImplemented  # it will call what it is made of, and that comes here again
+            return NotImplemented  # it calls its parts, which come here again
         if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
-            with self:  # there, nothing before has taken apart what is composed of other operators
+            with self:  # in inference mode composite operators arrive undecomposed
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
@@ -136,7 +139,7 @@ class OperatorCounter(TorchDispatchMode):
             self._counts["host_to_device_bytes"][str(func._overloadpacket)] += copied  # noqa: SLF001  its name
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Show the tracker what there is now. What is made while gradients are recorded is for backward, or gone."""
+        """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""
         recorded = torch.is_grad_enabled()
         for tensor in tensors:
             if isinstance(tensor, nn.Parameter):
@@ -150,6 +153,29 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _has_a_say(kind: type) -> bool:
-    """Whether tensors of a class take operators apart themselves, as those of DTensor do."""
+    """Whether tensors of a class take operators apart themselves, as DTensors do."""
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
     return own is not torch.Tensor.__torch_dispatch__
+
+
+@contextmanager
+def loading_left_out(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Within, counting pauses while a DataLoader makes a batch or begins an epoch.
+
+    With workers that happens in other processes. Without, the number of steps before would decide whether an epoch
+    begins in a counted step.
+    """
+
+    def left_out(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def uncounted(*args: Any, **kwargs: Any) -> Any:
+            with paused():
+                return function(*args, **kwargs)
+
+        return uncounted
+
+    loaders = (dataloader.DataLoader, "__iter__"), (dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
+    with ExitStack() as stack:
+        for owner, name in loaders:
+            stack.enter_context(replaced(owner, name, left_out(getattr(owner, name))))
+        yield

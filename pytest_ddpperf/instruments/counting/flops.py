@@ -13,46 +13,39 @@ aten = torch.ops.aten
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """FLOPs of a call, a multiplication and an addition being two; 0 for what only reads and writes memory.
+    """FLOPs of a call, a multiplication and an addition being two; 0 for an operator that only moves memory.
 
     By the formulas of torch.utils.flop_counter, which has some of higher-order operators too, and by those below.
-    Attention counts whole, also where a causal kernel leaves out half.
+    Attention counts whole, even if a causal kernel leaves out half.
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-def _matrix_vector(matrix: Tensor, _vector: Tensor, **_: Any) -> int:
-    return 2 * matrix.numel()
+def _products_with(position: int) -> Callable[..., int]:
+    """One multiplication and one addition for each element of the argument at a position."""
+    return lambda *args, **_: 2 * int(args[position].numel())
 
 
-def _added_matrix_vector(_added: Tensor, matrix: Tensor, _vector: Tensor, **_: Any) -> int:
-    return 2 * matrix.numel()
-
-
-def _dot(one: Tensor, _other: Tensor, **_: Any) -> int:
-    return 2 * one.numel()
-
-
-def _grouped(one: Tensor, other: Tensor, *_others: Any, **_: Any) -> int:
-    """Products of groups of rows, of a mixture of experts, as if all rows had a group: which have, the device knows."""
-    groups = one.shape[0] if one.dim() > other.dim() else 1  # each with columns of its own, which together are `other`
-    return 2 * one.numel() * other.shape[-1] // groups
+def _grouped(rows: Tensor, columns: Tensor, *_others: Any, **_: Any) -> int:
+    """Products of groups of rows, of a mixture of experts, as if all rows had a group: only the device knows."""
+    groups = rows.shape[0] if rows.dim() > columns.dim() else 1  # each group has its own columns
+    return 2 * rows.numel() * columns.shape[-1] // groups
 
 
 def _rows(inputs: Tensor) -> int:
-    """How many vectors there are: of all steps of all sequences together."""
+    """The number of vectors, of all steps of all sequences together."""
     return inputs.numel() // inputs.shape[-1]
 
 
 def _products(rows: int, weights: Iterable[Tensor]) -> int:
-    """Of vectors with each of the weights that is a matrix; the others are biases."""
+    """Products of vectors with each of the weights that is a matrix; the others are biases."""
     return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
 
 
 def _onednn_layer(inputs: Tensor, *others: Any, **_: Any) -> int:
-    """2 x rows x gates x hidden x (inputs + hidden), as torch.nn.LSTM's equations have it (4 gates).
+    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
 
     Each row is multiplied by the matrices of all gates, which are stacked: the first two of the four weights.
     """
@@ -60,12 +53,12 @@ def _onednn_layer(inputs: Tensor, *others: Any, **_: Any) -> int:
 
 
 def _cudnn_layers(inputs: Tensor, weights: list[Tensor], *_others: Any, **_: Any) -> int:
-    """Likewise, with the weights of all layers and directions; a projection has another matrix."""
+    """The same with the weights of all layers and directions; a projection has another matrix."""
     return _products(_rows(inputs), weights)
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Backward of matrix products: one as large for the gradient of the inputs, and one for that of the weights."""
+    """Backward of matrix products: one of the same size for the gradient of the inputs, one for that of the weights."""
     return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 
@@ -79,25 +72,25 @@ def _self_attention(inputs: Tensor, width: int, projections: Iterable[Tensor]) -
 
 
 def _encoder_layer(inputs: Tensor, width: int, _heads: int, *others: Any, **_: Any) -> int:
-    """What torch.nn.TransformerEncoderLayer is in inference; of four pairs of weights each second one is a bias."""
+    """torch.nn.TransformerEncoderLayer in inference; of four pairs of weights each second one is a bias."""
     stacked, _bias, projection, *_norms = others
     return _self_attention(inputs, width, (stacked, projection, others[11], others[13]))
 
 
 def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int, *others: Any, **_: Any) -> int:
-    """What torch.nn.MultiheadAttention is in inference, of a sequence with itself."""
+    """torch.nn.MultiheadAttention in inference, of a sequence with itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
 
-# What torch's table lacks. The arguments of attention on a CPU begin as those of the others do.
+# Operators that torch's table lacks. Attention on a CPU begins with the same arguments as elsewhere.
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-    aten.mv: _matrix_vector,
-    aten.addmv: _added_matrix_vector,
-    aten.addmv_: _added_matrix_vector,
-    aten.dot: _dot,
-    aten.vdot: _dot,
+    aten.mv: _products_with(0),
+    aten.addmv: _products_with(1),
+    aten.addmv_: _products_with(1),
+    aten.dot: _products_with(0),
+    aten.vdot: _products_with(0),
     aten._grouped_mm: _grouped,  # noqa: SLF001
     aten._scaled_grouped_mm: _grouped,  # noqa: SLF001
     aten.mkldnn_rnn_layer: _onednn_layer,

@@ -1,4 +1,4 @@
-"""What a step makes a GPU do, and how often it waits for it, read from the profiler's events."""
+"""What a step makes a GPU do, and how often it waits for it, from the profiler's events."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _WAITS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEvent
 
 
 class Recorded(NamedTuple):
-    """One event of a profile.
-
-    Attributes:
-        activity: what it is, as Kineto has it: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation`` ...
-        name: as torch or CUDA has it.
-        start: in nanoseconds; ``end`` likewise.
-    """
+    """One event of a profile: kineto's word for what it is, its name, start and end in nanoseconds."""
 
     activity: str
     name: str
@@ -45,24 +39,21 @@ def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None
     if results is None:
         return {}
-    return work_in([Recorded(activity_of(one), one.name(), one.start_ns(), one.end_ns()) for one in results.events()])
+    return work_in(
+        [Recorded(activity_of(event), event.name(), event.start_ns(), event.end_ns()) for event in results.events()]
+    )
 
 
 def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
-    """The kernels and copies among a profiler's events, and the host's waits for the device.
+    """Counts kernels by name without arguments, copies by kind (``Memcpy HtoD``), and waits by the CUDA call.
 
-    Args:
-        events: among them one named ``STEP``, which lasts as long as the host was in the step: a wait before or after
-            it is ours or the profiler's own. Other events of the host are left out.
-
-    Returns:
-        ``kernel_launches`` by the kernel's name without its arguments, ``device_copies`` by kind (``Memcpy HtoD``),
-        ``device_synchronisations`` by the call of CUDA's runtime, whoever made it: an ``.item()`` is one.
+    Only waits during the event ``STEP`` count, the time that the host was in the step: those before or after it are
+    ours or the profiler's. An ``.item()`` is a wait.
     """
     kernels: Counter[str] = Counter()
     copies: Counter[str] = Counter()
     waits: Counter[str] = Counter()
-    steps = [one for one in events if one.name == STEP and one.activity == "user_annotation"]
+    steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]
     for event in events:
         short = _ARGUMENTS.sub("", event.name.removeprefix("void ").replace(_ANONYMOUS, "")).strip()
         if event.activity == "kernel":

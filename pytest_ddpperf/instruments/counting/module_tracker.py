@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_ddpperf.instruments.counting.attribution import OUTSIDE
@@ -17,16 +18,16 @@ from pytest_ddpperf.instruments.counting.storages import bytes_of
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
-class Touched:
+class ModuleTracker:
     """The modules and optimizers of a step, as they come to be used.
 
     Attributes:
         roots: modules that ran while no other did: whole models, losses.
-        optimizers: those that stepped, also one inside of another.
+        optimizers: those that stepped, also inside of another one.
 
     Args:
-        on_gradients: called with an optimizer's parameters when it is about to step: their gradients are complete.
-        on_step: called with an optimizer when it has stepped, not by another one.
+        on_gradients: called with an optimizer's parameters before it steps: their gradients are complete.
+        on_step: called with an optimizer after it has stepped, unless another one called it.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Touched:
         self._paths: dict[nn.Module, str] = {}
 
     def add(self, module: nn.Module) -> None:
-        """Know of a model before it runs; those that it has inside have paths from it."""
+        """Adds a model before it runs; the modules inside have paths from it."""
         if module in self._paths:
             return
         models = sum(1 for root in self.roots if _has_parameters(root))
@@ -88,8 +89,8 @@ class Touched:
     def state_bytes(self) -> dict[str, float]:
         """What training keeps on this rank: bytes of parameters, of their gradients now, and of optimizer states.
 
-        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of what is sharded only
-        this rank's part. The numbers that optimizers keep beside (Adam's count of steps) are left out.
+        Whole storages, each once, so for Adam in fp32 16 bytes a parameter, in autocast too; of sharded ones only this
+        rank's part. Scalars that optimizers keep (Adam's count of steps) are left out.
         """
         parameters = self.parameters
         known: set[int] = set()
@@ -136,8 +137,24 @@ class Touched:
 
 
 def gradients_of(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients that there are now."""
+    """The gradients that exist now."""
     return [parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None]
+
+
+def ddp_buckets(modules: Iterable[nn.Module]) -> dict[str, float]:
+    """The bytes of each DistributedDataParallel bucket, in the order in which they are sent; empty without any.
+
+    The buckets are those that torch rebuilt after the first steps. torch reports them in the data for its own logs.
+    """
+    inside = (child for module in modules for child in module.modules())
+    sizes = [size for child in inside if isinstance(child, DistributedDataParallel) for size in _bucket_sizes(child)]
+    return {f"bucket {number}": size for number, size in enumerate(sizes)}
+
+
+def _bucket_sizes(wrapped: DistributedDataParallel) -> list[float]:
+    said = wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public reader
+    text = str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes", ""))
+    return [float(size) for size in text.split(",") if size.strip()]
 
 
 def _has_parameters(module: nn.Module) -> bool:
@@ -145,7 +162,7 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _parts(root: nn.Module, name: str) -> list[str]:
-    """The parts of a module's name without what wraps the model, or parts of it."""
+    """The parts of a module's name without those of wrappers."""
     parts = name.split(".")
-    wrapped = isinstance(root, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+    wrapped = isinstance(root, (DistributedDataParallel, DataParallel))
     return [part for part in (parts[1:] if wrapped else parts) if part not in _WRAPPERS]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# Marks in a profile, questions about tensors, and what c10d does: that is counted as collectives.
+# Marks in a profile, questions about tensors, and communication, which is counted as collectives.
 _OTHER_NAMESPACES = frozenset({"profiler", "prim"}) | NAMESPACES
 
 # Like views, these compute nothing: they make an empty tensor, or another tensor of the same memory. What they make
@@ -42,7 +42,7 @@ _WITHOUT_WORK = frozenset(
     }
 )
 
-# What needs a value on the host, or a result whose size depends on values: on a GPU the host waits for the device.
+# Operators that need a value on the host, or whose result's size depends on values: on a GPU the host waits.
 _WAITS = {
     aten._local_scalar_dense: "item",  # noqa: SLF001  .item(), float(tensor), bool(tensor), `if tensor:`
     aten.nonzero: "nonzero",
@@ -58,9 +58,9 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 
 def operator_name(func: Any) -> str | None:
-    """What an operator counts as: ``aten.mm``, whatever its overload; None for one that does no work.
+    """The name that an operator counts under, ``aten.mm`` for any overload; None for one that does no work.
 
-    Left out are views and what else computes nothing, marks for the profiler, and communication.
+    Views and other operators that compute nothing, marks for the profiler, and communication are left out.
     """
     packet = getattr(func, "_overloadpacket", None)
     if packet is None:
@@ -73,13 +73,7 @@ def operator_name(func: Any) -> str | None:
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
     """How a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host`` ...; None if it does not.
 
-    On a CPU the same calls count, as if it were a GPU, but for copies, which have no other side there.
-
-    Args:
-        func: the operator.
-        args: its arguments.
-        kwargs: likewise.
-        device: the type of the device that is trained on.
+    On a CPU the same calls count as on a GPU, except copies, which have no other side there.
     """
     packet = func._overloadpacket  # noqa: SLF001  torch offers no other way to ask
     if packet in _COPIES:
@@ -108,9 +102,9 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an assignment, as ``tensor[mask] = 0.0``, becomes a ``masked_fill_``, for which nothing waits.
+    """Whether an assignment such as ``tensor[mask] = 0.0`` becomes a ``masked_fill_``, which waits for nothing.
 
-    As ATen decides it (canDispatchToMaskedFill): one index, which is a mask, and a number on the host.
+    ATen decides so (canDispatchToMaskedFill) for one index, which is a mask, and a number on the host.
     """
     accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
     if packet is aten.index or accumulates:
@@ -121,7 +115,7 @@ def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> boo
 
 
 def _copy(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """From what type of device to which a copy goes, and whether it waits."""
+    """The type of device that a copy comes from, the type that it goes to, and whether it waits."""
     blocking = not kwargs.get("non_blocking", False)
     if packet is aten.copy_:
         blocking = blocking and not (len(args) > 2 and args[2])  # noqa: PLR2004  copy_(self, src, non_blocking)

@@ -1,4 +1,4 @@
-"""The memory behind tensors, of any kind."""
+"""The memory behind tensors of any kind."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """The memory of a tensor: one storage, several for one that is sparse or wraps others, none where it has none."""
+    """The storages of a tensor: one, several if it is sparse or wraps others, none if it has no memory."""
     if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
         inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         return [storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part)]
     if tensor.layout is torch.strided:
         try:
             return [tensor.untyped_storage()]
-        except (NotImplementedError, RuntimeError):  # made to be traced, without memory
+        except (NotImplementedError, RuntimeError):  # a tensor for tracing has no memory
             return []
     return [storage for part in _parts(tensor) for storage in storages_of(part)]
 
 
 def bytes_of(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
-    """The bytes of the tensors' storages, each once, without those in ``known``, which they are added to."""
+    """The bytes of the tensors' storages, each once, without those in ``known``, to which they are added."""
     total = 0
     for tensor in tensors:
         for storage in storages_of(tensor):

@@ -1,4 +1,4 @@
-"""Bytes of the tensors that are alive, by what they are for: followed storage by storage, without any allocator."""
+"""Bytes of the live tensors by purpose, followed storage by storage, without an allocator."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from pytest_ddpperf.instruments.counting.storages import storages_of
 
 CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "temporaries")
-PASSING = ("activations", "temporaries")  # what a step makes for itself alone
-KEPT = "kept_tensors"  # what those are that outlive their step
+PASSING = ("activations", "temporaries")  # tensors that a step makes for itself
+KEPT = "kept_tensors"  # the name of those that outlive their step
 
 
 @dataclass(eq=False)
@@ -30,17 +30,17 @@ class _Record:
 
 
 class TensorTracker:
-    """Follows the storages of all tensors that it is shown, from then until they die.
+    """Follows the storages of all tensors that it is shown, until they die.
 
-    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor does, also one
+    A storage counts with all its bytes, once, however many views there are. It dies when its last tensor does, even one
     that only C++ holds (autograd's saved tensors), so the numbers depend on nothing but the program. What an operator
-    needs for itself inside of its kernel is not seen, nor are tensors that no step touches.
+    allocates inside of its kernel is not seen, nor are tensors that no step uses.
 
-    A storage has the category that it was last marked with. What is a gradient is known only when the optimizer takes
+    A storage has the category that it was last marked with. A gradient is known as one only when the optimizer takes
     it, so those of the peak are told from temporaries with hindsight.
 
     Attributes:
-        live: the bytes that are alive, by category.
+        live: the live bytes, by category.
 
     Args:
         device: the type of the device whose memory is counted.
@@ -52,20 +52,20 @@ class TensorTracker:
         self._lock = threading.RLock()
         self._records: dict[int, _Record] = {}
         self._unnamed: dict[int, _Record] = {}  # the temporaries among them
-        self._dead: deque[tuple[int, _Record]] = deque()  # tensors die in any thread, and in the middle of anything
+        self._dead: deque[tuple[int, _Record]] = deque()  # tensors die in any thread, at any moment
         self._met: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._step = 0
         self._loans: dict[_Record, list[weakref.ref[torch.UntypedStorage]]] = {}
         self._lent: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Record]] = {}
         tensor = torch.empty(1)
-        self._owners = _owners(tensor.untyped_storage()) - 1  # of a storage beside its tensors
+        self._owners = _owners(tensor.untyped_storage()) - 1  # owners of a storage beside its tensors
         self._peak = 0
         self._rising = False
         self._at_peak = dict(self.live)
         self._unnamed_at_peak: list[tuple[_Record, int]] = []
 
     def begin_step(self) -> None:
-        """Forget the peak: from now on it is that of a new step."""
+        """Forgets the peak: from now on it is that of a new step."""
         with self._lock:
             self.settle()
             self._lent = {key: lent for key, lent in self._lent.items() if lent[0]() is not None}
@@ -74,9 +74,9 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follow a tensor that was not made where it could be seen, if it is there in a second step.
+        """Follows a tensor whose creation was not seen, if it is there in a second step.
 
-        So DDP's buckets are found, while a backend's own buffers, which it frees when it pleases, do not count.
+        So DDP's buckets are found, while a backend's own buffers, which it frees at any time, do not count.
         """
         with self._lock:
             self._bury()
@@ -89,7 +89,7 @@ class TensorTracker:
                     self._add(key, storage, "temporaries")
 
     def see(self, tensor: torch.Tensor, category: str, *, mark: bool = False) -> None:
-        """Follow a tensor; the category is for storages that are new, and with ``mark`` for known ones too."""
+        """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -104,7 +104,7 @@ class TensorTracker:
                     self._refile(key, record, category)
 
     def mark(self, tensors: Iterable[torch.Tensor], category: str) -> None:
-        """Follow tensors, and file them under a category from now on."""
+        """Follows tensors, and files them under a category from now on."""
         for tensor in tensors:
             self.see(tensor, category, mark=True)
 
@@ -114,15 +114,15 @@ class TensorTracker:
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Another tensor of the same memory, to be handed to a backend with threads of its own.
+        """Returns another tensor of the same memory, for a backend with threads of its own.
 
-        When such a thread lets go of what it has sent is luck. So memory that nobody but the backend holds any more
-        counts as dead, as if it had let go at once. To tell, what it gets has a storage of its own, which lives as long
-        as the backend holds anything of it, and holds on to the tensor's.
+        When such a thread releases what it has sent is luck. So memory that only the backend still holds counts as
+        dead, as if it had been released at once. To tell, the backend gets a storage of its own, which lives as long as
+        the backend holds anything of it, and keeps the tensor's storage alive.
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())
-        except (BufferError, RuntimeError, TypeError, ValueError):  # of a kind that cannot be exchanged
+        except (BufferError, RuntimeError, TypeError, ValueError):  # DLPack does not support every kind of tensor
             return tensor
         with self._lock:
             self._bury()
@@ -145,7 +145,7 @@ class TensorTracker:
             return at_peak
 
     def settle(self) -> None:
-        """Count what has died, and what only a backend still holds."""
+        """Counts what has died, and what only a backend still holds."""
         with self._lock:
             self._bury()
             for record, loans in list(self._loans.items()):
@@ -177,10 +177,10 @@ class TensorTracker:
         try:
             yield
         finally:
-            del storage_class.resize_  # the original is its parent's
+            del storage_class.resize_  # the original is inherited
 
     def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
-        """Those of a tensor on the device, and what they are known by; of what was lent the original."""
+        """Yields the storages of a tensor on the device with their keys; of what was lent the original."""
         for storage in storages_of(tensor):
             if storage.device.type != self._device:
                 continue
@@ -240,7 +240,7 @@ class TensorTracker:
             self._unnamed.pop(key, None)
 
     def _note_peak(self) -> None:
-        """Keep what the peak is made of, if this is one: called before anything becomes less."""
+        """Keeps what the peak is made of, if this is one: called before anything shrinks."""
         if self._rising:
             self._rising = False
             self._at_peak = dict(self.live)
@@ -248,5 +248,5 @@ class TensorTracker:
 
 
 def _owners(storage: torch.UntypedStorage) -> int:
-    """How many there are in C++: tensors, and what makes it an object of Python."""
+    """How many owners a storage has in C++: tensors, and what makes it an object of Python."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

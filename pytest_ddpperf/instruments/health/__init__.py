@@ -1,1 +1,1 @@
-"""The machine's health during a launch, seen from the controller: the ranks do nothing for it. Imports no torch."""
+"""The machine's health during a launch, read by the controller; the ranks do nothing for it. Imports no torch."""

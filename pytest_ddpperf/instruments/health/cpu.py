@@ -1,4 +1,8 @@
-"""The processor during a launch: two readings of what the kernel counts, and what lies between them."""
+"""The processor during a launch: two readings of the kernel's counters, and their difference.
+
+psutil is no replacement: it drops the numbers of the cores, takes every page for 4 KiB, guesses frequencies that the
+kernel does not report, and knows neither throttling nor governors nor control groups.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from pytest_ddpperf.records.health import CpuHealth
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
-_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; guests' time, behind them, is in user's as well
-_OWN_TIMES = slice(11, 15)  # of what follows the name in /proc/PID/stat: utime, stime, and those of reaped children
+_IDLE, _IOWAIT, _STEAL, _COUNTED = 3, 4, 7, 8  # columns of /proc/stat; those behind are included in user's
+_OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, stime, and those of reaped children
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,15 @@ class Ticks:
 
 @dataclass(frozen=True)
 class CpuReading:
-    """What the kernel counts, at one moment; None for what it does not tell.
+    """The kernel's counters at one moment; None for what it does not report.
 
     Attributes:
-        cores: of the usable ones.
+        cores: ticks of the usable cores.
         ours: clock ticks that our processes have used so far.
-        throttled: seconds, added up over cores; ``overheated``: times; ``swapped``: pages.
-        frequencies: of the usable cores, in Hz.
+        throttled: seconds that control groups waited for their quota, added up over cores.
+        overheated: how many times usable cores were too hot.
+        swapped: pages to and from swap.
+        frequencies: in Hz, of the usable cores.
         governors: of the usable cores, each once.
     """
 
@@ -49,11 +55,9 @@ class CpuReading:
 
 
 def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
-    """What the kernel counts now; cheap enough to be done before and after every launch.
+    """Reads the kernel's counters; cheap enough to be done before and after every launch.
 
-    Args:
-        pids: of our processes. What a process's children used is its own once they have ended.
-        root: the folder that holds ``proc`` and ``sys``.
+    ``pids`` are our processes; what a process's children used becomes its own once they have ended.
     """
     usable = os.sched_getaffinity(0)
     folders = [root / _CORES / f"cpu{core}" for core in sorted(usable)]
@@ -67,13 +71,13 @@ def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
         throttled=_most(throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root)),
         overheated=_sum(_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
         swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
-        frequencies=tuple(1e3 * one for one in frequencies if one is not None),
+        frequencies=tuple(1e3 * frequency for frequency in frequencies if frequency is not None),
         governors=tuple(sorted(governors)),
     )
 
 
 def cpu_health(before: CpuReading, after: CpuReading) -> CpuHealth:
-    """What lies between two readings."""
+    """The difference of two readings."""
     others = steal = None
     if before.cores is not None and after.cores is not None and after.cores.total > before.cores.total:
         total = after.cores.total - before.cores.total
@@ -95,9 +99,9 @@ def cpu_health(before: CpuReading, after: CpuReading) -> CpuHealth:
 
 
 def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
-    """The ticks of the usable cores together, from /proc/stat (proc(5)); None where it has none of them.
+    """The ticks of the usable cores together, from /proc/stat (proc(5)); None if it has none of them.
 
-    Busy is all but idle, the wait for disks, and steal.
+    Busy is everything but idle, the wait for disks, and steal.
     """
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
@@ -111,8 +115,8 @@ def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
 
 
 def process_ticks(text: str) -> int | None:
-    """The ticks that a process and its ended children have used, from /proc/PID/stat; None where it says nothing."""
-    _, _, rest = text.rpartition(")")  # the name before may hold anything
+    """The ticks that a process and its ended children have used, from /proc/PID/stat; None if it is empty."""
+    _, _, rest = text.rpartition(")")  # the name may contain any character
     times = rest.split()[_OWN_TIMES]
     return sum(map(int, times)) if times else None
 
@@ -120,7 +124,7 @@ def process_ticks(text: str) -> int | None:
 def throttled_seconds(text: str) -> float | None:
     """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds).
 
-    The kernel adds up over cores: two that wait for a second count two.
+    The kernel adds up over cores: two cores that wait for a second count two.
     """
     facts = kernel_table(text)
     if "throttled_usec" in facts:
@@ -129,7 +133,7 @@ def throttled_seconds(text: str) -> float | None:
 
 
 def swapped_pages(text: str) -> int | None:
-    """Pages that went to swap or came from it, from /proc/vmstat; None where it does not tell."""
+    """Pages that went to swap or came from it, from /proc/vmstat; None if it does not say."""
     facts = kernel_table(text)
     return facts["pswpin"] + facts["pswpout"] if {"pswpin", "pswpout"} <= facts.keys() else None
 

@@ -1,4 +1,4 @@
-"""GPUs during a launch, as NVIDIA's management library tells: read in a thread of the controller's."""
+"""GPUs during a launch, as NVIDIA's management library reports them: read in a thread of the controller."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from pytest_ddpperf.records.health import GpuHealth
 
-INTERVAL = 0.25  # seconds: the driver itself renews its figures a few times a second
-_PATIENCE = 5.0  # seconds for the last reading
+INTERVAL = 0.25  # seconds: the driver renews its figures a few times a second
+_MAX_WAIT = 5.0  # seconds to wait for the last reading
 
-# Bits of nvmlClocksEventReasons (nvml.h). Idle is none of ours; what is set by an administrator is deliberate.
+# Bits of nvmlClocksEventReasons (nvml.h), without idle, and without limits that an administrator has set.
 REASONS: Mapping[int, str] = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -29,7 +29,7 @@ REASONS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class GpuReading:
-    """What the driver says of a GPU at one moment, in its own units; None for what it does not tell."""
+    """What the driver reports of a GPU at one moment, in its own units; None for what it does not report."""
 
     utilisation: int | None  # percent
     sm_clock: int | None  # MHz
@@ -40,12 +40,7 @@ class GpuReading:
 
 
 class GpuWatch:
-    """Reads all GPUs again and again, until it is stopped.
-
-    Args:
-        nvml: the module ``pynvml``, initialised.
-        interval: seconds between two readings.
-    """
+    """Reads all GPUs every ``interval`` seconds until it is stopped; ``nvml`` is the module ``pynvml``, initialised."""
 
     def __init__(self, nvml: Any, interval: float = INTERVAL) -> None:
         self._nvml = nvml
@@ -59,9 +54,9 @@ class GpuWatch:
         self._thread.start()
 
     def stop(self) -> tuple[GpuHealth, ...]:
-        """Each GPU since the start, in the driver's order."""
+        """Each GPU's health since the start, in the driver's order."""
         self._stopped.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_MAX_WAIT)
         if self._thread.is_alive():  # a driver that does not answer must not hold up the tests
             return ()
         return tuple(map(self._health, range(len(self._handles))))
@@ -74,13 +69,13 @@ class GpuWatch:
     def _health(self, number: int) -> GpuHealth:
         nvml, handle, before = self._nvml, self._handles[number], self._before[number]
         limits = (nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM)
-        sm_limit, memory_limit = (_told(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, clock) for clock in limits)
+        sm_limit, memory_limit = (_answer(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, clock) for clock in limits)
         stayed = {pid: size for pid, size in processes(nvml, handle).items() if pid in before and pid != os.getpid()}
         return gpu_health(self._devices[number], self._readings[number], (sm_limit, memory_limit), stayed)
 
 
 def watch_gpus() -> Callable[[], tuple[GpuHealth, ...]]:
-    """Start to watch; call what comes back for each GPU's health. Without pynvml or a driver there are none."""
+    """Starts to watch; the result returns each GPU's health. Without pynvml or a driver there are none."""
     nvml = _library()
     if nvml is None:
         return tuple
@@ -91,21 +86,21 @@ def watch_gpus() -> Callable[[], tuple[GpuHealth, ...]]:
 
 
 def read_gpu(nvml: Any, handle: Any) -> GpuReading:
-    """What the driver says of a GPU now."""
-    utilisation = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    """Reads a GPU once."""
+    utilisation = _answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     return GpuReading(
         utilisation=None if utilisation is None else utilisation.gpu,
-        sm_clock=_told(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-        memory_clock=_told(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        temperature=_told(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        power=_told(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
-        reasons=_told(nvml, _reasons(nvml), handle),
+        sm_clock=_answer(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+        memory_clock=_answer(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        temperature=_answer(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        power=_answer(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
+        reasons=_answer(nvml, _reasons(nvml), handle),
     )
 
 
 def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Bytes of a GPU's memory by the pid of who computes on it; in a container the pids may be the host's."""
-    found = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+    """Bytes of a GPU's memory by the pid of the process that uses it; in a container the pids may be the host's."""
+    found = _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
 
 
@@ -115,28 +110,26 @@ def gpu_health(
     limits: tuple[int | None, int | None],
     others: Mapping[int, int | None],
 ) -> GpuHealth:
-    """What the readings amount to.
+    """Summarises the readings of a device; there may be none, after a launch shorter than the interval.
 
-    Args:
-        device: its id.
-        readings: in any order; may be none, after a launch that was shorter than the interval.
-        limits: the highest clocks of multiprocessors and memory, in MHz.
-        others: as of ``GpuHealth``.
+    ``limits`` are the highest clocks of multiprocessors and memory, in MHz, ``others`` the processes that stayed.
     """
-    busy = [one for one in readings if one.utilisation] or list(readings)
-    reasons = [one.reasons for one in busy if one.reasons is not None]
-    shares = {text: sum(bool(one & bit) for one in reasons) / len(reasons) for bit, text in REASONS.items() if reasons}
+    busy = [reading for reading in readings if reading.utilisation] or list(readings)
+    reasons = [reading.reasons for reading in busy if reading.reasons is not None]
+    shares = {
+        text: sum(bool(reason & bit) for reason in reasons) / len(reasons) for bit, text in REASONS.items() if reasons
+    }
     sm_limit, memory_limit = (None if limit is None else limit * 1e6 for limit in limits)
     return GpuHealth(
         device=device,
         readings=len(busy),
-        utilisation=_of([one.utilisation for one in busy], fmean, 1e-2),
-        sm_clock=_of([one.sm_clock for one in busy], median, 1e6),
+        utilisation=_of([reading.utilisation for reading in busy], fmean, 1e-2),
+        sm_clock=_of([reading.sm_clock for reading in busy], median, 1e6),
         sm_clock_limit=sm_limit,
-        memory_clock=_of([one.memory_clock for one in busy], median, 1e6),
+        memory_clock=_of([reading.memory_clock for reading in busy], median, 1e6),
         memory_clock_limit=memory_limit,
-        temperature=_of([one.temperature for one in busy], max, 1.0),
-        power=_of([one.power for one in busy], fmean, 1e-3),
+        temperature=_of([reading.temperature for reading in busy], max, 1.0),
+        power=_of([reading.power for reading in busy], fmean, 1e-3),
         throttled={text: share for text, share in shares.items() if share},
         others=others,
     )
@@ -148,14 +141,14 @@ def _of(values: Sequence[int | None], average: Callable[[list[int]], float], fac
 
 
 def _reasons(nvml: Any) -> Callable[..., Any]:
-    """What tells why clocks are held back: newer drivers' libraries have another name for it."""
+    """The function that says why clocks are held back; libraries of newer drivers have another name for it."""
     newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     older: Callable[..., Any] = nvml.nvmlDeviceGetCurrentClocksThrottleReasons if newer is None else newer
     return older
 
 
-def _told(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the driver answers; None where this GPU does not support the question."""
+def _answer(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer; None if this GPU does not support the question."""
     try:
         return function(*arguments)
     except nvml.NVMLError:
@@ -164,7 +157,7 @@ def _told(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
 
 @cache
 def _library() -> Any:
-    """``pynvml``, initialised once for the session; None where it is not installed or finds no driver."""
+    """``pynvml``, initialised once for the session; None if it is not installed or finds no driver."""
     try:
         import pynvml
     except ImportError:

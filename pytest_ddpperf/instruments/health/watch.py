@@ -1,4 +1,4 @@
-"""Watching the machine from the start of a launch to its end."""
+"""Watches the machine from the start of a launch to its end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ Watch = Callable[[], Health]
 
 
 def watch_health(ranks_parents: Collection[int | None], *, gpus: bool = False) -> Watch:
-    """Start to watch; call what comes back when the launch has ended.
+    """Starts to watch; call the result when the launch has ended.
 
-    Args:
-        ranks_parents: pids of the processes that ranks are children of, and which outlive them; None for one that is
-            not there yet: then what others used cannot be told from what the ranks did.
-        gpus: whether to watch those too.
+    ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
+    does not exist yet; then other processes' CPU time cannot be told from the ranks'.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     seen = watch_gpus() if gpus else tuple

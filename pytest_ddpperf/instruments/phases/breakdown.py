@@ -1,4 +1,4 @@
-"""What a trace amounts to: seconds and bytes by phase and section. Pure."""
+"""Turns a trace into seconds and bytes by phase and section. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from pytest_ddpperf.instruments.live_memory import Reading
 from pytest_ddpperf.instruments.phases.recorder import Trace
 from pytest_ddpperf.records.phases import PHASES, MemoryKind, MemoryUse, PhaseTimes, SectionTimes
 
-Reading = tuple[int, "int | None"]  # bytes now, and the most there were since the reading before
-
 
 def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind, Trace] | None = None) -> PhaseTimes:
-    """The steps of a trace, taken apart.
+    """Takes the steps of a trace apart, with the ``seconds`` between consecutive marks.
 
-    The time between two marks goes to one phase only, and to every section around, so phases add up to the step and
-    sections with what is in them do not.
-
-    Args:
-        trace: of the steps that were timed.
-        seconds: between each mark and the next.
-        memory: the kind of bytes, and the trace of a step whose marks are readings of them; None where there are none.
+    The time between two marks belongs to one phase, and to every section around. So phases add up to the step, and
+    nested sections overlap. ``memory`` is the trace of a step whose marks are readings of memory, and their kind.
     """
     steps = len(trace.starts)
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
@@ -53,14 +47,14 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
 
 
 def _intervals(trace: Trace) -> Iterator[tuple[int, int]]:
-    """The number of the step and that of each interval between marks."""
+    """Yields the number of the step and of each interval between marks."""
     for step, (first, end) in enumerate(pairwise((*trace.starts, len(trace.places)))):
         for interval in range(first, end):
             yield step, interval
 
 
 def _entries(trace: Trace) -> dict[str, int]:
-    """How many times each section was entered: gone into from the place just outside of it."""
+    """Counts how often each section was entered from the node just outside of it."""
     counts: dict[str, int] = defaultdict(int)
     for outside, place in pairwise(trace.places):
         if place.parent is outside and len(place.sections) > len(outside.sections):

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.clock import clock_for
+from pytest_ddpperf.instruments.compiler import compiled_frames, uncompiled
+from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.instruments.phases.breakdown import break_down
-from pytest_ddpperf.instruments.phases.compiler import compiled_frames, uncompiled
-from pytest_ddpperf.instruments.phases.memory import memory_reader
-from pytest_ddpperf.instruments.phases.phase_hooks import Seam, followed, optimizers_followed, torch_seams
+from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder
 from pytest_ddpperf.records.phases import PhaseTimes
 
@@ -18,42 +18,35 @@ if TYPE_CHECKING:
     import torch
 
 
-def diagnose(run: Callable[[], object], steps: int, device: torch.device, seams: Sequence[Seam] = ()) -> PhaseTimes:
-    """Where the time of a step goes: ``run`` is called ``steps`` + 1 times, under instruments.
+def diagnose(
+    run: Callable[[], object], steps: int, device: torch.device, hooks: Sequence[PhaseHook] = ()
+) -> PhaseTimes:
+    """Measures where the time of a step goes: calls ``run`` ``steps`` + 1 times, under instruments.
 
-    The first step is for memory alone, for reading it takes longer than a mark of the clock; the others are timed. In
-    each, time goes to one phase only, so the phases of a step add up to it:
+    The first step measures memory only, because reading it takes longer than marking the clock; the others are timed.
+    In each, time belongs to one phase only, so the phases of a step add up to it:
 
     - ``data_wait``: a DataLoader is asked for the next batch, or for a new epoch.
-    - ``forward``: a call of a module that no other module called, with all that its hooks do: DDP's broadcast of
-      buffers, FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``seams`` has it.
-    - ``backward``: autograd runs. What is recomputed there belongs to it, and so do gradients that are sent there, the
-      wait for the last of them included: how much of it is communication, no timer of phases can tell.
+    - ``forward``: a call of a module that no other module called, with all its hooks: DDP's broadcast of buffers or
+      FSDP's gathering of parameters. A loss that is a plain function is no module, unless ``hooks`` name it.
+    - ``backward``: autograd runs. It includes recomputation, and the gradients that are sent in backward with the wait
+      for the last of them: no timer of phases can tell how much of that is communication.
     - ``gradient_sync``: the rank begins a collective or waits for one, whatever is sent, outside of the other phases.
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
-    - ``other``: all that is none of these, and whatever torch.compile has taken into the graph of a whole step.
+    - ``other``: everything else, and whatever torch.compile has taken into the graph of a whole step.
 
     On CUDA the clock is that of the stream which is current at first, and nothing waits for it: a phase lasts as long
-    as that stream took to get through it, so host work that is hidden behind the device's costs nothing, waits for data
-    too. What happens in other threads belongs to the phase that the step's own thread is in.
-
-    Args:
-        run: one step, which all ranks do together; already warmed up.
-        steps: how many are timed, at least one; the same on all ranks.
-        device: where the steps compute.
-        seams: more functions that are a phase, beside those of torch.
-
-    Raises:
-        Exception: what ``run`` raises; no instrument is left behind.
+    as that stream takes to get through it, so host work hidden behind the device's costs nothing, waits for data too.
+    Work in other threads belongs to the phase that the step's own thread is in. If ``run`` raises, no instrument stays.
     """
     recorder = Recorder()
     reader = memory_reader(device)
-    with followed(recorder, (*torch_seams(), *seams)), ExitStack() as optimizers:
+    with followed(recorder, (*torch_phase_hooks(), *hooks)), ExitStack() as optimizers:
         optimizers.enter_context(optimizers_followed(recorder))
         frames = compiled_frames()
         first = recorder.record(run, 1, _nothing if reader is None else reader[1])
         if compiled_frames() > frames:
-            optimizers.close()  # they are part of a compiled step, which must be the one that was timed
+            optimizers.close()  # they are part of the compiled step, which must stay the one that is timed
         clock = clock_for(device, marks=len(first.marks) * steps)
 
         @uncompiled
@@ -66,4 +59,4 @@ def diagnose(run: Callable[[], object], steps: int, device: torch.device, seams:
 
 
 def _nothing() -> None:
-    """Memory that the system does not tell of."""
+    """A reading of memory that the system does not report."""

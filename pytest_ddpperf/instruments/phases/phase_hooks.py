@@ -1,4 +1,4 @@
-"""Where a phase begins and ends in anybody's training code: the calls of torch that all of it makes."""
+"""Where a phase begins and ends in any training code: the functions of torch that all of it calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.compiler import uncompiled
+from pytest_ddpperf.instruments.patching import replaced
 from pytest_ddpperf.instruments.phases.section import Section
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.phases.recorder import Place, Recorder
+    from pytest_ddpperf.instruments.phases.recorder import PhaseNode, Recorder
 
 
-class Seam(NamedTuple):
-    """A function that is a phase: while it runs, the time is that phase's.
+class PhaseHook(NamedTuple):
+    """A function that is a phase: the time while it runs belongs to that phase.
 
     Attributes:
         owner: the module, class or object that it is an attribute of.
@@ -30,7 +31,7 @@ class Seam(NamedTuple):
     phase: str
 
 
-# As deep as Python goes, so that it does not matter under which name a user imported what calls these.
+# The deepest calls in Python, so that the name under which a user imported their callers does not matter.
 _COLLECTIVES = (
     "_allgather_base",
     "_end_coalescing",
@@ -75,7 +76,7 @@ _CLIPPING = (
     "clip_grads_with_norm_",
     "get_total_norm",
 )
-# Modules of torch that not every training loads, and what is a seam in them.
+# Modules of torch that not every training loads, and the functions in them that are phases.
 _WHERE_LOADED = (
     ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC),
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC),
@@ -84,11 +85,11 @@ _WHERE_LOADED = (
 )
 
 
-def torch_seams() -> tuple[Seam, ...]:
-    """The seams of this torch, in what is loaded of it.
+def torch_phase_hooks() -> tuple[PhaseHook, ...]:
+    """The phase hooks of this torch, in those of its modules that are loaded.
 
-    Modules are followed by their ``__call__`` and not by torch's global hooks: those are slower by far in each of a
-    model's modules, make torch.compile warn, and are compiled into what it compiles.
+    Modules are followed by their ``__call__`` and not by torch's global hooks. Those are much slower in each of a
+    model's modules, make torch.compile warn, and are compiled into its graphs.
     """
     import torch
     from torch._C import _distributed_c10d as c10d
@@ -103,7 +104,7 @@ def torch_seams() -> tuple[Seam, ...]:
         (torch.amp.GradScaler, ("step", "unscale_", "update"), OPTIMIZER),
         (clip_grad, _CLIPPING, OPTIMIZER),
         (torch.nn.utils, _CLIPPING, OPTIMIZER),
-        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # an epoch that begins may have to start workers
+        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # the begin of an epoch may start workers
         (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT),  # noqa: SLF001  all loaders' iterators are of it
         (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC),
         (c10d.Work, ("wait",), GRADIENT_SYNC),
@@ -112,16 +113,18 @@ def torch_seams() -> tuple[Seam, ...]:
         if module in sys.modules:
             loaded = sys.modules[module]
             owners.append((loaded if owner is None else getattr(loaded, owner), names, phase))
-    return tuple(Seam(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name))
+    return tuple(
+        PhaseHook(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name)
+    )
 
 
 @contextmanager
-def followed(recorder: Recorder, seams: Sequence[Seam]) -> Iterator[None]:
-    """Within, the seams and the user's sections tell a recorder; afterwards all is as it was."""
+def followed(recorder: Recorder, hooks: Sequence[PhaseHook]) -> Iterator[None]:
+    """Within, the phase hooks and the user's sections report to a recorder."""
     with ExitStack() as stack:
-        for seam in seams:
-            within = _within(recorder, seam.phase, getattr(seam.owner, seam.name))
-            stack.enter_context(replaced(seam.owner, seam.name, within))
+        for hook in hooks:
+            within = _within(recorder, hook.phase, getattr(hook.owner, hook.name))
+            stack.enter_context(replaced(hook.owner, hook.name, within))
 
         @uncompiled
         def enter(section: Section) -> None:
@@ -156,31 +159,15 @@ def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Cal
 
 
 @contextmanager
-def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
-    """Within, an attribute is another one; afterwards the owner has again what it had, or has inherited."""
-    own = vars(owner)
-    inherited = name not in own
-    before = own.get(name)
-    setattr(owner, name, by)
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
-@contextmanager
 def optimizers_followed(recorder: Recorder) -> Iterator[None]:
-    """Within, every optimizer's ``step`` tells a recorder.
+    """Within, every optimizer's ``step`` reports to a recorder.
 
-    By torch's own hooks: each class has a ``step`` of its own, and a scheduler of the learning rate keeps the one that
-    it found. Where torch.compile has taken ``step`` into a graph, that graph does not hold while there are hooks.
+    By torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the one that
+    it found. A graph into which torch.compile has taken ``step`` is recompiled while there are hooks.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    opened: dict[int, Place] = {}
+    opened: dict[int, PhaseNode] = {}
 
     @uncompiled
     def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
@@ -190,13 +177,13 @@ def optimizers_followed(recorder: Recorder) -> Iterator[None]:
 
     @uncompiled
     def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-        before = opened.pop(id(optimizer), None)  # none of an optimizer that another one calls
+        before = opened.pop(id(optimizer), None)  # none for an optimizer that another one calls
         if before is not None:
             recorder.go(before)
 
-    hooks = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+    handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()

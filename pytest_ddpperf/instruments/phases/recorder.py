@@ -1,4 +1,4 @@
-"""A stack of phases and sections, and one mark at each change of what is on top."""
+"""A stack of phases and sections, and a mark at each change of its top."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.compiler import uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
 
 # What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
@@ -23,78 +23,78 @@ OPENS: Mapping[str, frozenset[str]] = {
 }
 
 
-class Place:
-    """What is on the stack, down to its ground. There is one of each, however often a step comes by.
+class PhaseNode:
+    """A state of the stack. There is one node of each, however often a step passes it.
 
     Attributes:
-        parent: what is there without the topmost; None for the empty stack.
-        phase: who gets the time here.
+        parent: the stack without its top; None for the empty stack.
+        phase: the phase that gets the time here.
         sections: the paths of the user's sections around, from the outermost to the innermost.
         opens: the phases that may begin here.
     """
 
     __slots__ = ("_inner", "opens", "parent", "phase", "sections")
 
-    def __init__(self, parent: Place | None, phase: str, sections: tuple[str, ...]) -> None:
+    def __init__(self, parent: PhaseNode | None, phase: str, sections: tuple[str, ...]) -> None:
         self.parent = parent
         self.phase = phase
         self.sections = sections
         self.opens = OPENS[phase]
-        self._inner: dict[tuple[str, bool], Place] = {}
+        self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
-    def phase_inside(self, phase: str) -> Place:
-        """Where a phase begins here."""
+    def phase_inside(self, phase: str) -> PhaseNode:
+        """The node of a phase that begins here."""
         key = phase, False
         if key not in self._inner:
-            self._inner[key] = Place(self, phase, self.sections)
+            self._inner[key] = PhaseNode(self, phase, self.sections)
         return self._inner[key]
 
-    def section_inside(self, name: str) -> Place:
-        """Where a section begins here: one with the name of a phase is that phase, for the user says so."""
+    def section_inside(self, name: str) -> PhaseNode:
+        """The node of a section that begins here; a section with the name of a phase is that phase."""
         key = name, True
         if key not in self._inner:
             path = f"{self.sections[-1]}/{name}" if self.sections else name
-            self._inner[key] = Place(self, name if name in PHASES else self.phase, (*self.sections, path))
+            self._inner[key] = PhaseNode(self, name if name in PHASES else self.phase, (*self.sections, path))
         return self._inner[key]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What was on top of the stack when.
+    """What was on top of the stack at which time.
 
     Attributes:
-        marks: whatever was read at each change and at the end: one more than there are ``places``.
-        places: the place from each mark to the next.
+        marks: what was read at each change and at the end: one more than there are ``places``.
+        places: the node from each mark to the next.
         starts: the number of the mark with which each step begins.
     """
 
     marks: list[Any]
-    places: list[Place]
+    places: list[PhaseNode]
     starts: list[int]
 
 
 class Recorder:
-    """Follows the thread that made it through its steps; what happens in others is of no phase of its own."""
+    """Follows the thread that made it through its steps; other threads have no phases of their own."""
 
     def __init__(self) -> None:
         for instrument in (
             Recorder.enter,
             Recorder.enter_section,
             Recorder.go,
-            Place.__init__,
-            Place.phase_inside,
-            Place.section_inside,
+            PhaseNode.__init__,
+            PhaseNode.phase_inside,
+            PhaseNode.section_inside,
         ):
             uncompiled(instrument)
-        self._ground = Place(None, OTHER, ())
+        self._ground = PhaseNode(None, OTHER, ())
         self._top = self._ground
         self._thread = get_ident()
         self._mark: Callable[[], Any] = lambda: None
         self._marks: list[Any] = []
-        self._places: list[Place] = []
+        self._places: list[PhaseNode] = []
 
     def record(self, run: Callable[[], object], steps: int, mark: Callable[[], Any]) -> Trace:
-        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and what it gives is kept."""
+        """The trace of ``steps`` calls of ``run``; ``mark`` is called at each change, and its result is kept."""
         self._mark, self._marks, self._places = mark, [], []
         starts = []
         for _ in range(steps):
@@ -104,24 +104,24 @@ class Recorder:
         self.go(self._ground)
         return Trace(self._marks, self._places[:-1], starts)
 
-    def enter(self, phase: str) -> Place | None:
-        """Begin a phase; gives the place to go back to, or None where it belongs to the phase that is there already."""
+    def enter(self, phase: str) -> PhaseNode | None:
+        """Begins a phase; returns the node to go back to, or None if the phase belongs to the current one."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:
             return None
         self.go(before.phase_inside(phase))
         return before
 
-    def enter_section(self, name: str) -> Place | None:
-        """Begin a section of the user's; gives the place to go back to, None in another thread."""
+    def enter_section(self, name: str) -> PhaseNode | None:
+        """Begins a user's section; returns the node to go back to, or None in another thread."""
         if get_ident() != self._thread:
             return None
         before = self._top
         self.go(before.section_inside(name))
         return before
 
-    def go(self, place: Place) -> None:
-        """Be at a place from now on: inside something, or back, whatever was left open on the way."""
+    def go(self, place: PhaseNode) -> None:
+        """Moves to a node: inside something, or back, whatever was left open on the way."""
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place

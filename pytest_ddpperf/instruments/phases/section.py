@@ -6,21 +6,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.phases.recorder import Place
+    from pytest_ddpperf.instruments.phases.recorder import PhaseNode
 
 
 class Section:
-    """``with ctx.phase(name)``: does nothing, until a diagnosed pass puts methods that do something in place of these.
+    """``with ctx.phase(name)``: does nothing until a diagnosed pass replaces these methods.
 
-    There is no state to be asked whether a pass runs: that would cost time in timed steps, and make torch.compile
-    compile again what it has compiled without one.
+    No state tells whether a pass runs: reading it would cost time in timed steps, and make torch.compile compile anew
+    what it has compiled without a pass.
     """
 
     __slots__ = ("before", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.before: Place | None = None
+        self.before: PhaseNode | None = None
 
     def __enter__(self) -> None:
         """Nothing, outside of the pass."""

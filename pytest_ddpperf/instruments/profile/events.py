@@ -37,16 +37,17 @@ _NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Event:
+class ProfilerEvent:
     """One event of a profile.
 
     Attributes:
         name: as torch has it.
         activity: kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
-        start: in seconds; ``end`` likewise.
-        nbytes: what one rank puts into a collective; None where the profile does not tell.
-        kind: which collective it is, where that is told and need not be read from its name; else empty.
-        ranks: how many there are in a collective's group; None where the profile does not tell.
+        start: in seconds.
+        end: in seconds.
+        nbytes: what one rank puts into a collective; None if the profile does not say.
+        kind: which collective it is, if the profile says so; empty to read it from the name.
+        ranks: how many ranks a collective's group has; None if the profile does not say.
     """
 
     name: str
@@ -68,8 +69,8 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
     return activity == "kernel" and name.startswith("nccl")
 
 
-def class_of(event: Event) -> Class | None:
-    """What an event is; None for what is not looked at."""
+def class_of(event: ProfilerEvent) -> Class | None:
+    """What an event is; None for events that are ignored."""
     if event.name.startswith("gloo:"):
         return "communication"
     if event.activity == "cpu_op":
@@ -88,12 +89,10 @@ def kind_of(name: str) -> str:
     return _KINDS.get(kind, kind or name)
 
 
-def steps_of(events: Sequence[Event], *, device: str) -> tuple[ProfiledStep, ...]:
-    """The steps of a profile, each with the communication and the computation in it.
+def steps_of(events: Sequence[ProfilerEvent], *, device: str) -> tuple[ProfiledStep, ...]:
+    """The steps of one rank's profile, each with its communication and computation.
 
-    Args:
-        events: of one rank; among them those named ``STEP``, one for each step.
-        device: ``cpu`` or ``cuda``: on CUDA operators on the CPU only launch what is computed.
+    Events named ``STEP`` mark the steps. On the ``device`` ``cuda`` operators on the CPU only launch the computation.
     """
     marks = sorted(event.span for event in events if event.name == STEP and event.activity == "user_annotation")
     found = [(class_of(event), event) for event in events]
@@ -106,7 +105,7 @@ def steps_of(events: Sequence[Event], *, device: str) -> tuple[ProfiledStep, ...
     return tuple(_step(mark, communication, computation) for mark in marks)
 
 
-def _step(mark: Span, communication: Sequence[Event], computation: Sequence[Span]) -> ProfiledStep:
+def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Sequence[Span]) -> ProfiledStep:
     sent = sorted((event for event in communication if mark[0] <= event.start < mark[1]), key=lambda event: event.start)
     busy = within((event.span for event in communication), mark)
     computed = within(computation, mark)

@@ -16,7 +16,7 @@ EVENT = "record_param_comms"
 
 _TEXTS = frozenset({"Collective name", "dtype"})
 
-_KINDS = {  # by ProcessGroupNCCL's names; those that are not here name themselves
+_KINDS = {  # by ProcessGroupNCCL's names; other names stay
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
     "_allgather_base": "all_gather",
@@ -44,8 +44,8 @@ class Note:
 
     Attributes:
         kind: ``all_reduce``, ``all_gather`` ...
-        nbytes: what this rank puts into it; None where the type is not known.
-        ranks: how many there are in its group; None where that is not told.
+        nbytes: what this rank puts into it; None if the type is unknown.
+        ranks: how many ranks its group has; None if that is not noted.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Note:
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
-    """The note with these fields, texts in JSON or values; None where it is of no collective."""
+    """The note with these fields, texts in JSON or values; None if it is of no collective."""
     name = _value(fields, "Collective name")
     if not name or name == "wait":
         return None
@@ -76,12 +76,9 @@ def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
     """The notes of those numbers that exactly one kernel of NCCL is linked to.
 
-    Where collectives are sent as a group, one note stands for several kernels, or one kernel for several notes: then
-    nobody knows what a kernel sent. A kernel that stands for several is linked to none of them.
-
-    Args:
-        links: the number that each kernel of NCCL is linked to; 0 for none.
-        fields: as of ``notes_in_trace``.
+    ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
+    several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
+    several notes is linked to none of them.
     """
     noted = {
         number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields

@@ -18,11 +18,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.activity import activity_of
 from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.profile.events import STEP, Event, is_nccl_kernel, steps_of
+from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, is_nccl_kernel, steps_of
 from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
 from pytest_ddpperf.records.communication import RankProfile, Window
 
-_ITEM_SIZES = {  # the words that the profiler has for types
+_ITEM_SIZES = {  # the profiler's names of types
     **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
     **dict.fromkeys(("float", "int"), 4),
     **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int"), 2),
@@ -34,17 +34,14 @@ _NANOSECOND = 1e-9
 def profile_steps(
     run: Callable[[], Any], steps: int, device: torch.device, modules: Sequence[nn.Module] = ()
 ) -> RankProfile:
-    """What was sent and computed in ``steps`` calls of ``run``, which all ranks make together, already warmed up.
+    """Profiles what ``steps`` calls of ``run`` send and compute; a collective, called after the warm-up.
 
-    Args:
-        run: one training step.
-        steps: how many; one more goes before, in which the profiler itself gets warm.
-        device: where it is trained. On CUDA each step is waited for, so that its kernels are within it.
-        modules: what is trained, where that is known: DDP tells of itself.
+    One more step goes before, in which the profiler itself warms up. On CUDA each step is waited for, so that its
+    kernels are within it. ``modules`` are the models, if known, because DDP reports figures of its own.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    # acc_events changes nothing in a single cycle, but that torch 2.11 does not warn that there might be several.
+    # Within a single cycle acc_events only keeps torch 2.11 from warning of several cycles.
     with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         for _ in range(steps + 1):
             with record_function(STEP):
@@ -53,16 +50,16 @@ def profile_steps(
                     torch.cuda.synchronize(device)
     results: Any = profiler.profiler
     recorded = results.kineto_results.events()
-    began = min(one.start_ns() for one in recorded)
+    began = min(event.start_ns() for event in recorded)
     notes = notes_of(recorded, results.kineto_results.save)
-    events = [_event(one, began, notes) for one in recorded]
+    events = [_event(event, began, notes) for event in recorded]
     found = steps_of(events, device=device.type)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
     return RankProfile(steps=found[1:], window=next(iter(windows), None), subgroups=subgroups_made())
 
 
 def subgroups_made() -> bool:
-    """Whether process groups of fewer ranks than the world's have been made, as far as this rank knows."""
+    """Whether this rank knows of process groups with fewer ranks than the world."""
     groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
     return any(len(group) < dist.get_world_size() for group in groups)
 
@@ -70,7 +67,7 @@ def subgroups_made() -> bool:
 def window_of(module: DistributedDataParallel) -> Window | None:
     """DDP's own figures for the steps that it samples (the first ten, then every hundredth); None before there are any.
 
-    From ``_get_ddp_logging_data``, in nanoseconds there; read in torch/csrc/distributed/c10d/logger.cpp.
+    They are from ``_get_ddp_logging_data``, there in nanoseconds (torch/csrc/distributed/c10d/logger.cpp).
     """
     data = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no other way to it
     communicated, overlapped = (data.get(f"avg_backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
@@ -82,9 +79,7 @@ def window_of(module: DistributedDataParallel) -> Window | None:
 def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int, Note]:
     """What is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
 
-    Args:
-        recorded: the profiler's events.
-        save: writes the trace to a file, where torch before 2.12 has what its events do not tell.
+    ``save`` writes the trace to a file: before torch 2.12 it holds what the events do not say.
     """
     noted = [event for event in recorded if event.name() == EVENT]
     if not noted:
@@ -100,9 +95,9 @@ def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int
     return notes_of_kernels((kernel.linked_correlation_id() for kernel in kernels), fields)
 
 
-def _event(event: Any, began: int, notes: Mapping[int, Note]) -> Event:
+def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
     name, activity = event.name(), activity_of(event)
-    plain = Event(
+    plain = ProfilerEvent(
         name=name,
         activity=activity,
         start=(event.start_ns() - began) * _NANOSECOND,
@@ -114,7 +109,7 @@ def _event(event: Any, began: int, notes: Mapping[int, Note]) -> Event:
 
 
 def _nbytes(event: Any) -> float | None:
-    """The bytes of a collective's inputs, from their shapes and types; None where a type is not known."""
+    """The bytes of a collective's inputs, from their shapes and types; None if a type is unknown."""
     sizes = [_ITEM_SIZES.get(dtype) for dtype in event.dtypes()]
     if not sizes or None in sizes or len(sizes) != len(event.shapes()):
         return None

@@ -1,1 +1,1 @@
-"""The correctness pass: does a strategy train what a single process would have trained? Importable without torch."""
+"""Verifies that a strategy trains what a single process would have trained. Importing this package imports no torch."""

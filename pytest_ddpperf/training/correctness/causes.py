@@ -1,4 +1,4 @@
-"""What has probably happened to a gradient that is wrong: the mistakes that are made, tried one by one."""
+"""The likely cause of a wrong gradient: common mistakes, tried one by one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from torch import Tensor
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 
-_NAMED = 3  # unused parameters
-_ALIKE = 0.99  # cosine from which two gradients differ by a factor only
-_PERCENT = 0.05  # factors that are nearer to 1 are told in per cent
+_NAMED = 3  # unused parameters that a message names
+_ALIKE = 0.99  # cosine above which two gradients differ by a factor only
+_PERCENT = 0.05  # factors closer to 1 are given in percent
 
 
 def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: int, tolerance: float) -> str:
-    """Words for the mistake that explains a gradient; empty where none does.
+    """Names the mistake that explains a parameter's gradient on a rank; empty if none does.
 
-    Args:
-        found: the gradient of one parameter on one rank.
-        parts: for each rank the gradients of its micro-batches' losses; their mean over all is right.
-        rank: where the gradient was found.
-        tolerance: how near an explanation must come, relative to what it expects.
+    ``parts`` holds for each rank the gradients of its micro-batches' losses, whose mean over all is the reference.
+    ``tolerance`` is how near an explanation must come, relative to what it expects.
     """
     if found is None or not found.any():
         return "no gradient arrived here"
@@ -31,16 +28,14 @@ def likely_cause(found: Tensor | None, parts: Sequence[Sequence[Tensor]], rank: 
     tried = [
         (distance(gradient, guess) / norm(guess), words) for guess, words in _mistakes(shares, rank) if guess.any()
     ]
-    error, words = min(tried, key=lambda one: one[0], default=(tolerance + 1, ""))
+    error, words = min(tried, key=lambda guess: guess[0], default=(tolerance + 1, ""))
     return words if error <= tolerance else _factor(gradient, _mean([_sum(share) for share in shares]))
 
 
 def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> str:
-    """Words for gradients that DDP never sends because it waits for others; empty where that is not it.
+    """Explains gradients that DDP never sends because it waits for others; empty if that is not the cause.
 
-    Args:
-        strategy: that the gradients are wrong under.
-        gradients: those of a single process; None for parameters that took no part in the loss.
+    ``gradients`` are those of a single process; None for parameters that took no part in the loss.
     """
     unused = [name for name, gradient in gradients.items() if gradient is None]
     told = strategy.options.get("find_unused_parameters") or strategy.options.get("static_graph")
@@ -54,7 +49,7 @@ def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> 
 
 
 def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[Tensor, str]]:
-    """Wrong gradients and how each comes about; the likelier first, of those that come to the same.
+    """Yields wrong gradients with their causes; of causes with the same gradient the likelier first.
 
     A share is what a micro-batch adds to its rank's gradient; a rank's own gradient is the sum of its shares.
     """
@@ -95,7 +90,7 @@ def _accumulation_mistakes(
 
 
 def _factor(gradient: Tensor, right: Tensor) -> str:
-    """By what a gradient is too large or too small, if that is all that is wrong with it."""
+    """Says by what factor a gradient is too large or too small, if nothing else is wrong with it."""
     size, expected = norm(gradient), norm(right)
     along = float(torch.sum(gradient * right))
     if not along >= _ALIKE * size * expected > 0:

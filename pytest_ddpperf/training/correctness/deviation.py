@@ -1,4 +1,4 @@
-"""How far tensors lie from what they should be, name by name."""
+"""The deviation of tensors from the reference, name by name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from pytest_ddpperf.training.correctness.tolerances import UPDATE, excused
 
-_ROUNDINGS = 4  # units in the last place by which parameters may differ, however small their update
+_ROUNDINGS = 4  # units in the last place by which parameters may always differ
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One tensor's.
+    """The deviation of one tensor.
 
     Attributes:
-        error: norm of the difference, over the norm that it is relative to; infinite where there is a fault.
-        fault: what is wrong, where it is no matter of size.
-        found: the tensor; None where there is none.
+        error: norm of the difference, relative to another norm; infinite if there is a fault.
+        fault: what is wrong, if it is not a matter of size.
+        found: the tensor; None if there is none.
         apart: norm of the difference.
     """
 
@@ -38,10 +38,7 @@ def gradient_deviations(
     sizes: Mapping[str, float] | None = None,
     frozen: Iterable[str] = (),
 ) -> list[Deviation]:
-    """Of gradients, relative to given sizes; relative to themselves where there are none.
-
-    None and zeros are the same. Those of frozen parameters do not matter.
-    """
+    """Compares gradients, relative to the given sizes, or else to themselves; None and zeros are the same."""
     left_out = set(frozen)
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
@@ -54,28 +51,24 @@ def gradient_deviations(
 def apart_from_rounding(
     deviations: Iterable[Deviation], sizes: Mapping[str, float], noise: Mapping[str, float], tolerance: float
 ) -> list[Deviation]:
-    """Deviations, but for the differences of gradients that rounding may have made: their error is below the tolerance.
+    """Scales the errors of gradients that rounding explains to below the tolerance.
 
-    Args:
-        deviations: of gradients.
-        sizes: that they are relative to, by name.
-        noise: how far rounding moves them.
-        tolerance: the error that deviations may have.
+    ``sizes`` are what errors are relative to, ``noise`` is how far rounding moves the gradients, both by name.
     """
 
-    def judged(one: Deviation) -> Deviation:
-        if one.fault or one.error <= tolerance or one.name not in noise:
-            return one
-        most = excused(noise[one.name], sizes[one.name])
-        return replace(one, error=tolerance * one.apart / most) if one.apart < most else one
+    def judged(found: Deviation) -> Deviation:
+        if found.fault or found.error <= tolerance or found.name not in noise:
+            return found
+        limit = excused(noise[found.name], sizes[found.name])
+        return replace(found, error=tolerance * found.apart / limit) if found.apart < limit else found
 
-    return [judged(one) for one in deviations]
+    return list(map(judged, deviations))
 
 
 def parameter_deviations(
     found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[Deviation]:
-    """Of parameters, relative to how far they have come from their start, or to their own rounding if that is more."""
+    """Compares parameters, relative to how far training moved them, or to their own rounding if that is more."""
     deviations = [
         _deviation(name, found, target, max(distance(target, start[name]), _rounding(target) / UPDATE))
         for name, target in expected.items()
@@ -84,13 +77,13 @@ def parameter_deviations(
 
 
 def state_deviations(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor]) -> list[Deviation]:
-    """Of parameters or buffers, relative to themselves."""
+    """Compares parameters or buffers, relative to themselves."""
     deviations = [_deviation(name, found, target, norm(target)) for name, target in expected.items()]
     return deviations + _strangers(found, expected)
 
 
 def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
-    """Of buffers, relative to themselves; they are known by their order."""
+    """Compares buffers by their order, relative to themselves."""
     if len(found) != len(expected):
         return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
     return state_deviations(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
@@ -101,9 +94,9 @@ def norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(_wide(tensor)))
 
 
-def distance(one: Tensor, other: Tensor) -> float:
+def distance(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference; equal infinities, and NaN on both sides, do not differ."""
-    first, second = _wide(one), _wide(other)
+    first, second = _wide(found), _wide(expected)
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.linalg.vector_norm((first - second).masked_fill(same, 0)))
 

@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 Pair = tuple[Any, Any]
-Place = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
-LARGEST = 4  # samples of a micro-batch; with one alone a BatchNorm fails
-_DATA_SEED = MODEL_SEED + 1  # as in the steps that are timed
+MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
+MAX_SAMPLES = 4  # of a micro-batch; a BatchNorm fails with a single sample
+_DATA_SEED = MODEL_SEED + 1  # as in timed steps
 _FORWARD_SEED = 1000
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Those of all ranks.
+    """The micro-batches of all ranks.
 
     Attributes:
-        shards: for each rank its micro-batches of one step after the other, on the CPU.
-        in_step: how many of them a rank has in a step.
+        shards: for each rank its micro-batches, step after step, on the CPU.
+        in_step: the number of micro-batches that a rank has in a step.
     """
 
     shards: Sequence[Sequence[Pair]]
     in_step: int
 
-    def places(self, ranks: Sequence[int]) -> list[Place]:
-        """Those of some ranks in a step, one rank after the other."""
+    def places(self, ranks: Sequence[int]) -> list[MicroBatchIndex]:
+        """The micro-batches of some ranks in a step, one rank after the other."""
         return [(rank, number) for rank in ranks for number in range(self.in_step)]
 
-    def feed(self, places: Sequence[Place], step: int, device: torch.device, on_turn: Callable[[], None]) -> NextBatch:
-        """What gives the micro-batches at some places of a step, each with its weight, for the forward pass.
+    def feed(
+        self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, on_turn: Callable[[], None]
+    ) -> NextBatch:
+        """The function that returns these micro-batches of a step one by one, each with its weight.
 
-        Random numbers begin anew with each, so that it meets the same dropout masks wherever it is trained on.
-        ``on_turn`` is called where the turn of another rank begins.
+        Random numbers are seeded anew for each, so that it meets the same dropout masks wherever it is trained on.
+        ``on_turn`` is called whenever the turn of another rank begins.
         """
         order = iter(places)
         turn = -1
@@ -65,11 +67,11 @@ class MicroBatches:
 
         return next_batch
 
-    def weight(self, place: Place) -> float:
-        """What the loss of a micro-batch is multiplied by: 0.5 for the first to 1.5 for the last, 1 in the mean.
+    def weight(self, place: MicroBatchIndex) -> float:
+        """The factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
 
-        So each has a gradient of its own, even where all data are alike: else a rank that kept its own gradient would
-        have the right one.
+        Every micro-batch so has a gradient of its own, even if all data are alike. Otherwise a rank that kept its own
+        gradient would have the right one.
         """
         rank, number = place
         last = len(self.shards) * self.in_step - 1
@@ -77,18 +79,10 @@ class MicroBatches:
 
 
 def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
-    """This rank's first batches, those of the steps that are timed, cut down.
+    """This rank's first batches of the timed steps, cut down to a few samples.
 
-    Args:
-        ctx: the rank.
-        workload: whose batches they are.
-        count: how many.
-        loader: the settings of the workload's loader. Of those only what decides which samples it gives is kept; with
-            ``auto``, nothing.
-
-    Raises:
-        WorkloadError: what the workload's batch or loader gave is no pair, or cannot be sliced.
-        SettingError: the settings do not fit the loader.
+    Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
+    none is.
     """
     seed(_DATA_SEED if ctx.mode == "strong" else _DATA_SEED + ctx.rank)
     if workload.batch is not None or loader is None or loader.auto:
@@ -102,15 +96,12 @@ def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSet
 
 
 def cut_down(pair: Pair) -> Pair:
-    """The first samples of a batch, copied to the CPU.
-
-    It is cut along dimension 0 if it holds nothing but tensors of one size there; else it is taken as it is.
-    """
+    """The first samples of a batch, copied to the CPU; a batch that cannot be cut along dimension 0 stays whole."""
     sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
-    kept = slice(LARGEST) if len(sizes) == 1 and None not in sizes else ...
+    kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
 
     def copied(leaf: Any) -> Any:
-        # A slice that is no copy would be sent with all that it was cut from.
+        # A slice would be pickled with its whole storage.
         return leaf[kept].detach().to(torch.device("cpu"), copy=True) if isinstance(leaf, Tensor) else leaf
 
     return tree_map(copied, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any

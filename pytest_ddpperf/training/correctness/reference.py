@@ -1,4 +1,4 @@
-"""The single process that a strategy is held against."""
+"""The single process that a strategy is compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, Side, fill, state
+from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, TrainingRun, fill, state
 from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.trainer import build_model
 
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Option
-    from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, Place
+    from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
     from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_DRAWS = 3  # of moved parameters: one alone may be small by chance
+_DRAWS = 3  # of moved parameters: the effect of a single draw may be small by chance
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class UnverifiableError(Exception):
-    """A single process cannot do what these ranks do; the text says why."""
+    """Raised when a single process cannot do what the ranks do; the text says why."""
 
 
 @dataclass(frozen=True)
-class Right:
-    """What is right in a step.
+class ReferenceStep:
+    """What a step should compute.
 
     Attributes:
-        gradients: the mean of the ranks' own ones.
-        sizes: by name, the mean of the norms of the ranks' own gradients, of which each has its share of rounding.
+        loss: the mean of the ranks' losses.
+        gradients: the mean of the ranks' own gradients.
+        sizes: by name, the mean norm of the ranks' own gradients, each of which has its share of rounding.
     """
 
     loss: float
@@ -55,21 +56,11 @@ class Right:
 class SingleProcess:
     """One process that trains on the micro-batches of all ranks.
 
-    It does for one rank after the other what that has to do, and takes the mean of their gradients: this is what data
-    parallelism means by definition. Each rank's own gradients are so the same on both sides to the last bit, in every
-    precision, and a BatchNorm sees the same samples. The model is neither compiled nor recomputed; where the strategy
-    computes with parameters of a narrower type, so does the reference, because what gets lost there is no mistake.
-
-    Args:
-        ctx: the rank that it runs on.
-        workload: with weighted losses.
-        settings: of the strategy's run.
-        values: of the parameters and then the buffers that it begins with.
-        data: the micro-batches.
-        param_dtype: what parameters are cast to for the forward pass, by its short name; None to leave them.
-
-    Raises:
-        UnverifiableError: the model does not fit on the device.
+    It does the work of one rank after the other and takes the mean of their gradients: the definition of data
+    parallelism. Each rank's own gradients are so the same on both sides to the last bit, in every precision, and a
+    BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to a
+    narrower type for the forward pass (``param_dtype``), so does the reference, because that loss of precision is no
+    mistake. ``values`` are those of the parameters and then the buffers that it begins with.
     """
 
     def __init__(
@@ -82,7 +73,7 @@ class SingleProcess:
         data: MicroBatches,
         param_dtype: Option | None = None,
     ) -> None:
-        self._ctx, self._data = _Alone(ctx.device, ctx.backend), data
+        self._ctx, self._data = _SingleRank(ctx.device, ctx.backend), data
         self._settings = replace(settings, no_sync=True, compile="no", activation_checkpointing=False)
         self._narrow = str(param_dtype) if param_dtype in _NARROW else None
         self._strategy = Strategy("single") if self._narrow is None else Strategy(computing_in, dtype=self._narrow)
@@ -91,124 +82,116 @@ class SingleProcess:
         with _fitting():
             self._module = build_model(workload)
             fill(state(self._module), values)
-            self._ranks = [self._side(data.places([rank]), self._settings) for rank in range(len(data.shards))]
-            # The gradients that it is given are scaled by nothing.
+            self._ranks = [self._run(data.places([rank]), self._settings) for rank in range(len(data.shards))]
+            # The gradients for the update are already unscaled.
             unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
-            self._training = self._side(data.places([0]), unscaled, workload)
+            self._training = self._run(data.places([0]), unscaled, workload)
 
-    def backward(self, step: int, buffers: Buffers) -> Right:
-        """Loss and gradients of a step: the mean over the ranks.
+    def backward(self, step: int, buffers: Buffers) -> ReferenceStep:
+        """Computes loss and gradients of a step, averaged over the ranks.
 
-        Raises:
-            UnverifiableError: the model communicates between ranks, does not fit on one device, or cannot be cast.
-            WorkloadError: the loss or a gradient is no finite number.
+        Raises UnverifiableError if the model communicates between ranks, does not fit on one device, or cannot be cast,
+        and WorkloadError if the loss or a gradient is not finite.
         """
-        # What communicates does so in the first forward pass already, and not everything likes such modes.
-        guard = nullcontext() if self._tried else _Silence()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        # A model that communicates does so in its first forward pass, and not every model tolerates such a mode.
+        guard = nullcontext() if self._tried else _CollectivesRefused()  # type: ignore[no-untyped-call]  # torch's is not annotated
         self._tried = True
         try:
             with _fitting(), guard:
-                losses, gradients = zip(*(self._own(side, step, buffers) for side in self._ranks), strict=True)
+                losses, gradients = zip(*(self._own(run, step, buffers) for run in self._ranks), strict=True)
         except RuntimeError as error:
             if self._narrow is None:
                 raise
-            # FSDP1 spares each BatchNorm, for example, which would not take its running mean in another type.
+            # FSDP1 spares BatchNorms, for example, which refuse a running mean of another type.
             reason = str(error).partition("\n")[0]
             raise UnverifiableError(
                 f"a model whose parameters are all cast to {self._narrow} fails: {reason}"
             ) from error
         loss = math.fsum(losses) / len(losses)
-        right = {name: _mean([own[name] for own in gradients]) for name in gradients[0]}
+        expected = {name: _mean([own[name] for own in gradients]) for name in gradients[0]}
         when = f"at step {step + 1} of a single process on the ranks' first batches"
         loss_value(loss, when)
-        for name, gradient in right.items():
+        for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
-        return Right(loss, right, {name: _mean_norm([own[name] for own in gradients]) for name in right})
+        return ReferenceStep(loss, expected, {name: _mean_norm([own[name] for own in gradients]) for name in expected})
 
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
-        """How far rounding moves the gradients of a step: by the norm, of the mean over the ranks.
+        """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
-        Parameters are moved by up to a unit in the last place, at random, as an arithmetic of that unit does anyway;
-        the root mean square of what this does to each rank's gradients is the noise. A gradient
-        that is nothing but rounding (of a bias in front of a BatchNorm, or of attention's keys, where it changes
-        nothing) moves as far as it is large; one that is only small, in a branch of small scale, hardly moves.
-
-        Raises:
-            UnverifiableError: the model does not fit on one device.
+        Parameters are moved at random by up to a unit in the last place, as arithmetic of that unit does anyway. A
+        gradient that is nothing but rounding (of a bias in front of a BatchNorm, or of attention's keys, where it
+        changes nothing) moves by its own size; one that is only small, in a branch of small scale, hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}
         with _fitting():
-            own = [self._own(side, step, buffers)[1] for side in self._ranks]
+            own = [self._own(run, step, buffers)[1] for run in self._ranks]
             kept = [parameter.detach().clone() for parameter in parameters]
             for draw in range(_DRAWS):
                 fill(parameters, [_moved(parameter, unit, draw) for parameter in kept])
-                for side, still in zip(self._ranks, own, strict=True):
-                    for name, gradient in self._own(side, step, buffers)[1].items():
+                for run, still in zip(self._ranks, own, strict=True):
+                    for name, gradient in self._own(run, step, buffers)[1].items():
                         squares.setdefault(name, []).append(_apart(gradient, still[name]) ** 2)
                 fill(parameters, kept)
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
     def update(self, step: int, gradients: Gradients) -> None:
-        """Step the optimizer with these gradients, which may be others than its own.
+        """Steps the optimizer with the given gradients, which may be others than its own.
 
-        Where a gradient is nothing but rounding, an optimizer such as Adam still makes a whole step of it. With the
-        same gradients on both sides, whoever ends up elsewhere has updated wrongly.
-
-        Raises:
-            UnverifiableError: what the optimizer keeps does not fit on one device.
+        An optimizer such as Adam makes a whole step of a gradient that is nothing but rounding. With the same gradients
+        on both sides, parameters that differ afterwards were updated wrongly.
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
-            # SparseAdam takes no dense gradient: rank 0's own is all that is there to be had.
+            # SparseAdam takes no dense gradient, so rank 0's own sparse one stays.
             if parameter.grad is None or not parameter.grad.is_sparse:
                 parameter.grad = None if gradient is None else gradient.to(parameter)
         with _fitting():
             self._training.update(step)
 
     def gradients(self) -> Gradients:
-        """The gradients as they are now."""
+        """The current gradients."""
         return self._training.gradients()
 
     def parameters(self) -> dict[str, Tensor]:
-        """The parameters as they are now."""
+        """The current parameters."""
         return self._training.parameters()
 
     def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
-        """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself.
-
-        Raises:
-            UnverifiableError: the model does not fit on one device.
-        """
+        """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself."""
         settings = replace(self._settings, accumulation_steps=1)
 
         def part(place: tuple[int, int]) -> Tensor:
-            found = self._side([place], settings).backward(step, buffers)[1][name]
+            found = self._run([place], settings).backward(step, buffers)[1][name]
             return torch.zeros(self._module.get_parameter(name).shape) if found is None else found
 
         ranks = range(len(self._data.shards))
         with _fitting():
             return [[part(place) for place in self._data.places([rank])] for rank in ranks]
 
-    def _side(self, places: Sequence[Place], settings: Settings, workload: Workload | None = None) -> Side:
+    def _run(
+        self, places: Sequence[MicroBatchIndex], settings: Settings, workload: Workload | None = None
+    ) -> TrainingRun:
         chosen = self._untrained if workload is None else workload
-        return Side(self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places)
+        return TrainingRun(
+            self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places
+        )
 
-    def _own(self, side: Side, step: int, buffers: Buffers) -> tuple[float, Gradients]:
-        """One rank's, whose scaler is then ready for the next."""
-        found = side.backward(step, buffers)
+    def _own(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+        """Computes one rank's loss and gradients; its scaler is then ready for the next step."""
+        found = run.backward(step, buffers)
         if self._settings.precision == "fp16":
-            side.skip()
+            run.skip()
         return found
 
 
 def computing_in(module: nn.Module, _ctx: RankView, *, dtype: str) -> Parallel:
     """A strategy for one process: parameters and inputs are cast for the forward pass, as FSDP's are."""
-    return Parallel(_Cast(module, _NARROW[dtype]))
+    return Parallel(_CastModule(module, _NARROW[dtype]))
 
 
-class _Cast(nn.Module):
+class _CastModule(nn.Module):
     """Calls a module with inputs and parameters of another type; gradients come back in the parameters' own."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
@@ -225,8 +208,8 @@ class _Cast(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Alone:
-    """The view of a rank beside which there is no other."""
+class _SingleRank:
+    """The view of a rank that is alone."""
 
     device: torch.device
     backend: str
@@ -237,13 +220,13 @@ class _Alone:
     mode: Mode | None = None
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
-        """Nobody looks at the phases of this one."""
+        """Nobody looks at the phases of this rank."""
         del name
         return nullcontext()
 
 
-class _Silence(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated
-    """Within, nothing can be sent to other ranks: they do not take part, and would never answer."""
+class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated
+    """Within, a collective raises: the other ranks take no part and would never answer."""
 
     supports_higher_order_operators = True
 
@@ -256,7 +239,7 @@ class _Silence(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Where the device's memory does not suffice, there is nothing to compare with."""
+    """Turns want of device memory into an UnverifiableError: there is nothing to compare with."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -264,7 +247,7 @@ def _fitting() -> Iterator[None]:
 
 
 def _idle(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer for gradients that are only looked at: it keeps nothing."""
+    """An optimizer without state, for gradients that are only looked at."""
     return torch.optim.SGD(parameters, lr=0.0)
 
 
@@ -273,16 +256,14 @@ def _moves(parameter: Tensor) -> bool:
 
 
 def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
-    """A tensor, each element of which has grown or shrunk by up to that share of itself."""
+    """Moves each element of a tensor at random by up to that share of itself."""
     generator = torch.Generator().manual_seed(number)
     shifts = torch.rand(tensor.shape, generator=generator) * 2 - 1
     return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
 
 
-def _apart(one: Tensor | None, other: Tensor | None) -> float:
-    if one is None or other is None:
-        return 0.0
-    return distance(one, other)
+def _apart(moved: Tensor | None, still: Tensor | None) -> float:
+    return 0.0 if moved is None or still is None else distance(moved, still)
 
 
 def _mean_norm(gradients: Sequence[Tensor | None]) -> float:

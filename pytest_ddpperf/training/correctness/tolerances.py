@@ -40,41 +40,38 @@ FALL = 0.2
 Rank-1 PowerSGD reaches 0.4 on convolutions: it has to gather up what it lost in its first steps.
 """
 
-_LAST = 3  # steps whose mean loss is the last one
-_NOTICEABLE = 0.01  # a fall by less than this share of the first loss says nothing
+_LAST = 3  # steps: their mean loss counts as the last loss
+_NOTICEABLE = 0.01  # share of the first loss: a smaller fall shows no training
 
 
 def tolerance(*precisions: str) -> float:
-    """The relative error that gradients and losses may have, by the precisions they went through."""
+    """The relative error that gradients and losses may have, by the precisions that they went through."""
     return max(_RELATIVE[precision] for precision in precisions)
 
 
 def unit(*precisions: str) -> float:
-    """A unit in the last place of 1, of the least precise of these."""
+    """A unit in the last place of 1, of the least precise of these precisions."""
     return max(_UNIT[precision] for precision in precisions)
 
 
 def smallest(*precisions: str) -> float:
-    """What these can hold at least: less, and a gradient vanishes, or is rounded to a few values only."""
+    """The smallest number that these precisions hold: smaller gradients vanish or are rounded to a few values."""
     return 2.0**-24 if "fp16" in precisions else 0.0
 
 
 def excused(noise: float, size: float) -> float:
-    """How large a difference of a gradient rounding excuses, where arithmetic is another than a single process's.
+    """The largest difference of a gradient that rounding excuses, if its arithmetic differs from a single process's.
 
     A gradient that rounding moves by half of itself is nothing but rounding (that of a bias in front of a BatchNorm, or
     of attention's keys, where it changes nothing) and may be anything of that size. Of all others an eighth at most is
-    excused: less than a mistake makes.
-
-    Args:
-        noise: how far rounding moved the ranks' own gradients.
-        size: their mean norm.
+    excused, which is less than a mistake makes. ``noise`` is how far rounding moved the ranks' own gradients, ``size``
+    their mean norm.
     """
     return 4 * noise if noise >= size / 2 else min(2 * noise, size / 8)
 
 
 def leniency(precision: str, parallel: Parallel) -> str:
-    """How a strategy is held to less than others at the benchmark's precision; empty where it is not."""
+    """Says why a strategy is held to less than others at the benchmark's precision; empty if it is not."""
     if parallel.lossy:
         return "held to convergence only" + (", but for its first steps" if parallel.exact_steps else "")
     if tolerance(parallel.precision) > tolerance(precision):
@@ -89,10 +86,10 @@ def fall(losses: Sequence[float]) -> float:
 
 
 def falls(losses: Sequence[float]) -> bool:
-    """Whether losses fall far enough, by a hundredth of the first, to tell training from none."""
+    """Whether losses fall by at least a hundredth of the first, enough to tell training from none."""
     return fall(losses) >= _NOTICEABLE * abs(losses[0]) and fall(losses) > 0
 
 
 def missed(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Share of a single process's fall of the loss that losses did not reach; 0 where they fell at least as far."""
+    """The share of a single process's fall of the loss that losses missed; 0 if they fell at least as far."""
     return max(0.0, 1 - fall(losses) / fall(reference))

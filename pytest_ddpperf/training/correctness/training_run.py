@@ -1,4 +1,4 @@
-"""One side of the comparison: a trainer, fed with given micro-batches from given buffers."""
+"""One side of a verification: a trainer, fed with given micro-batches from given buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, Place
+from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
 from pytest_ddpperf.training.trainer import Trainer, seed
 
 if TYPE_CHECKING:
@@ -23,24 +23,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Gradients = dict[str, "Tensor | None"]
 Buffers = Sequence[Tensor]
-_FP16_ATTEMPTS = 25  # each halves the scale, which begins at 2 ** 16
+_FP16_ATTEMPTS = 25  # each overflow halves the scale, which begins at 2 ** 16
 _UPDATE_SEED = 500
 
 
-class Side:
-    """A workload in training on this rank.
+class TrainingRun:
+    """A workload with weighted losses in training on this rank, fed with the micro-batches at ``places``.
 
     Attributes:
         trainer: what trains it.
-
-    Args:
-        ctx: the rank.
-        workload: with weighted losses.
-        strategy: how it is trained.
-        settings: the same.
-        module: that it begins with.
-        data: the micro-batches of all ranks.
-        places: which of them in a step are this rank's.
     """
 
     def __init__(
@@ -52,12 +43,12 @@ class Side:
         *,
         module: nn.Module,
         data: MicroBatches,
-        places: Sequence[Place],
+        places: Sequence[MicroBatchIndex],
     ) -> None:
         self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
         self._first_names = first_names(module)
         if settings.compile != "no":
-            # Else compiled dropout draws other masks than the single process does.
+            # Otherwise compiled dropout draws other masks than the single process.
             torch._inductor.config.fallback_random = True  # noqa: SLF001  it has no other name
         self.trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
         self._backward: Callable[[NextBatch], Tensor] = self.trainer.backward
@@ -67,12 +58,10 @@ class Side:
     def backward(
         self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool
     ) -> tuple[float, Gradients]:
-        """Loss and gradients of a step; in fp16 of its first attempt that does not overflow.
+        """Computes loss and gradients of a step, from 0; in fp16 of its first attempt without overflow.
 
-        Args:
-            step: whose micro-batches are to be taken, from 0.
-            buffers: what each rank's turn begins with.
-            all_agree: whether a thing is so on all ranks, which have to repeat a step together.
+        Each rank's turn begins with ``buffers``. ``all_agree`` tells whether a fact holds on all ranks, which have to
+        repeat a step together.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
@@ -82,23 +71,23 @@ class Side:
             attempts -= 1
             if not attempts or all_agree(finite):
                 return loss, found
-            if finite:  # but not on all ranks, which no strategy should let happen
+            if finite:  # but not on all ranks, which no strategy should allow
                 self.skip()
             else:
                 self.trainer.update()
 
     def update(self, step: int) -> None:
-        """Step the optimizer; should it draw random numbers, it draws the same on both sides."""
+        """Steps the optimizer; if it draws random numbers, it draws the same on both sides."""
         seed(_UPDATE_SEED + step)
         self.trainer.update()
 
     def skip(self) -> None:
-        """Update nothing; the scaler is ready for the next gradients."""
+        """Updates nothing, and makes the scaler ready for the next gradients."""
         self.trainer.zero_grad()
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """The whole gradients, on the CPU, by the model's own names; a collective where they are sharded."""
+        """The whole gradients, on the CPU, by the model's own names; a collective if they are sharded."""
         parallel = self.trainer.parallel
         if parallel.gradients is not None:
             return self._named(parallel.gradients())
@@ -106,14 +95,14 @@ class Side:
         return self._named({name: None if p.grad is None else whole(p.grad) for name, p in named})
 
     def parameters(self) -> dict[str, Tensor]:
-        """The whole parameters likewise."""
+        """The whole parameters, on the CPU, by the model's own names; a collective if they are sharded."""
         parallel = self.trainer.parallel
         if parallel.parameters is not None:
             return self._named(parallel.parameters())
         return self._named({name: whole(parameter) for name, parameter in parallel.module.named_parameters()})
 
     def buffers(self) -> list[Tensor]:
-        """Copies of the buffers on the CPU, in the module's order: wrappers have their own ways with their names."""
+        """Copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
         return [whole(buffer) for buffer in self.trainer.parallel.module.buffers()]
 
     def _loss(self, step: int, buffers: Buffers) -> float:
@@ -128,7 +117,7 @@ class Side:
 
 
 def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """By the names that are known, without what wrappers put in front: DDP ``module.``, torch.compile its own."""
+    """Restores the known names: DDP prefixes ``module.``, torch.compile inserts ``_orig_mod.``."""
     mine = set(known)
     named = {name if name in mine else name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while named and not mine.issuperset(named) and all(name.startswith("module.") for name in named):
@@ -137,7 +126,7 @@ def unwrapped(found: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """For every name of a parameter its first one; a tied weight has several."""
+    """The first name of the parameter that each name stands for; a tied weight has several."""
     first: dict[nn.Parameter, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: first.setdefault(parameter, name) for name, parameter in named}
@@ -149,7 +138,7 @@ def state(module: nn.Module) -> Iterable[Tensor]:
 
 
 def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    """Write values into tensors; an expanded one, whose elements share memory, is a constant and stays as it is."""
+    """Writes values into tensors, except expanded ones: their elements share memory, so they are constants."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             if not any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
@@ -157,9 +146,9 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy of all of a tensor, dense and on the CPU; a collective where it is sharded."""
+    """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
     found = tensor.detach()
-    gather = getattr(found, "full_tensor", None)  # a DTensor's, whose import costs most of a second
+    gather = getattr(found, "full_tensor", None)  # of a DTensor, whose import takes most of a second
     if gather is not None:
         found = gather()
     dense = found.to_dense() if found.layout is not torch.strided else found
@@ -167,5 +156,17 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def countless(settings: Settings) -> Settings:
-    """Without settings that count steps, in fp16: a step that overflows is repeated, and counts."""
+    """The settings for fp16 without those that count steps, because a step that overflows is repeated and counts."""
     return replace(settings, clip_steps=None, lr_warmup_steps=None) if settings.precision == "fp16" else settings
+
+
+def disturb(module: nn.Module, rank: int) -> None:
+    """Changes every parameter and buffer."""
+    with torch.no_grad():
+        fill(state(module), [_other(tensor, rank) for tensor in state(module)])
+
+
+def _other(tensor: Tensor, rank: int) -> Tensor:
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        return tensor  # torch does not calculate in float8
+    return tensor.logical_not() if tensor.dtype is torch.bool else 2 * tensor + rank

@@ -1,4 +1,4 @@
-"""What the correctness pass is told, what it finds, and how that reads. Importable without torch."""
+"""The job, the findings and the words of a verification. Importable without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.workload import Workload
 
@@ -29,12 +28,12 @@ _HEADS: Mapping[Quantity, str] = {
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """What every rank of the correctness pass has to do.
+    """What every rank of a verification has to do.
 
     Attributes:
         workload: what is trained; its batches are cut down to a few samples.
-        strategy: what is to be verified.
-        settings: precision, accumulation, clipping and the rest of what decides how the workload is trained.
+        strategy: what is verified.
+        settings: precision, accumulation, clipping and all else that decides how the workload is trained.
     """
 
     workload: Workload
@@ -44,7 +43,7 @@ class VerifyJob:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of the model differs: ``differing`` of ``names`` parameters (or buffers), on some of the ranks."""
+    """How much of the model differs: ``differing`` of ``names`` parameters (or buffers), on ``ranks`` of the ranks."""
 
     differing: int
     names: int
@@ -54,17 +53,18 @@ class Extent:
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """The worst of what differs from a single process.
+    """The largest difference from a single process.
 
     Attributes:
-        name: of the parameter or buffer; ``the mean loss`` where no single one is meant.
-        rank: where it differs; None where no single rank is to blame.
+        quantity: what differs.
+        name: of the parameter or buffer; ``the mean loss`` if no single one is meant.
+        rank: where it differs; None if no single rank is to blame.
         step: of the optimizer, from 1; 0 before the first.
-        error: relative; infinite where numbers cannot say it.
+        error: relative; infinite if no number says it.
         tolerance: that the error exceeds.
-        fault: what is wrong, where the error alone does not say it.
-        cause: what has probably happened, where the data tell; else empty.
-        extent: how far it goes; None for losses.
+        fault: what is wrong, if the error alone does not say it.
+        cause: the likely cause; empty if the data do not show one.
+        extent: how much differs; None for losses.
     """
 
     quantity: Quantity
@@ -80,7 +80,7 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest error that was seen of a quantity, and where; and what it may be."""
+    """The largest error of a quantity, its tolerance, and the name of what has it."""
 
     error: float
     tolerance: float
@@ -89,13 +89,13 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """What the correctness pass found; the same on every rank.
+    """What a verification found; the same on every rank.
 
     Attributes:
-        discrepancy: what differs; None where all is as it should be.
-        unverified: why there is nothing to compare with; empty where there is.
-        agreements: how near everything came, by quantity.
-        leniency: how the standard was looser than for other strategies at this precision; empty where it was not.
+        discrepancy: what differs; None if nothing does.
+        unverified: why there is nothing to compare with; empty if there is.
+        agreements: the largest error of each quantity.
+        leniency: why this strategy was held to less than others at this precision; empty if it was not.
     """
 
     discrepancy: Discrepancy | None = None
@@ -104,23 +104,8 @@ class Verification:
     leniency: str = ""
 
 
-def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
-    """Train a few steps as the job says, and as a single process on the same global batch, and compare them.
-
-    A collective: called on every rank of a launch of its own.
-
-    Raises:
-        WorkloadError: the workload does not keep its contract, or its own loss or gradients are no finite numbers.
-        SettingError: there is no such strategy, or not for this world size.
-        RankSkipped: this device cannot do what the settings ask for.
-    """
-    from pytest_ddpperf.training.correctness.verifier import rehearse
-
-    return rehearse(ctx, job)
-
-
 def discrepancy_text(found: Discrepancy) -> str:
-    """A discrepancy in one line: what differs, where, by how much, why, and how far it goes."""
+    """A discrepancy in one line: what differs, where, by how much, why, and how much differs."""
     place = found.name
     if found.rank is not None:
         place += f" on rank {found.rank}"

@@ -1,19 +1,19 @@
-"""The correctness pass on one rank: a few steps with the strategy, held against those of a single process."""
+"""Verifies a strategy: its ranks and a single process train the same, step by step."""
 
 from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
+from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
     buffer_deviations,
@@ -23,10 +23,9 @@ from pytest_ddpperf.training.correctness.deviation import (
     parameter_deviations,
     state_deviations,
 )
-from pytest_ddpperf.training.correctness.judgement import DiffersError, Judge
 from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, own_batches, weighted
-from pytest_ddpperf.training.correctness.reference import Right, SingleProcess, UnverifiableError
-from pytest_ddpperf.training.correctness.training_run import Gradients, Side, countless, fill, state, whole
+from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
+from pytest_ddpperf.training.correctness.training_run import Gradients, TrainingRun, countless, disturb, whole
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
 from pytest_ddpperf.training.trainer import build_model
 
@@ -36,30 +35,33 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.correctness.verification import VerifyJob
 
 T = TypeVar("T")
-_FEW = 4  # times the smallest number: gradients no larger are lost, or next to it
-STEPS = 3  # DDP lays its buckets out anew after the first
+_VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost
+STEPS = 3  # DDP rebuilds its buckets after the first step
 LOSSY_STEPS = 20
 _MEAN = "the mean loss"
 
 
-def rehearse(ctx: RankView, job: VerifyJob) -> Verification:
-    """What ``verify_launch`` promises."""
-    judge = Judge(ctx)
+def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
+    """Trains a few steps as the job says, and as a single process on the same global batch, and compares both.
+
+    A collective, called on every rank of a launch of its own.
+    """
+    consensus = RankConsensus(ctx)
     leniency = ""
     try:
-        rehearsal = Rehearsal(ctx, job, judge)
-        parallel = rehearsal.run.trainer.parallel
+        verifier = StrategyVerifier(ctx, job, consensus)
+        parallel = verifier.run.trainer.parallel
         leniency = tolerances.leniency(job.settings.precision, parallel)
-        rehearsal.compare_start()
+        verifier.compare_start()
         for step in range(_exact_steps(parallel, job.settings)):
-            rehearsal.compare_step(step)
+            verifier.compare_step(step)
         if parallel.lossy:
-            rehearsal.compare_training()
+            verifier.compare_training()
     except DiffersError as differs:
-        return Verification(differs.discrepancy, agreements=judge.agreements, leniency=leniency)
+        return Verification(differs.discrepancy, agreements=consensus.agreements, leniency=leniency)
     except UnverifiableError as reason:
-        return Verification(unverified=str(reason), agreements=judge.agreements, leniency=leniency)
-    return Verification(agreements=judge.agreements, leniency=leniency)
+        return Verification(unverified=str(reason), agreements=consensus.agreements, leniency=leniency)
+    return Verification(agreements=consensus.agreements, leniency=leniency)
 
 
 def _exact_steps(parallel: Parallel, settings: Settings) -> int:
@@ -68,46 +70,39 @@ def _exact_steps(parallel: Parallel, settings: Settings) -> int:
     return min(STEPS, parallel.exact_steps // synchronisations) if parallel.lossy else STEPS
 
 
-class Rehearsal:
-    """The strategy's run on all ranks, and beside it, on rank 0, the single process.
+class StrategyVerifier:
+    """The strategy's run on all ranks, and on rank 0 the single process.
 
-    Every rank but the first has other parameters and buffers than the strategy is to give it.
+    Every rank but the first begins with other parameters and buffers than those that the strategy must give it.
 
     Attributes:
         run: the strategy's, on this rank.
-
-    Args:
-        ctx: the rank.
-        job: what is to be verified.
-        judge: compares.
     """
 
-    def __init__(self, ctx: RankView, job: VerifyJob, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
+        self._consensus = consensus
         self._strategy = job.strategy
         settings = countless(job.settings)
         workload = weighted(job.workload)
-        # cloudpickle, because batches may be of classes that the test's own module defines.
+        # cloudpickle, because the test's own module may define the batches' classes.
         batches = own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
-        shards = judge.gathered(cloudpickle.dumps(batches))
+        shards = consensus.gathered(cloudpickle.dumps(batches))
         data = MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
         module = build_model(workload)
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self._start = judge.tensors_from_first(
-            lambda: {name: whole(tensor) for name, tensor in module.named_parameters()}
-        )
-        self._right = self._start  # the parameters at this step
-        named_buffers = judge.tensors_from_first(
-            lambda: {name: whole(tensor) for name, tensor in module.named_buffers()}
-        )
+        self._start = consensus.tensors_from_first(lambda: _whole_by_name(module.named_parameters()))
+        self._expected = self._start  # the parameters at this step
+        named_buffers = consensus.tensors_from_first(lambda: _whole_by_name(module.named_buffers()))
         self._buffer_names, self._buffers = list(named_buffers), list(named_buffers.values())
         if ctx.rank > 0:
-            _disturb(module, ctx.rank)
-        self.run = Side(ctx, workload, job.strategy, settings, module=module, data=data, places=data.places([ctx.rank]))
-        self._alone: SingleProcess | None = None
+            disturb(module, ctx.rank)
+        self.run = TrainingRun(
+            ctx, workload, job.strategy, settings, module=module, data=data, places=data.places([ctx.rank])
+        )
+        self._reference: SingleProcess | None = None
 
         def build() -> None:
-            self._alone = SingleProcess(
+            self._reference = SingleProcess(
                 ctx,
                 workload,
                 settings,
@@ -116,101 +111,101 @@ class Rehearsal:
                 param_dtype=job.strategy.options.get("param_dtype"),
             )
 
-        judge.from_first(build)  # after the strategy's: what that refuses, it refuses on all ranks at once
+        consensus.from_first(build)  # after the strategy's run, which refuses settings on all ranks at once
         self._clips = settings.clip_grad_norm is not None
         precisions = settings.precision, self.run.trainer.parallel.precision
         self._tolerance, self._unit = tolerances.tolerance(*precisions), tolerances.unit(*precisions)
         self._smallest = tolerances.smallest(*precisions)
 
     def compare_start(self) -> None:
-        """Make sure that all ranks begin with the parameters and buffers of rank 0."""
+        """Compares the parameters and buffers that ranks begin with to those of rank 0."""
 
         def cause(rank: int, _name: str, _found: Tensor | None) -> str:
             return "this rank was not given those of rank 0" if rank else ""
 
         deviations = state_deviations(self.run.parameters(), self._start)
-        self._judge.compare("start parameters", 0, deviations, self._tolerance, cause)
+        self._consensus.compare("start parameters", 0, deviations, self._tolerance, cause)
         deviations = buffer_deviations(self.run.buffers(), self._buffers, self._buffer_names)
-        self._judge.compare("start buffers", 0, deviations, self._tolerance, cause)
+        self._consensus.compare("start buffers", 0, deviations, self._tolerance, cause)
 
     def compare_step(self, index: int) -> None:
-        """Train one step on both sides; make sure that losses, gradients and then parameters are the same.
+        """Trains one step on both sides; compares losses, gradients and then parameters.
 
-        What a forward pass writes into buffers (a BatchNorm its statistics) is the strategy's own business: both sides
-        begin each step with rank 0's.
+        The strategy decides what becomes of buffers (the statistics of a BatchNorm). So both sides begin each step with
+        rank 0's.
         """
         step = index + 1
-        loss, gradients = self.run.backward(index, self._buffers, self._judge.all_agree)
+        loss, gradients = self.run.backward(index, self._buffers, self._consensus.all_agree)
         self._compare_gradients(index, loss, gradients)
         self.run.update(step)
-        self._from_reference(lambda alone: alone.update(step, gradients))
+        self._from_reference(lambda reference: reference.update(step, gradients))
         if self._clips:
             self._compare_clipped(step)
         self._compare_parameters(step)
-        self._buffers = self._judge.from_first(self.run.buffers)
+        self._buffers = self._consensus.from_first(self.run.buffers)
 
     def _compare_gradients(self, index: int, loss: float, gradients: Gradients) -> None:
-        right: list[Right] = []
+        reference: list[ReferenceStep] = []
 
-        def from_right() -> tuple[float, Mapping[str, float]]:
-            right.append(self._alone_there().backward(index, self._buffers))
-            return right[0].loss, right[0].sizes
+        def from_reference() -> tuple[float, Mapping[str, float]]:
+            reference.append(self._reference_here().backward(index, self._buffers))
+            return reference[0].loss, reference[0].sizes
 
-        right_loss, sizes = self._judge.from_first(from_right)
-        expected = self._judge.tensors_from_first(lambda: right[0].gradients)
-        self._compare_losses(index + 1, loss, right_loss)
+        reference_loss, sizes = self._consensus.from_first(from_reference)
+        expected = self._consensus.tensors_from_first(lambda: reference[0].gradients)
+        self._compare_losses(index + 1, loss, reference_loss)
         deviations = gradient_deviations(gradients, expected, sizes, self._frozen)
-        if not self._judge.all_agree(all(one.error <= self._tolerance for one in deviations)):
+        if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
             # Only now, because it costs several more backward passes.
-            noise = self._from_reference(lambda alone: alone.noise(index, self._buffers, self._unit))
+            noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
             noise = _held(noise, sizes, expected, self._smallest)
             deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance)
         hint = unused_cause(self._strategy, {name: expected[name] for name in expected if name not in self._frozen})
         cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
-        self._judge.compare("gradients", index + 1, deviations, self._tolerance, cause)
+        self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
     def compare_training(self) -> None:
-        """Hold a lossy strategy to what it promises, in training on one small batch.
+        """Trains on one small batch and holds a lossy strategy to what it promises.
 
         Its ranks have the same parameters at least once in a while (post-local SGD averages them then), and its loss
-        falls at least a share as far as a single process's.
+        falls by at least a share of a single process's fall.
         """
-        losses, right, alike = [], [], False
+        losses, reference, alike = [], [], False
         for step in range(1, LOSSY_STEPS + 1):
-            loss, _ = self.run.backward(0, self._buffers, self._judge.all_agree)
-            right.append(self._from_reference(partial(self._train_reference, step)))
-            losses.append(self._mean(step, self._judge.gathered(loss)))
+            loss, _ = self.run.backward(0, self._buffers, self._consensus.all_agree)
+            reference.append(self._from_reference(partial(self._train_reference, step)))
+            losses.append(self._mean(step, self._consensus.gathered(loss)))
             self.run.update(step)
             alike = alike or self._alike()
         if not alike:
             fault = f"are not the same on all ranks after any of {LOSSY_STEPS} steps"
             tolerance = tolerances.ALIKE
             raise DiffersError(Discrepancy("own parameters", "the parameters", None, 0, math.inf, tolerance, fault))
-        if not tolerances.falls(right):
+        if not tolerances.falls(reference):
             raise UnverifiableError(
                 f"the loss of a single process hardly falls in {LOSSY_STEPS} steps on its first batch (from "
-                f"{right[0]:.4g} by {tolerances.fall(right):.2g}), and a lossy strategy is only held to how far it "
-                "falls; a higher learning rate would show"
+                f"{reference[0]:.4g} by {tolerances.fall(reference):.2g}), and a lossy strategy is only held to how "
+                "far it falls; a higher learning rate would show"
             )
         tolerance = 1 - tolerances.FALL
-        missed = tolerances.missed(losses, right)
-        self._judge.note("losses", _MEAN, missed, tolerance)
+        missed = tolerances.missed(losses, reference)
+        self._consensus.note("losses", _MEAN, missed, tolerance)
         if missed > tolerance:
             fault = (
                 f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, that of a single process by "
-                f"{tolerances.fall(right):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
+                f"{tolerances.fall(reference):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
             )
             raise DiffersError(Discrepancy("losses", _MEAN, None, 0, missed, tolerance, fault))
 
-    def _train_reference(self, step: int, alone: SingleProcess) -> float:
-        """The loss of a step that a single process takes on its own."""
-        found = alone.backward(0, self._buffers)
-        alone.update(step, found.gradients)
+    def _train_reference(self, step: int, reference: SingleProcess) -> float:
+        """Trains the single process for one step on its own gradients and returns the loss."""
+        found = reference.backward(0, self._buffers)
+        reference.update(step, found.gradients)
         return found.loss
 
     def _alike(self) -> bool:
         """Whether all ranks have the same parameters now, as far as their norms tell."""
-        first, *others = self._judge.gathered([norm(parameter) for parameter in self.run.parameters().values()])
+        first, *others = self._consensus.gathered([norm(parameter) for parameter in self.run.parameters().values()])
         return all(
             math.isclose(ours, theirs, rel_tol=tolerances.ALIKE)
             for other in others
@@ -219,24 +214,26 @@ class Rehearsal:
 
     def _from_reference(self, make: Callable[[SingleProcess], T]) -> T:
         """What rank 0 makes of the single process, for all ranks."""
-        return self._judge.from_first(lambda: make(self._alone_there()))
+        return self._consensus.from_first(lambda: make(self._reference_here()))
 
-    def _alone_there(self) -> SingleProcess:
-        assert self._alone is not None  # noqa: S101  asked for on rank 0 only
-        return self._alone
+    def _reference_here(self) -> SingleProcess:
+        assert self._reference is not None  # noqa: S101  asked for on rank 0 only
+        return self._reference
 
-    def _compare_losses(self, step: int, loss: float, right: float) -> None:
-        losses = self._judge.gathered(loss)
+    def _compare_losses(self, step: int, loss: float, reference: float) -> None:
+        losses = self._consensus.gathered(loss)
         mean = self._mean(step, losses)
-        yardstick = max(abs(right), math.fsum(map(abs, losses)) / len(losses))
-        error = abs(mean - right) / yardstick if yardstick else 0.0
-        self._judge.note("losses", _MEAN, error, self._tolerance)
+        yardstick = max(abs(reference), math.fsum(map(abs, losses)) / len(losses))
+        error = abs(mean - reference) / yardstick if yardstick else 0.0
+        self._consensus.note("losses", _MEAN, error, self._tolerance)
         if error > self._tolerance:
-            fault = f"is {mean:.6g} instead of {right:.6g}, relative error {error:.3g}, tolerance {self._tolerance:g}"
+            fault = (
+                f"is {mean:.6g} instead of {reference:.6g}, relative error {error:.3g}, tolerance {self._tolerance:g}"
+            )
             raise DiffersError(Discrepancy("losses", _MEAN, None, step, error, self._tolerance, fault))
 
     def _mean(self, step: int, losses: Sequence[float]) -> float:
-        """Of one step's on all ranks."""
+        """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, where a single process has a finite one"
@@ -244,60 +241,52 @@ class Rehearsal:
         return math.fsum(losses) / len(losses)
 
     def _compare_clipped(self, step: int) -> None:
-        right = self._judge.tensors_from_first(lambda: self._alone_there().gradients())
+        reference = self._consensus.tensors_from_first(lambda: self._reference_here().gradients())
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
-            expected = right.get(name)
+            expected = reference.get(name)
             return "" if found is None or expected is None else likely_cause(found, [[expected]], 0, self._tolerance)
 
-        deviations = gradient_deviations(self.run.gradients(), right, frozen=self._frozen)
-        self._judge.compare("clipped gradients", step, deviations, self._tolerance, cause)
+        deviations = gradient_deviations(self.run.gradients(), reference, frozen=self._frozen)
+        self._consensus.compare("clipped gradients", step, deviations, self._tolerance, cause)
 
     def _compare_parameters(self, step: int) -> None:
-        before = self._right
-        right = self._judge.tensors_from_first(lambda: self._alone_there().parameters())
+        before = self._expected
+        reference = self._consensus.tensors_from_first(lambda: self._reference_here().parameters())
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             stayed = found is not None and name in before and distance(found, before[name]) == 0
             return "the optimizer's step did not reach it here" if stayed else ""
 
-        deviations = parameter_deviations(self.run.parameters(), right, self._start)
-        self._judge.compare("parameters", step, deviations, tolerances.UPDATE, cause)
-        self._right = right
+        deviations = parameter_deviations(self.run.parameters(), reference, self._start)
+        self._consensus.compare("parameters", step, deviations, tolerances.UPDATE, cause)
+        self._expected = reference
 
     def _gradient_cause(self, index: int, rank: int, name: str, found: Tensor | None) -> str:
-        if self._alone is None or name in self._frozen or name not in self._start:
+        if self._reference is None or name in self._frozen or name not in self._start:
             return ""
         try:
-            parts = self._alone.parts(name, index, self._buffers)
+            parts = self._reference.parts(name, index, self._buffers)
         except UnverifiableError:
-            return ""  # that it differs is known all the same
+            return ""  # that it differs is known anyway
         if found is not None and self._smallest and float(found.abs().max()) < self._smallest:
             largest = max(float(part.abs().max()) for rank_parts in parts for part in rank_parts)
-            if 0 < largest < _FEW * self._smallest:
+            if 0 < largest < _VANISHING * self._smallest:
                 return f"it vanished: its largest number is {largest:.1e}, and fp16 holds none below 6e-08"
         return likely_cause(found, parts, rank, 3 * self._tolerance)
+
+
+def _whole_by_name(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: whole(tensor) for name, tensor in named}
 
 
 def _held(
     noise: Mapping[str, float], sizes: Mapping[str, float], gradients: Gradients, smallest: float
 ) -> dict[str, float]:
-    """Noise, and at least what rounding to multiples of the smallest number makes: of a sixteenth of a gradient."""
+    """Raises noise to what rounding to multiples of the smallest number makes, up to a sixteenth of a gradient."""
 
     def rounded(name: str) -> float:
         gradient = gradients[name]
         return 0.0 if gradient is None else min(smallest / 2 * math.sqrt(gradient.numel()), sizes[name] / 16)
 
     return {name: max(found, rounded(name)) for name, found in noise.items()}
-
-
-def _disturb(module: nn.Module, rank: int) -> None:
-    """Change every parameter and buffer, whatever it is."""
-    with torch.no_grad():
-        fill(state(module), [_other(tensor, rank) for tensor in state(module)])
-
-
-def _other(tensor: Tensor, rank: int) -> Tensor:
-    if tensor.is_floating_point() and tensor.itemsize == 1:
-        return tensor  # torch does not calculate in float8
-    return tensor.logical_not() if tensor.dtype is torch.bool else 2 * tensor + rank

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from pytest_ddpperf.instruments.counting import collectives
-from pytest_ddpperf.instruments.counting.collectives import Collective
+from pytest_ddpperf.instruments.counting.collectives import CollectiveCall
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.instruments.counting.operators import operator_name
 from pytest_ddpperf.launch.context import RankContext
@@ -37,28 +37,28 @@ from pytest_ddpperf.records.counts import Counts
     ],
 )
 def test_bytes_sent_follow_the_ring_algorithms(name: str, ranks: int, sent: float) -> None:
-    assert Collective(name, 800, ranks).sent_bytes == sent
+    assert CollectiveCall(name, 800, ranks).sent_bytes == sent
 
 
 @pytest.mark.parametrize(
     ("func", "args", "expected"),
     [
-        (torch.ops.symm_mem.nvshmem_put.default, (torch.ones(100), 1), [Collective("nvshmem_put", 400, 1)]),
+        (torch.ops.symm_mem.nvshmem_put.default, (torch.ones(100), 1), [CollectiveCall("nvshmem_put", 400, 1)]),
         (
             torch.ops.symm_mem.one_shot_all_reduce_out.default,
             (torch.ones(100), "sum", "all", torch.ones(100)),
-            [Collective("one_shot_all_reduce_out", 800, 4)],
+            [CollectiveCall("one_shot_all_reduce_out", 800, 4)],
         ),
         (
             torch.ops.symm_mem.multimem_all_reduce_.default,
             (torch.ones(100), "sum", "all"),
-            [Collective("multimem_all_reduce", 400, 4)],
+            [CollectiveCall("multimem_all_reduce", 400, 4)],
         ),
         (torch.ops.symm_mem.memset32_.default, (torch.ones(100), 0, 1, 100), []),
     ],
 )
 def test_symmetric_memory_counts_under_its_own_names(
-    monkeypatch: pytest.MonkeyPatch, func: OpOverload, args: tuple[Any, ...], expected: list[Collective]
+    monkeypatch: pytest.MonkeyPatch, func: OpOverload, args: tuple[Any, ...], expected: list[CollectiveCall]
 ) -> None:
     monkeypatch.setattr(collectives, "_resolve_process_group", lambda _name: SimpleNamespace(size=lambda: 4))
     assert collectives.collectives_of(func, args, {}) == expected

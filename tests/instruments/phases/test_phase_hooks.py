@@ -17,17 +17,17 @@ from torch.nn.utils import clip_grad_norm_  # by name, as many import it
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_ddpperf.instruments.phases.phase_hooks import Seam, followed, optimizers_followed, torch_seams
+from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
 from pytest_ddpperf.instruments.phases.recorder import Recorder
 from pytest_ddpperf.instruments.phases.section import Section
 
 Step = Callable[[], object]
 
 
-def passed(run: Step, *seams: Seam, steps: int = 1) -> list[str]:
+def passed(run: Step, *hooks: PhaseHook, steps: int = 1) -> list[str]:
     """The phases that the steps pass through, without `other`; each only once where it is left and entered again."""
     recorder = Recorder()
-    with followed(recorder, (*torch_seams(), *seams)), optimizers_followed(recorder):
+    with followed(recorder, (*torch_phase_hooks(), *hooks)), optimizers_followed(recorder):
         trace = recorder.record(run, steps, lambda: None)
     phases = [place.phase for place in trace.places if place.phase != "other"]
     return phases[:1] + [after for before, after in pairwise(phases) if after != before]
@@ -60,12 +60,12 @@ class Training:
 
 
 @pytest.fixture(autouse=True)
-def seams_as_before() -> Iterator[None]:
+def hooks_as_before() -> Iterator[None]:
     """Whatever a test does, torch is left as it was."""
-    seams = (*torch_seams(), Seam(Section, "__enter__", ""), Seam(Section, "__exit__", ""))
-    before = [vars(seam.owner).get(seam.name) for seam in seams]
+    hooks = (*torch_phase_hooks(), PhaseHook(Section, "__enter__", ""), PhaseHook(Section, "__exit__", ""))
+    before = [vars(hook.owner).get(hook.name) for hook in hooks]
     yield
-    assert [vars(seam.owner).get(seam.name) for seam in seams] == before
+    assert [vars(hook.owner).get(hook.name) for hook in hooks] == before
     from torch.optim import optimizer
 
     assert not optimizer._global_optimizer_pre_hooks
@@ -76,8 +76,8 @@ def test_a_loop_written_by_hand() -> None:
     assert passed(Training(), steps=2) == ["forward", "backward", "optimizer"] * 2
 
 
-def test_the_seams_that_everything_rests_on_are_there() -> None:
-    names = {(getattr(seam.owner, "__name__", ""), seam.name) for seam in torch_seams()}
+def test_the_hooks_that_everything_rests_on_are_there() -> None:
+    names = {(getattr(hook.owner, "__name__", ""), hook.name) for hook in torch_phase_hooks()}
     assert names >= {
         ("Module", "__call__"),
         ("Tensor", "backward"),
@@ -214,7 +214,7 @@ def test_an_iterator_that_was_begun_before() -> None:
     assert passed(lambda: next(batches)) == ["data_wait"]
 
 
-def test_seams_of_ones_own() -> None:
+def test_phase_hooks_of_a_users_own_functions() -> None:
     owner = SimpleNamespace(load=lambda: nn.Linear(2, 2)(torch.ones(2)))
 
     def run() -> None:
@@ -222,7 +222,7 @@ def test_seams_of_ones_own() -> None:
 
     before = owner.load
     assert passed(run) == ["forward"]
-    assert passed(run, Seam(owner, "load", "data_wait")) == ["data_wait"]
+    assert passed(run, PhaseHook(owner, "load", "data_wait")) == ["data_wait"]
     assert owner.load is before
 
 

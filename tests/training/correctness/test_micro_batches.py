@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.training.correctness.micro_batches import LARGEST, MicroBatches, cut_down, own_batches, weighted
+from pytest_ddpperf.training.correctness.micro_batches import MAX_SAMPLES, MicroBatches, cut_down, own_batches, weighted
 from pytest_ddpperf.training.workload import Workload, located
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ def test_a_weighted_loss_is_still_the_users() -> None:
 def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:
     whole = {"text": torch.arange(20.0).view(10, 2)}, torch.arange(10)
     inputs, targets = cut_down(whole)
-    assert torch.equal(inputs["text"], whole[0]["text"][:LARGEST])
+    assert torch.equal(inputs["text"], whole[0]["text"][:MAX_SAMPLES])
     assert targets.tolist() == [0, 1, 2, 3]
     assert targets.untyped_storage().nbytes() == 4 * 8
 

@@ -21,7 +21,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
-from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob, discrepancy_text, verify_launch
+from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob, discrepancy_text
+from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.workload import Workload
 
 pytestmark = pytest.mark.slow

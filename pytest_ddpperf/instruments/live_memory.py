@@ -1,4 +1,4 @@
-"""Reading a rank's memory at the border of a phase, so cheaply that it can be done some tens of times in a step."""
+"""The memory that a rank holds now, read cheaply enough for some tens of readings in a step."""
 
 from __future__ import annotations
 
@@ -6,38 +6,30 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.phases.breakdown import Reading
-from pytest_ddpperf.instruments.phases.compiler import uncompiled
+from pytest_ddpperf.instruments.compiler import uncompiled
 from pytest_ddpperf.records.phases import MemoryKind
 
 if TYPE_CHECKING:
     import torch
 
+Reading = tuple[int, "int | None"]  # bytes now, and the most since the reading before
+
 _PROBE = 2**20
-_PROBES = 5  # another thread may give memory back while one of them looks
+_PROBES = 5  # another thread may free memory during a probe
+# The fields of struct mallinfo2 of glibc (mallinfo(3)).
+_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 
 
 class _MallInfo(ctypes.Structure):
-    """``struct mallinfo2`` of glibc (mallinfo(3))."""
+    """What malloc says of its heaps."""
 
-    _fields_ = (
-        ("arena", ctypes.c_size_t),
-        ("ordblks", ctypes.c_size_t),
-        ("smblks", ctypes.c_size_t),
-        ("hblks", ctypes.c_size_t),
-        ("hblkhd", ctypes.c_size_t),
-        ("usmblks", ctypes.c_size_t),
-        ("fsmblks", ctypes.c_size_t),
-        ("uordblks", ctypes.c_size_t),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
 
 
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
-    """The kind of bytes that can be read and what reads them; None where the system does not tell.
+    """The kind of bytes that can be read, and the function that reads them; None if the system does not report any.
 
-    On CUDA each reading begins the allocator's peak again, of the whole process.
+    On CUDA each reading resets the allocator's peak of the whole process.
     """
     if device.type == "cuda":
         return "allocated", _cuda_reader(device)
@@ -58,7 +50,7 @@ def _cuda_reader(device: torch.device) -> Callable[[], Reading]:
 
 
 def _heap_reader() -> Callable[[], Reading] | None:
-    """None where there is no glibc of 2.33 or newer, or where tensors do not come from its malloc."""
+    """Reads malloc's heaps; None without glibc 2.33 or newer, or if tensors do not come from its malloc."""
     import torch
 
     mallinfo: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)

@@ -1,20 +1,21 @@
-"""Memory at the borders of phases: tensors that come, go and stay."""
+"""Live memory: tensors that come, go and stay."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.phases.memory import memory_reader
+from pytest_ddpperf.instruments.live_memory import memory_reader
 
+CPU = torch.device("cpu")
 MIB = 2**20
 SLACK = MIB // 4  # for what else a process asks malloc for
+readable = pytest.mark.skipif(memory_reader(CPU) is None, reason="this system does not tell what malloc has given out")
 
-reader = memory_reader(torch.device("cpu"))
 
-
-@pytest.mark.skipif(reader is None, reason="this system does not tell what malloc has given")
+@readable
 def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
+    reader = memory_reader(CPU)
     assert reader is not None
     kind, read = reader
     before, peak = read()

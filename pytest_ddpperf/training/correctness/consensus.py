@@ -1,4 +1,4 @@
-"""What the ranks of the correctness pass find together, so that all of them go on or stop as one."""
+"""Lets the ranks of a verification compare and decide together, so that all of them go on or stop as one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIECE = 32 * 2**20  # bytes that are sent at once
 
 
 class DiffersError(Exception):
-    """Raised on all ranks at once: what was compared differs."""
+    """Raised on all ranks at once when a comparison fails."""
 
     def __init__(self, discrepancy: Discrepancy) -> None:
         super().__init__()
@@ -31,16 +31,16 @@ class DiffersError(Exception):
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """One rank's: its worst deviation, the names of all, and of those beyond the tolerance."""
+class _RankDeviations:
+    """The worst deviation of one rank, the names of all, and of those beyond the tolerance."""
 
     worst: Deviation
     compared: frozenset[str]
     differing: frozenset[str]
 
 
-class Judge:
-    """Compares on every rank and decides for all.
+class RankConsensus:
+    """Compares on every rank and decides for all; every method but ``note`` is a collective.
 
     Attributes:
         agreements: the largest error of each quantity so far.
@@ -51,7 +51,7 @@ class Judge:
         self.agreements: dict[Quantity, Agreement] = {}
 
     def gathered(self, value: T) -> list[T]:
-        """What each rank has, in their order; a collective."""
+        """The values of all ranks, in their order."""
         if self._ctx.world_size == 1:
             return [value]
         values: list[Any] = [None] * self._ctx.world_size
@@ -59,11 +59,7 @@ class Judge:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes; a collective.
-
-        Raises:
-            UnverifiableError: rank 0 raised it; then all ranks do.
-        """
+        """What ``make`` returns on rank 0; an UnverifiableError there is raised on all ranks."""
         box: list[Any] = [None]
         if self._ctx.rank == 0:
             try:
@@ -78,23 +74,19 @@ class Judge:
         return made
 
     def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
-        """The same of tensors by name, sent in pieces: NCCL sends what lies on the device, and takes room there.
-
-        Raises:
-            UnverifiableError: rank 0 raised it; then all ranks do.
-        """
+        """The tensors that ``make`` returns on rank 0, by name; in pieces, because NCCL copies tensors to the GPU."""
         pieces: list[dict[str, V]] = []
 
         def cut() -> int:
             pieces.extend(_pieces(make()))
             return len(pieces)
 
-        # On the other ranks there are none to be taken, and nobody asks for them.
+        # Only rank 0 has pieces, and only rank 0 is asked for them.
         sent = [self.from_first(partial(pieces.__getitem__, number)) for number in range(self.from_first(cut))]
         return {name: tensor for piece in sent for name, tensor in piece.items()}
 
     def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
-        """Whether it is so on all ranks; a collective."""
+        """Whether a fact holds on all ranks."""
         return all(self.gathered(here))
 
     def compare(
@@ -105,30 +97,23 @@ class Judge:
         tolerance: float,
         cause: Callable[[int, str, Tensor | None], str],
     ) -> None:
-        """Make sure that no rank deviates by more than the tolerance; a collective.
+        """Raises DiffersError on all ranks if one of them deviates by more than the tolerance.
 
-        Args:
-            quantity: what is compared.
-            step: of the optimizer, from 1; 0 before the first.
-            deviations: this rank's.
-            tolerance: the error that they may have.
-            cause: words for what has probably happened, from rank, name and what was found there; asked on rank 0.
-
-        Raises:
-            DiffersError: some rank does; raised on all.
+        ``deviations`` are this rank's, ``step`` counts from 1, with 0 before the first. ``cause(rank, name, found)``
+        names the likely cause; rank 0 asks it.
         """
-        verdicts = self.gathered(_verdict(deviations, tolerance))
-        compared = frozenset[str]().union(*(verdict.compared for verdict in verdicts))
+        found = self.gathered(_rank_deviations(deviations, tolerance))
+        compared = frozenset[str]().union(*(own.compared for own in found))
         if not compared:
-            return  # there is nothing of this kind in the model
-        rank, worst = max(enumerate(verdict.worst for verdict in verdicts), key=lambda one: one[1].error)
+            return  # the model has nothing of this kind
+        rank, worst = max(enumerate(own.worst for own in found), key=lambda ranked: ranked[1].error)
         self.note(quantity, worst.name, worst.error, tolerance)
         if worst.error <= tolerance:
             return
         extent = Extent(
-            differing=len(frozenset[str]().union(*(verdict.differing for verdict in verdicts))),
+            differing=len(frozenset[str]().union(*(own.differing for own in found))),
             names=len(compared),
-            ranks=sum(bool(verdict.differing) for verdict in verdicts),
+            ranks=sum(bool(own.differing) for own in found),
             world_size=self._ctx.world_size,
         )
         words = self.from_first(lambda: cause(rank, worst.name, worst.found))
@@ -137,14 +122,14 @@ class Judge:
         )
 
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
-        """Keep the largest error of a quantity."""
+        """Keeps the largest error of a quantity."""
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error, tolerance, name)
 
 
 def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:
-    """Tensors in groups, none of which is larger than need be."""
+    """Groups tensors into pieces that are no larger than need be."""
     piece: dict[str, V] = {}
     size = 0
     for name, tensor in tensors.items():
@@ -158,12 +143,12 @@ def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:
         yield piece
 
 
-def _verdict(deviations: Sequence[Deviation], tolerance: float) -> _Verdict:
-    worst = max(deviations, key=lambda one: one.error, default=Deviation("", 0.0))
+def _rank_deviations(deviations: Sequence[Deviation], tolerance: float) -> _RankDeviations:
+    worst = max(deviations, key=lambda deviation: deviation.error, default=Deviation("", 0.0))
     if worst.error <= tolerance:
-        worst = Deviation(worst.name, worst.error)  # without the tensor: it need not be sent
-    return _Verdict(
+        worst = Deviation(worst.name, worst.error)  # without the tensor, which need not be sent
+    return _RankDeviations(
         worst=worst,
-        compared=frozenset(one.name for one in deviations),
-        differing=frozenset(one.name for one in deviations if one.error > tolerance),
+        compared=frozenset(deviation.name for deviation in deviations),
+        differing=frozenset(deviation.name for deviation in deviations if deviation.error > tolerance),
     )

@@ -1,0 +1,88 @@
+"""DistributedDataParallel around a module, for the strategies ``ddp`` and ``zero1``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import gradients_of, parameters_of, replicate
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ddpperf.strategies.comm_hooks import CommHook
+    from pytest_ddpperf.strategies.parallel import RankView
+
+
+def wrap(
+    module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None, **options: Any
+) -> DistributedDataParallel:
+    """Wraps the module with the options that are not None, and torch's defaults for the others."""
+    _require_writable_buffers(module)
+    if broadcast_buffers is not None:
+        if not broadcast_buffers:
+            replicate(module, ctx)  # before torch 2.13 false also left buffers unequal at the start
+        # torch 2.13 has renamed the option, and warns of the old name.
+        names = inspect.signature(DistributedDataParallel.__init__).parameters
+        options["forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"] = broadcast_buffers
+    device_ids = [ctx.device] if ctx.device.type == "cuda" else None
+    given = {name: value for name, value in options.items() if value is not None}
+    return DistributedDataParallel(module, device_ids=device_ids, **given)
+
+
+def _require_writable_buffers(module: nn.Module) -> None:
+    """Refuses an expanded tensor, whose elements share memory, by its name; torch's own error has no name."""
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    for name, buffer in module.named_buffers():
+        if name not in ignored and any(
+            size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+        ):
+            raise WorkloadError(
+                f"the model's buffer {name} is an expanded tensor, whose elements share memory, and "
+                "DistributedDataParallel cannot write rank 0's values into it: give register_buffer a copy (.clone()), "
+                "or expand it in forward"
+            )
+
+
+def parallel_of(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
+    """The ``Parallel`` of a wrapped module and its communication hook."""
+    module: nn.Module = wrapped.module
+    return Parallel(
+        wrapped,
+        no_sync=_no_sync_but_first(wrapped) if wrapped.static_graph else wrapped.no_sync,
+        still_sent=hook.still_sent,
+        make_optimizer=hook.make_optimizer,
+        make_scaler=hook.make_scaler,
+        gradients=partial(gradients_of, module),
+        parameters=partial(parameters_of, module),
+        precision=hook.precision,
+        lossy=hook.lossy,
+        # A static graph also synchronises the very first micro-batch, which a hook counts.
+        exact_steps=max(0, hook.exact_steps - wrapped.static_graph),
+        period=hook.period,
+    )
+
+
+def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], AbstractContextManager[Any]]:
+    """``no_sync`` for a static graph, which torch learns in the first backward and only if that is synchronised.
+
+    See https://github.com/pytorch/pytorch/issues/143580. One more synchronisation does no harm: the mean of gradients
+    that are equal on all ranks, and of what is added to them, is the mean of all.
+    """
+    learned = False
+
+    def no_sync() -> AbstractContextManager[Any]:
+        nonlocal learned
+        if learned:
+            return wrapped.no_sync()
+        learned = True
+        return nullcontext()
+
+    return no_sync
