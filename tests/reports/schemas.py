@@ -1,4 +1,4 @@
-"""The published JSON schemas, made of the types of the documents; ``python -m tests.reports.schemas`` writes them again.
+"""The published JSON schemas, made of the documents' types; ``python -m tests.reports.schemas`` writes them again.
 
 Needs msgspec, which is no dependency of the plugin: documents are built without it, by code that mypy checks.
 """
