@@ -93,7 +93,7 @@ def main() -> None:
     with Launcher() as launcher:
 
         def run(function: Callable[..., Any], strategy: Strategy, seed: int = 0) -> tuple[Any, ...]:
-            job = LaunchJob(perceptron(), strategy, Settings(), Plan(WARMUP, STEPS), seed=seed)
+            job = LaunchJob(perceptron(), strategy, Settings(), Plan(warmup=WARMUP, steps=STEPS), seed=seed)
             size = 1 if strategy.name == "single" else 2
             return launcher.run(function, job, world_size=size, backend="gloo", device="cpu", timeout=300).values
 

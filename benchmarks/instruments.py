@@ -51,7 +51,9 @@ def main() -> None:
 def job(strategy: str) -> LaunchJob:
     from perf_tests.language_model import SMALL, language_model
 
-    return LaunchJob(language_model(SMALL, batch_size=8), resolve(strategy), Settings(), Plan(WARMUP, STEPS))
+    return LaunchJob(
+        language_model(SMALL, batch_size=8), resolve(strategy), Settings(), Plan(warmup=WARMUP, steps=STEPS)
+    )
 
 
 def count(launcher: Launcher, world_size: int) -> bool:

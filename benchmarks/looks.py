@@ -21,7 +21,7 @@ from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
-from benchmarks.quality.verdicts import LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS
+from benchmarks.quality.verdicts import LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS
 from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, CUT, Outliers, center_of
 
 FIRST, LAST, BASELINE = 6, 48, 45
@@ -39,16 +39,16 @@ def main() -> None:
     options = parser.parse_args()
     chunks = max(1, options.runs // CHUNK)
     print(f"{chunks * CHUNK} runs, looked at after each of {FIRST} to {LAST} launches\n")
-    kept = [_report(name, chunks, in_rounds=name == "side by side") for name in ("side by side", "stored baseline")]
+    kept = [_report(name, chunks, paired_rounds=name == "side by side") for name in ("side by side", "stored baseline")]
     sys.exit(0 if all(kept) else 1)
 
 
-def _report(name: str, chunks: int, *, in_rounds: bool) -> bool:
-    looks = LOOKS_IN_ROUNDS if in_rounds else SEPARATE_LOOKS
+def _report(name: str, chunks: int, *, paired_rounds: bool) -> bool:
+    looks = PAIRED_LOOKS if paired_rounds else SEPARATE_LOOKS
     rng = np.random.default_rng(20260112)
     passed = dict.fromkeys(LEVELS, 0)
     for _ in range(chunks):
-        early, last = smallest_p(rng, in_rounds=in_rounds)
+        early, last = smallest_p(rng, paired_rounds=paired_rounds)
         for level in LEVELS:
             passed[level] += int(((early < (1 - LAST_SHARE) * level / looks) | (last < LAST_SHARE * level)).sum())
     ratios = {level: found / chunks / CHUNK / level for level, found in passed.items()}
@@ -59,16 +59,16 @@ def _report(name: str, chunks: int, *, in_rounds: bool) -> bool:
     return all(ratio <= GOAL for ratio in ratios.values())
 
 
-def smallest_p(rng: np.random.Generator, *, in_rounds: bool) -> tuple[Array, Array]:
+def smallest_p(rng: np.random.Generator, *, paired_rounds: bool) -> tuple[Array, Array]:
     """Of each of many runs, the smallest one-sided p value of all looks before the last, and that of the last."""
     launches = rng.normal(size=(CHUNK, LAST))
     base = (np.zeros(CHUNK), np.zeros(CHUNK), np.full(CHUNK, np.inf))
-    if not in_rounds:
+    if not paired_rounds:
         base = centers(rng.normal(size=(CHUNK, BASELINE)), "high")
     least = looked = np.ones(CHUNK)
     for n in range(FIRST, LAST + 1):
         least = np.minimum(least, looked)
-        mean, variance, df = centers(launches[:, :n], "both" if in_rounds else "high")
+        mean, variance, df = centers(launches[:, :n], "both" if paired_rounds else "high")
         looked = t.sf((mean - base[0]) / np.sqrt(variance + base[1]), np.minimum(df, base[2]))
     return least, looked
 

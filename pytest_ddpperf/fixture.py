@@ -12,13 +12,13 @@ import pytest
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.metrics.relating import Relate, alone, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.relating import DeriveSeries, alone, with_efficiency, with_speedup
 from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode, RankLaunch
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import Asked, GivenStrategy, GivenWays, Subject, several, variant
+from pytest_ddpperf.run.requests import CheckRequest, GivenStrategy, GivenWays, Subject, several, variant
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
@@ -203,8 +203,8 @@ class Ddpperf:
             for key, way in ways.by_name.items()
         ]
         names = tuple(ways.by_name)
-        relate = partial(with_speedup, over=variants[names.index(ways.over)].name)
-        measured = self._judged(settings, variants, relate)
+        derive = partial(with_speedup, over=variants[names.index(ways.over)].name)
+        measured = self._judged(settings, variants, derive)
         return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
@@ -321,17 +321,19 @@ class Ddpperf:
         knobs: dict[str, Any],
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
-    ) -> Asked:
+    ) -> CheckRequest:
         added = self._session.extensions
-        return Asked(subject, settings, knobs, samples_per_step, tokens_per_step, added.strategies, added.metrics)
+        return CheckRequest(
+            subject, settings, knobs, samples_per_step, tokens_per_step, added.strategies, added.metrics
+        )
 
     def _run(self, settings: Settings, *, judged: bool = False) -> BenchmarkRun:
         """A call of a verb, which ``expect`` then looks at; what is judged is held against the other revision."""
-        reference = self._session.other if judged else None
+        reference = self._session.reference if judged else None
         self._last = BenchmarkRun(self._session, self._test, settings, self._sections, reference=reference)
         return self._last
 
-    def _judged(self, settings: Settings, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
+    def _judged(self, settings: Settings, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
         for benchmark in variants:  # what results and baselines of this test could not tell apart
             if benchmark.key in self._names:
@@ -339,7 +341,7 @@ class Ddpperf:
                     f"{self._test} has two benchmarks named {benchmark.name!r}; tell them apart with name=..."
                 )
             self._names.add(benchmark.key)
-        return self._run(settings, judged=True).judged(variants, relate)
+        return self._run(settings, judged=True).judged(variants, derive)
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
         settings = self._session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
@@ -347,7 +349,7 @@ class Ddpperf:
             raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
         return settings
 
-    def _environment(self, asked: Asked, strategy: GivenStrategy) -> Environment:
+    def _environment(self, asked: CheckRequest, strategy: GivenStrategy) -> Environment:
         """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
         lone = (
             strategy is not None

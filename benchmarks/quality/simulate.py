@@ -16,7 +16,19 @@ from benchmarks.quality.steps import CONDITIONS, UNCHANGED, WARMUP, Condition
 from benchmarks.quality.verdicts import Environment
 
 CELL = Cell("12ms", 2)
-ENVIRONMENT = Environment("cpu", "chip", 0, "chip", 8, 1, 1, "gloo", 2, "2.13", None)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 STEP, STEPS = 0.0125, 80  # s; together the second that a launch times
 START_UP = 0.3  # s
 LAUNCH = START_UP + STEPS * STEP  # s

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, LOOKS_IN_ROUNDS, SEPARATE_LOOKS, UNPROVEN
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
 from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.relating import alone, gated_beside, with_speedup
+from pytest_ddpperf.metrics.relating import alone, gated_if_paired, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # they know the environment from here
 __all__ = [  # of the plugin itself
     "CONFIRMED",
     "LAST_SHARE",
-    "LOOKS_IN_ROUNDS",
+    "PAIRED_LOOKS",
     "SEPARATE_LOOKS",
     "UNPROVEN",
     "Environment",
@@ -81,7 +81,9 @@ def timed_launch(
     **options: Any,
 ) -> tuple[RankLaunch, ...]:
     """A launch as the plugin runs its own; ``options`` are further ones of its job."""
-    job = LaunchJob(subject, None, Settings(), Plan(WARMUP, steps), diagnosed=False, turns=turns, **options)
+    job = LaunchJob(
+        subject, None, Settings(), Plan(warmup=WARMUP, steps=steps), diagnosed=False, turns=turns, **options
+    )
     return launcher.run(run_launch, job, world_size=ranks, backend="gloo", device="cpu", timeout=300).values
 
 
@@ -90,10 +92,19 @@ def launch_of(launch: Recorded, *, paired: bool = False) -> Launch:
     blocks = turn_sizes(len(launch.step_times), 1) if paired else ()
     figures = zip(launch.resident, launch.loss, launch.cpu, strict=True)
     ranks = (
-        RankLaunch(rank, launch.step_times, {"peak_resident": resident}, loss, None, None, cpu_time=cpu, blocks=blocks)
+        RankLaunch(
+            rank=rank,
+            step_times=launch.step_times,
+            memory={"peak_resident": resident},
+            loss=loss,
+            samples_per_step=None,
+            tokens_per_step=None,
+            cpu_time=cpu,
+            blocks=blocks,
+        )
         for rank, (resident, loss, cpu) in enumerate(figures)
     )
-    return Launch(launch.round, tuple(ranks), launch.seconds)
+    return Launch(round=launch.round, ranks=tuple(ranks), seconds=launch.seconds)
 
 
 def seconds_of(launch: Recorded, steps: int) -> float:
@@ -116,7 +127,7 @@ def paired_steps(step: float, fixed: float = 0.0) -> int:
 def dealer(sides: Sides, env: Environment, *, paired: bool = False) -> Dealer:
     """Deals the launches of both sides; only a confirmation that runs over its time gets to a deck's end."""
     new = _variant(env, 1)
-    decks = ((new, sides.new), (replace(new, other=True), sides.base))
+    decks = ((new, sides.new), (replace(new, of_reference=True), sides.base))
     kept = partial(launch_of, paired=paired)
     return Dealer({deck_of(variant): cycle(map(kept, deck)) for variant, deck in decks})
 
@@ -155,12 +166,12 @@ def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outco
     steps = steps_of(sides.new[0], paired=True)
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
-    related = gated_beside(alone)
+    derived = gated_if_paired(alone)
     results = paired_results(
         REVISION,
         [variant],
-        related,
-        lambda both, bases: replayed(Judge("replay", settings, bases, related), settings, both, dealt),
+        derived,
+        lambda both, bases: replayed(Judge("replay", settings, bases, derived), settings, both, dealt),
     )
     return _outcome(results, variant, dealt)
 
@@ -172,10 +183,10 @@ def red_variants(
 
     Each look, after so many seconds, is at launches of its own, of all variants and then of their partners.
     """
-    related = gated_beside(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
+    derived = gated_if_paired(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
     variants = tuple(_variant(env, 1, name) for name in names)
-    bases = PairedReferences(revision=REVISION, variants=variants, relate=related, lacking={})
-    judge = Judge("replay", Settings(max_time=looks[-1]), bases, related)
+    bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
+    judge = Judge("replay", Settings(max_time=looks[-1]), bases, derived)
     for elapsed in looks:
         measured = tuple(_measured(name, launches(), env) for name in (*names, *names))
         if judge(measured, Look(elapsed, 4.0, last=True)).action == "stop":
@@ -184,7 +195,7 @@ def red_variants(
 
 
 def _measured(name: str, launches: Sequence[Recorded], env: Environment) -> Measurement:
-    plan = Plan(1, len(launches[0].step_times))
+    plan = Plan(warmup=1, steps=len(launches[0].step_times))
     measured = Measurement(
         name=name,
         strategy="ddp",

@@ -98,7 +98,7 @@ def _series_data(series: Series) -> dict[str, Any]:
     exact = series.scale == "exact"
     return {
         **shallow(series, _SHAPES),
-        "slack": rounded(series.slack),
+        "slack": rounded(series.min_tolerance),
         "samples": [sample if exact else rounded(sample) for sample in series.samples],
         "value": series.value if exact else rounded(series.value),
         "interval": interval_data(series.interval),
@@ -133,7 +133,7 @@ def _series(**fields: Any) -> Series:
     """A series with samples."""
     if not fields["samples"]:
         raise Misfit("expected a sample at least, found none", ".samples")
-    return Series(**fields)
+    return Series(min_tolerance=fields.pop("slack"), **fields)
 
 
 def _interval(*, low: float, high: float, confidence: float) -> Interval:
@@ -166,7 +166,7 @@ _SHAPES = {
     ),
     Counts: Shape(optional=("details_by_rank",)),
     # The launches of a later run tell it of both that are absent.
-    Series: Shape(absent=("within", "own", "rules"), make=_series),
+    Series: Shape(types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series),
     Interval: Shape(types={"confidence": Confidence}, make=_interval),
 }
 BASELINE = FileKind(

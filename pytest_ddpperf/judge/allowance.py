@@ -28,8 +28,8 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
     cent of their work are nothing.
     """
     if series.scale == "difference" and series.unit == "B":
-        return max(series.slack, tolerance * abs(baseline))
-    accepted = max(tolerance, series.slack)
+        return max(series.min_tolerance, tolerance * abs(baseline))
+    accepted = max(tolerance, series.min_tolerance)
     if series.rules.stands_in_for and step is not None and baseline > 0:
         return accepted * max(1.0, step / baseline)
     if series.rules.negligible and min(baseline, series.value) > 0:  # as much less as more

@@ -29,7 +29,7 @@ one which keeps the error budget, and the screening may let through what it like
 LAST_SHARE = 0.7
 """Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
 
-SEPARATE_LOOKS, LOOKS_IN_ROUNDS = 2, 16
+SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
 """What looking after every launch costs: each look before the last tests at this part of the rest of the level.
 
 Any of the looks at 6 to 48 launches falls below a level many times as often as a single one does: at the levels in use
@@ -71,7 +71,7 @@ def level_of_look(change: Change, alpha: float, *, last: bool) -> float:
     """The two-sided significance level of one look."""
     if last:
         return LAST_SHARE * alpha
-    return (1 - LAST_SHARE) * alpha / (LOOKS_IN_ROUNDS if change.in_rounds else SEPARATE_LOOKS)
+    return (1 - LAST_SHARE) * alpha / (PAIRED_LOOKS if change.paired_rounds else SEPARATE_LOOKS)
 
 
 def worsening(change: Change, better: Better) -> float:

@@ -19,7 +19,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_metric,
     next_action,
 )
-from pytest_ddpperf.metrics.relating import Relate
+from pytest_ddpperf.metrics.relating import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
@@ -60,7 +60,7 @@ class Judge:
         test: str,
         settings: Settings,
         references: References,
-        relate: Relate,
+        derive: DeriveSeries,
         tests: int = 1,
         *,
         margin: float = EQUIVALENCE_MARGIN,
@@ -70,7 +70,7 @@ class Judge:
         self._test = test
         self._settings = settings
         self._references = references
-        self._relate = relate
+        self._relate = derive
         self._tests = tests
         self._margin = margin
         self._scatter = scatter
@@ -101,8 +101,8 @@ class Judge:
             )
             return replace(compare(self._test, point, reference, context), seconds=look.elapsed)
 
-        related = self._relate(measured[: len(references)])
-        self.results = tuple(judged(point, reference) for point, reference in zip(related, references, strict=True))
+        derived = self._relate(measured[: len(references)])
+        self.results = tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
         self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         # What is accepted as the new baseline is measured for all of its time: a baseline's own error stays in every
         # comparison with it, so it is worth the launches; and what it replaces need not be confirmed to be slower.

@@ -8,7 +8,7 @@ from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement
-from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
+from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import typical
 
 EXPOSED = "exposed_communication"
@@ -49,7 +49,7 @@ def of_overhead(measurement: Measurement) -> Within:
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
     """For each launch that has several pairs of blocks, both typical steps without one pair after the other."""
     found = (_without(launch) for launch in measurement.every)
-    return [pairs for pairs in found if len(pairs) >= FEWEST]
+    return [pairs for pairs in found if len(pairs) >= MIN_BLOCKS]
 
 
 @once
@@ -65,7 +65,7 @@ def _without(launch: Launch) -> list[tuple[float, float]]:
         size = len(times) // number
         return (*times[: pair * size], *times[(pair + 1) * size :])
 
-    if number < FEWEST:
+    if number < MIN_BLOCKS:
         return []
     return [
         (

@@ -19,7 +19,7 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
             family="counted",
             scale="exact",
             gated=row.gated,
-            slack=0.0,
+            min_tolerance=0.0,
             samples=(counts.totals[metric],),
             value=counts.totals[metric],
             interval=None,

@@ -15,18 +15,16 @@ Figure = TypeVar("Figure")
 def once(figure: Callable[[Launch], Figure]) -> Callable[[Launch], Figure]:
     """The same figure of a launch, computed once and then kept with the launch.
 
-    A run is judged after each launch, always by all launches. Launches never change, so a kept figure stays true. It is
-    no field of the launch, so it is neither compared nor carried over to a changed copy.
+    A run is judged after each of its launches, always by all of them. Launches never change, so what is kept stays
+    true.
     """
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
     def kept(launch: Launch) -> Figure:
-        """The figure from the launch's own dict."""
-        figures = vars(launch)  # where functools.cached_property keeps its values as well
-        if name not in figures:
-            figures[name] = figure(launch)
-        found: Figure = figures[name]
+        if name not in launch.figures:
+            launch.figures[name] = figure(launch)
+        found: Figure = launch.figures[name]
         return found
 
     return kept

@@ -13,7 +13,7 @@ from pytest_ddpperf.stats.intervals import center
 
 Samples = tuple[float, ...]
 
-GROWTH_SLACK = 64 * 2**10
+GROWTH_TOLERANCE = 64 * 2**10
 """Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes of each collective, up to 2000 of them:
 in the eleventh to twentieth step of a launch that can be 48 KiB a step at most. Measured: up to 17 KiB."""
 
@@ -132,11 +132,11 @@ def growing_memory(measurement: Measurement) -> Finding | None:
     if not samples:
         return None
     value, interval = center(samples, "difference")
-    if (value if interval is None else interval.low) <= GROWTH_SLACK:
+    if (value if interval is None else interval.low) <= GROWTH_TOLERANCE:
         return None
     ranks = [growths for growths in map(_growths, measurement.every) if growths is not None]
     means = [fmean(growths) for growths in zip(*ranks, strict=True)]
-    growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_SLACK] or [means.index(max(means))]
+    growing = [rank for rank, mean in enumerate(means) if mean > GROWTH_TOLERANCE] or [means.index(max(means))]
     return Finding(
         "memory_growth",
         {

@@ -11,7 +11,7 @@ from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
 from pytest_ddpperf.records.measurement import Launch, Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
-from pytest_ddpperf.stats.blocks import FEWEST, OWN_IN_TURNS, influences
+from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import usual_steps
 
 Samples = tuple[float, ...]
@@ -75,7 +75,7 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
 def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
     """How far each usual step moves the mean of a phase."""
     kept = _usual(ranks)
-    if len(kept) < FEWEST:
+    if len(kept) < MIN_BLOCKS:
         return ()
     seconds = [rank.seconds[phase] for rank in ranks]
     return influences([_mean(seconds, [other for other in kept if other != step]) for step in kept])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pytest_ddpperf.metrics.scaling import negative_scaling, scaling_series, speedup_series
 from pytest_ddpperf.records.measurement import Measurement, Mode
 
-Relate: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
+DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
 
 
 def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
@@ -36,22 +36,22 @@ def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measuremen
     )
 
 
-def gated_beside(relate: Relate) -> Relate:
+def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
     """The same for a run that is held against another revision, where more metrics are gated.
 
-    They are gated before ``relate``, which may find a reason against it.
+    They are gated before ``derive``, which may find a reason against it.
     """
 
-    def related(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    def derived(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
         """Gate, then relate."""
-        return relate(
+        return derive(
             tuple(
                 replace(one, series=tuple(replace(s, gated=s.gated or s.rules.paired_only) for s in one.series))
                 for one in measured
             )
         )
 
-    return related
+    return derived
 
 
 def _held_against(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:

@@ -99,7 +99,7 @@ def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: b
         family="relative",
         scale="ratio",
         gated=gated,
-        slack=0.0,
+        min_tolerance=0.0,
         samples=samples,
         value=value,
         interval=interval,

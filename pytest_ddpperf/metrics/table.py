@@ -19,7 +19,7 @@ from pytest_ddpperf.metrics.communication import (
 from pytest_ddpperf.metrics.launches import of_all, once, typical_step
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SCATTER,
-    GROWTH_SLACK,
+    GROWTH_TOLERANCE,
     RESIDENT_FLOOR,
     fragmentation,
     memory_growth,
@@ -71,7 +71,7 @@ class Metric:
     scale: Scale
     samples: Callable[[Measurement], Samples | None]
     gated: bool = True
-    slack: float = 0.0
+    min_tolerance: float = 0.0
     rules: MetricRules = PLAIN
     within: Knows | None = None
 
@@ -91,7 +91,7 @@ class Metric:
             family=self.family,
             scale=self.scale,
             gated=self.gated,
-            slack=self.slack,
+            min_tolerance=self.min_tolerance,
             samples=samples,
             value=value,
             interval=interval,
@@ -266,11 +266,13 @@ METRICS: tuple[Metric, ...] = (
     _step_metric(
         "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
-    _share_metric("straggler_skew", straggler_skew, slack=0.03),
+    _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
-    _bytes_metric(RESIDENT, peak_memory(RESIDENT), slack=0.10, rules=replace(_BYTES, negligible=RESIDENT_FLOOR)),
+    _bytes_metric(
+        RESIDENT, peak_memory(RESIDENT), min_tolerance=0.10, rules=replace(_BYTES, negligible=RESIDENT_FLOOR)
+    ),
     _bytes_metric("peak_allocated", peak_memory("peak_allocated")),
-    _bytes_metric("peak_reserved", peak_memory("peak_reserved"), slack=0.05),
+    _bytes_metric("peak_reserved", peak_memory("peak_reserved"), min_tolerance=0.05),
     # What takes the two above apart: their verdicts would only repeat those.
     *(
         _bytes_metric(kind, peak_memory(kind), gated=False)
@@ -282,7 +284,7 @@ METRICS: tuple[Metric, ...] = (
         "memory_growth",  # of a step
         memory_growth,
         scale="difference",
-        slack=GROWTH_SLACK,
+        min_tolerance=GROWTH_TOLERANCE,
         rules=replace(_BYTES, diagnosed=True, single_scatter=GROWTH_SCATTER),
     ),
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
@@ -312,7 +314,7 @@ METRICS: tuple[Metric, ...] = (
         final_loss,
         family="absolute",
         gated=True,
-        slack=0.03,
+        min_tolerance=0.03,
         rules=MetricRules(deviation=0.0, after_steps=True, alarms=False),
     ),
 )

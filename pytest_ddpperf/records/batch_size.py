@@ -21,7 +21,7 @@ class Trial(NamedTuple):
     peak: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
     """The largest batch size that fits.
 
@@ -36,7 +36,7 @@ class BatchSize:
     tried: tuple[Trial, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
     """A search as a test asked for it, and what it came to.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:
     """Steps with and without synchronisation of gradients on one rank, from blocks that alternated.
 
@@ -22,7 +22,7 @@ class BlockTimes:
     pairs: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryHeadroom:
     """What copies of what is trained take of a machine's memory, all its ranks' together, and what there is for them.
 
@@ -39,7 +39,7 @@ class MemoryHeadroom:
         return self.needed <= self.free
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
     """One collective as the profiler saw it on one rank.
 
@@ -56,7 +56,7 @@ class Collective:
     ranks: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledStep:
     """One step under the profiler on one rank, in seconds.
 
@@ -75,7 +75,7 @@ class ProfiledStep:
     collectives: tuple[Collective, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
     """What DDP itself says of its backward, in seconds, averaged over its own sample of steps.
 
@@ -93,7 +93,7 @@ class Window:
         return self.communication - self.overlapped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankProfile:
     """What one rank reports of a launch under the profiler.
 
@@ -107,7 +107,7 @@ class RankProfile:
     subgroups: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidth:
     """How fast collectives of one kind were, in bytes per second, as nccl-tests has it.
 
@@ -122,7 +122,7 @@ class Bandwidth:
     bus: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationProfile:
     """The communication of a step as the profiler sees it: averages over steps and ranks, in seconds.
 

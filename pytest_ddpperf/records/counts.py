@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pytest_ddpperf.units import format_count, format_difference, format_number, format_values
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CountRow:
     """One count: what is special to it.
 
@@ -79,7 +79,7 @@ COLLECTIVES = (
 """The names by which calls of collectives are counted, point-to-point ones too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
     """What one step does on one rank, or on all of them.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CpuHealth:
     """The processor during a launch, from its start to its end; None for what the system does not tell.
 
@@ -29,7 +29,7 @@ class CpuHealth:
     frequency: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
     """A GPU during a launch, from readings a fraction of a second apart; None for what the driver does not tell.
 
@@ -59,7 +59,7 @@ class GpuHealth:
     others: Mapping[int, int | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
     """The machine during a launch; ``gpus`` are all that the driver shows, none where they were not looked at."""
 

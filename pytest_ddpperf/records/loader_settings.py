@@ -18,7 +18,7 @@ _PARSERS = {
 _EXPECTED = f"auto, or word=value out of {', '.join(_PARSERS)}, separated by commas"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderSettings:
     """What to change in a workload's DataLoader; None leaves a setting as the loader has it.
 

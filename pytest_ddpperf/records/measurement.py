@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from statistics import median
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """A confidence interval; ``confidence`` is 0.95 for 95 %."""
 
@@ -31,7 +30,7 @@ class Interval:
     confidence: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
     """A standard deviation that was estimated, on the scale of logarithms: 0.01 is 1 %.
 
@@ -43,7 +42,7 @@ class Spread:
     df: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """The facts about machine, software and group that a result depends on.
 
@@ -71,7 +70,7 @@ class Environment:
         return self.world_size > limit * self.nodes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
 
@@ -79,7 +78,7 @@ class Plan:
     steps: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceMemory:
     """A GPU's memory as one of its ranks saw it after the timed steps, in bytes.
 
@@ -94,7 +93,7 @@ class DeviceMemory:
     reserved: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankLaunch:
     """What one rank reports of one launch.
 
@@ -142,7 +141,7 @@ class RankLaunch:
     cpu_blocks: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """One fresh process group, from start to end: the unit of statistics.
 
@@ -150,17 +149,23 @@ class Launch:
         round: which round of the run it belongs to; launches of variants in one round are partners.
         seconds: how long the whole launch took, start-up included.
         health: what else went on in the machine meanwhile; None where nobody looked.
+        figures: what was computed of it so far, by name; a changed copy begins with none.
     """
 
     round: int
     ranks: tuple[RankLaunch, ...]
     seconds: float
     health: Health | None = None
+    figures: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @cached_property
+    @property
     def step_times(self) -> tuple[float, ...]:
         """Seconds of each step: a step lasts as long as its slowest rank."""
-        return tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
+        if "step_times" not in self.figures:
+            times = zip(*(rank.step_times for rank in self.ranks), strict=True)
+            self.figures["step_times"] = tuple(map(max, times))
+        found: tuple[float, ...] = self.figures["step_times"]
+        return found
 
 
 def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
@@ -168,7 +173,7 @@ def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
     return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkId:
     """Which benchmark of a test something belongs to.
 
@@ -212,7 +217,7 @@ class BenchmarkId:
         return self.environment.world_size
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement(BenchmarkId):
     """One variant of one benchmark, measured: everything that metrics are computed from.
 
@@ -294,7 +299,7 @@ class Measurement(BenchmarkId):
         return by_name[metric]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRules:
     """What is special to a metric, for those that judge and report it. Files do not keep it.
 
@@ -336,7 +341,7 @@ class MetricRules:
         return self.timed or self.partnered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
     """One metric of one measurement: a sample per launch that tells it, and what they amount to.
 
@@ -360,7 +365,7 @@ class Series:
     family: Family
     scale: Scale
     gated: bool
-    slack: float
+    min_tolerance: float
     samples: tuple[float, ...]
     value: float
     interval: Interval | None

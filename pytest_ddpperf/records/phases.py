@@ -19,7 +19,7 @@ OTHER = "other"
 PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
     """What a part of one step did to the memory of its rank, in bytes.
 
@@ -35,7 +35,7 @@ class MemoryUse:
     peak: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
     """A part of a step that the user named, with ``ctx.phase(name)``.
 
@@ -54,7 +54,7 @@ class SectionTimes:
     memory: MemoryUse | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
     """The steps of a diagnosed pass on one rank, taken apart.
 

@@ -21,7 +21,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
     """When and of what a measurement was made.
 
@@ -36,7 +36,7 @@ class Provenance:
     dirty: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRecord(BenchmarkId):
     """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
 
@@ -75,7 +75,7 @@ def record_of(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
     """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account.
 
@@ -90,7 +90,7 @@ class Noise:
     origin: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """One benchmark measured several times on one machine while nothing changed: how far its step times lie apart.
 
@@ -132,7 +132,7 @@ class Calibration:
         return (self.strategy, dict(self.recipe)) == (strategy, dict(recipe))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBaseline:
     """What the store knows for a benchmark: the record to compare with, or why there is none.
 
@@ -162,7 +162,7 @@ class StoredBaseline:
     noise: Noise | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PairedRevision:
     """The same benchmark under another revision, measured in the rounds of this one.
 
@@ -206,7 +206,7 @@ Reference: TypeAlias = "StoredBaseline | PairedRevision"
 """What a candidate is compared with."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """One metric, judged.
 
@@ -244,7 +244,7 @@ class Comparison:
     margin: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One benchmark, judged: a row of the summary and an entry of the JSON file."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_ddpperf.records.measurement import Measurement, Mode
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingCurve:
     """A benchmark measured with several numbers of ranks side by side.
 
@@ -46,7 +46,7 @@ class ScalingCurve:
         return 1.0 if point is self.points[0] else point[metric].value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SideBySide:
     """Several ways to do the same work, measured side by side.
 

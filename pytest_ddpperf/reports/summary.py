@@ -17,7 +17,7 @@ from pytest_ddpperf.reports.terminal import render, wrapped
 
 
 @dataclass(frozen=True)
-class Told:
+class SummaryData:
     """What a run has to tell.
 
     Attributes:
@@ -42,7 +42,7 @@ class Told:
 
 
 def summary_parts(
-    told: Told, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
+    told: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
 ) -> list[tuple[str, str]]:
     """Title and text of each part that has anything to say."""
     parts = []

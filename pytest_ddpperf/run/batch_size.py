@@ -20,14 +20,16 @@ CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent
 
 
 @dataclass(frozen=True)
-class Found:
+class LargestFit:
     """What a search came to: the largest size that fits, None for none, and every size that was tried, in order."""
 
     size: int | None
     tried: tuple[tuple[int, bool], ...]
 
 
-def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0) -> Found:
+def largest(
+    fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
+) -> LargestFit:
     """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials."""
     tried: list[tuple[int, bool]] = []
 
@@ -36,7 +38,7 @@ def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = Non
         return tried[-1][1]
 
     if not trial(start):
-        return Found(None, tuple(tried))
+        return LargestFit(None, tuple(tried))
     fitting = start
     failing: int | None = None
     while failing is None and fitting != limit:
@@ -51,7 +53,7 @@ def largest(fits: Callable[[int], bool], start: int = 1, limit: int | None = Non
             fitting = number
         else:
             failing = number
-    return Found(fitting, tuple(tried))
+    return LargestFit(fitting, tuple(tried))
 
 
 def search(

@@ -17,7 +17,7 @@ from pytest_ddpperf.judge.benchmark import broken
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.metrics.relating import Relate, gated_beside
+from pytest_ddpperf.metrics.relating import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.measurement import Environment, Measurement, Spread
 from pytest_ddpperf.records.results import Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
@@ -58,21 +58,21 @@ class BenchmarkRun:
         self._test = test
         self._settings = settings
         self._sections = sections
-        self._imports = None if reference is None else PairedLaunches(reference, sections, session.own)
+        self._imports = None if reference is None else PairedLaunches(reference, sections, session.candidate)
         self.passes = Passes(session, test, settings, sections, self._imports)
 
-    def judged(self, variants: Sequence[Variant], relate: Relate) -> tuple[Measurement, ...]:
+    def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
         __tracebackhide__ = True
         if self._imports is not None:
-            relate = gated_beside(relate)
+            derive = gated_if_paired(derive)
         if self._session.probe is not None:
-            relate = partial(_focused, relate, self._session.probe)
+            derive = partial(_focused, derive, self._session.probe)
         try:
             self.passes.start(variants)
             if self._settings.calibrate is not None:
-                return self._calibrated(variants, relate, self._settings.calibrate)
-            results = self._results(variants, relate)
+                return self._calibrated(variants, derive, self._settings.calibrate)
+            results = self._results(variants, derive)
         except IncorrectTraining as error:
             wrong = [variant for variant in variants if variant.key in error.wrong]
             self._session.add([broken(self._test, v, error.wrong[v.key]) for v in wrong])
@@ -88,32 +88,34 @@ class BenchmarkRun:
         self._fail_if_due(results)
         return tuple(result.measurement for result in results)
 
-    def _results(self, variants: Sequence[Variant], relate: Relate) -> tuple[Result, ...]:
+    def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the other revision."""
         __tracebackhide__ = True
-        reference = self._session.other
+        reference = self._session.reference
         if self._imports is None or reference is None:
             found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-            return self._judgement(_following(variants, found), StoredReferences(found), relate)
+            return self._judgement(_following(variants, found), StoredReferences(found), derive)
 
         def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | ReferenceFailed:
             __tracebackhide__ = True
             try:
-                return self._judgement(both, references, relate)
+                return self._judgement(both, references, derive)
             except ReferenceFailed as error:
                 return error
 
-        results = paired_results(reference.revision, variants, relate, attempt)
+        results = paired_results(reference.revision, variants, derive, attempt)
         return tuple(map(self._imports.with_imports, results))
 
-    def _judgement(self, variants: Sequence[Variant], references: References, relate: Relate) -> tuple[Result, ...]:
+    def _judgement(
+        self, variants: Sequence[Variant], references: References, derive: DeriveSeries
+    ) -> tuple[Result, ...]:
         """The results of variants that are counted, measured and judged."""
         __tracebackhide__ = True
         judge = Judge(
             self._test,
             self._settings,
             references,
-            relate,
+            derive,
             self._session.tests,
             # A probe of a bisection asks on which side of its tolerance a commit is.
             margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
@@ -123,7 +125,7 @@ class BenchmarkRun:
         self.measure(self.passes.prepared(variants), judge, compared=references.paired or timed)
         return judge.results
 
-    def _calibrated(self, variants: Sequence[Variant], relate: Relate, number: int) -> tuple[Measurement, ...]:
+    def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
         """Measures the variants so many times and holds them against themselves; gives all launches together."""
         __tracebackhide__ = True
 
@@ -140,8 +142,8 @@ class BenchmarkRun:
         if self._settings.counted_only:
             return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
         runs = repeated(variants, number, run)
-        self._session.calibrated += calibrated(self._test, self._settings, runs, relate, self._session.provenance())
-        self.measured = relate(runs.together)
+        self._session.calibrated += calibrated(self._test, self._settings, runs, derive, self._session.provenance())
+        self.measured = derive(runs.together)
         return self.measured
 
     def measure(
@@ -200,12 +202,12 @@ class BenchmarkRun:
             pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
 
 
-def _focused(relate: Relate, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    return focused(relate(measured), probe)
+def _focused(derive: DeriveSeries, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    return focused(derive(measured), probe)
 
 
 def _of_candidate(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    return tuple(measured for variant, measured in zip(variants, measurements, strict=True) if not variant.other)
+    return tuple(measured for variant, measured in zip(variants, measurements, strict=True) if not variant.of_reference)
 
 
 def _following(variants: Sequence[Variant], found: Sequence[StoredBaseline]) -> list[Variant]:

@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recomm
 from pytest_ddpperf.judge.allowance import spread_between_runs
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.relating import Relate
+from pytest_ddpperf.metrics.relating import DeriveSeries
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.measurement import Launch, Measurement, Series
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
@@ -69,13 +69,13 @@ def repeated(
 
 
 def calibrated(
-    test: str, settings: Settings, runs: Runs, relate: Relate, provenance: Provenance
+    test: str, settings: Settings, runs: Runs, derive: DeriveSeries, provenance: Provenance
 ) -> tuple[Calibrated, ...]:
     """What runs of a benchmark amount to, for each variant."""
     number = len(runs.each)
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
-    outcomes = against_themselves(test, settings, runs.each, relate)
+    outcomes = against_themselves(test, settings, runs.each, derive)
     round_seconds = math.fsum(_usual_seconds(every.launches) for every in _with_shares(together))
     found = []
     for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
@@ -112,7 +112,7 @@ def _usual_seconds(launches: Sequence[Launch]) -> float:
 
 
 def against_themselves(
-    test: str, settings: Settings, runs: Sequence[Measured], relate: Relate
+    test: str, settings: Settings, runs: Sequence[Measured], derive: DeriveSeries
 ) -> list[tuple[Result, ...]]:
     """What is said of every run that is held against every other one as its baseline, for each variant.
 
@@ -123,7 +123,7 @@ def against_themselves(
     pairs = list(permutations(range(len(runs)), 2))
     if len(pairs) > COMPARISONS:
         pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
-    records = [[record_of(one, Provenance(date="", commit=None)) for one in relate(run)] for run in runs]
+    records = [[record_of(one, Provenance(date="", commit=None)) for one in derive(run)] for run in runs]
     launched = [_with_shares(run) for run in runs]
     results = []
     for base, new in pairs:
@@ -132,7 +132,7 @@ def against_themselves(
         variants = [_variant(one) for one in runs[new]]
         results.append(
             replayed(
-                Judge(test, settings, StoredReferences(found), relate),
+                Judge(test, settings, StoredReferences(found), derive),
                 settings,
                 variants,
                 dealer([launched[i] for i in later]),

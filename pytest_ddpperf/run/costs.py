@@ -7,7 +7,7 @@ from statistics import median
 
 
 @dataclass(frozen=True)
-class Telling:
+class ExtraPasses:
     """What a launch is to tell, each by steps of its own.
 
     Attributes:
@@ -21,9 +21,9 @@ class Telling:
     times: bool = True
 
 
-ONLY_TIMES = Telling(diagnosed=False, growth=False)
-ONLY_GROWTH = Telling(diagnosed=False, growth=True, times=False)
-DIAGNOSIS = Telling(diagnosed=True, growth=True, times=False)
+ONLY_TIMES = ExtraPasses(diagnosed=False, growth=False)
+ONLY_GROWTH = ExtraPasses(diagnosed=False, growth=True, times=False)
+DIAGNOSIS = ExtraPasses(diagnosed=True, growth=True, times=False)
 
 
 class Costs:

@@ -42,8 +42,8 @@ def grouped(
     def fit(group: Sequence[int]) -> bool:
         return budget.memory is None or sum(nbytes[i] for i in group) <= budget.memory
 
-    seated = budget.seats is None or len(sides) <= budget.seats
-    if not busy and seated and fit(everybody):
+    slotted = budget.slots is None or len(sides) <= budget.slots
+    if not busy and slotted and fit(everybody):
         return (everybody,), ()
     pairs = [tuple(pair) for key, pair in sides.items() if len(pair) > 1 and key not in busy and fit(pair)]
     paired = {i for pair in pairs for i in pair}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import ReferenceFailed
-from pytest_ddpperf.metrics.relating import Relate
+from pytest_ddpperf.metrics.relating import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.run.variant import Variant
@@ -22,23 +22,23 @@ class PairedReferences:
         variants: the candidates; their measurements come first, then those of the reference, in the same order.
         lacking: by benchmark, why the reference cannot run it.
         relate: adds to measurements of the reference what they amount to side by side. Where the reference lacks a
-            benchmark, what ``relate`` makes is for the candidates alone.
+            benchmark, what ``derive`` makes is for the candidates alone.
     """
 
     revision: Revision
     variants: tuple[Variant, ...]
-    relate: Relate
+    derive: DeriveSeries
     lacking: Mapping[tuple[str, int], str]
     paired: bool = True
 
     def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
         """The reference of each candidate; the candidates come first in ``measured``."""
         others = tuple(measured[len(self.variants) :])
-        related = iter(others if self.lacking else self.relate(others))
+        derived = iter(others if self.lacking else self.derive(others))
         return tuple(
             self._lacking(self.lacking[variant.key])
             if variant.key in self.lacking
-            else self._reference(next(related), candidate)
+            else self._reference(next(derived), candidate)
             for variant, candidate in zip(self.variants, measured, strict=False)
         )
 
@@ -59,7 +59,7 @@ class PairedReferences:
 def paired_results(
     revision: Revision,
     variants: Sequence[Variant],
-    relate: Relate,
+    derive: DeriveSeries,
     attempt: Callable[[Sequence[Variant], PairedReferences], tuple[Result, ...] | ReferenceFailed],
 ) -> tuple[Result, ...]:
     """The results of variants, each compared with itself under the other revision; those it cannot run are new.
@@ -69,8 +69,8 @@ def paired_results(
     __tracebackhide__ = True
     lacking: dict[tuple[str, int], str] = {}
     while True:
-        others = [replace(variant, other=True) for variant in variants if variant.key not in lacking]
-        references = PairedReferences(revision=revision, variants=tuple(variants), relate=relate, lacking=dict(lacking))
+        others = [replace(variant, of_reference=True) for variant in variants if variant.key not in lacking]
+        references = PairedReferences(revision=revision, variants=tuple(variants), derive=derive, lacking=dict(lacking))
         outcome = attempt([*variants, *others], references)
         if not isinstance(outcome, ReferenceFailed):
             return outcome

@@ -29,11 +29,11 @@ from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
-from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.groups import can_take_turns
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.session import Session
-from pytest_ddpperf.run.terms import Budget, Ran, Run, budget_of
+from pytest_ddpperf.run.terms import Budget, LaunchOutcome, LaunchRunner, budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
@@ -87,7 +87,7 @@ class Passes:
     def start(self, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
         wanted, free = _launchers(self.settings, variants), free_memory()
-        other = self._session.other
+        other = self._session.reference
         sides = [self._session.launchers.pids, *([] if other is None else [other.ranks_parents])]
         missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
         needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
@@ -102,20 +102,20 @@ class Passes:
         """Return when that is done: else it would disturb steps, and cost the time that measuring has."""
         __tracebackhide__ = True
         self._session.launchers.wait(self._seats)
-        if self._imports is not None and self._session.other is not None:
-            self._session.other.launchers.wait(self._seats)
+        if self._imports is not None and self._session.reference is not None:
+            self._session.reference.launchers.wait(self._seats)
 
     def keep(self, number: int) -> None:
         """End the launchers of either side that are not needed, for so many launches of it run at the same time."""
         if number < self._seats:
             self._seats = number
             self._session.launchers.keep(number)
-            if self._session.other is not None:
-                self._session.other.keep(number)
+            if self._session.reference is not None:
+                self._session.reference.keep(number)
 
     def budget(self, *, compared: bool) -> Budget:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
-        return replace(budget_of(self.settings, compared=compared), seats=self._seats, memory=self._memory)
+        return replace(budget_of(self.settings, compared=compared), slots=self._seats, memory=self._memory)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
@@ -150,7 +150,7 @@ class Passes:
         job = self.job(variant, Plan(warmup=self.settings.warmup, steps=1))
         return profile.merged(self.launch(variant, profile_launch, job).values)
 
-    def timed(self) -> Run:
+    def timed(self) -> LaunchRunner:
         """What launches variants to be timed."""
         return _Timed(self)
 
@@ -175,7 +175,7 @@ class Passes:
         return LaunchJob(variant.subject, variant.resolved, settings, plan, *counts)
 
     def launch(
-        self, variant: Variant, function: Callable[..., T], *args: object, seat: int = 0, patience: int = 1
+        self, variant: Variant, function: Callable[..., T], *args: object, slot: int = 0, patience: int = 1
     ) -> LaunchResult[T]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``seat``.
 
@@ -183,9 +183,9 @@ class Passes:
         """
         __tracebackhide__ = True
         launchers = self._session.launchers
-        run = launchers[seat].run
+        run = launchers[slot].run
         if self._imports is not None:
-            run = partial(self._imports.run, launchers, seat, benchmark=variant.key, reference=variant.other)
+            run = partial(self._imports.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
         try:
             return run(
                 function,
@@ -219,15 +219,15 @@ class _Timed:
         # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
         self._seats: dict[tuple[str, int], int] = {}
 
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         __tracebackhide__ = True
         for variant, _ in launches:
             self._seats.setdefault(variant.key, len(self._seats))
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.environment.world_size, variant.pilot.picked)
         several = len({variant.key for variant, _ in launches}) > 1
-        seats = [self._seats[variant.key] if several else 0 for variant, _ in launches]
-        calls = [partial(self._result_of, seat, *launch, telling) for seat, launch in zip(seats, launches, strict=True)]
+        slots = [self._seats[variant.key] if several else 0 for variant, _ in launches]
+        calls = [partial(self._result_of, slot, *launch, telling) for slot, launch in zip(slots, launches, strict=True)]
         try:
             results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._passes.abort)
         except ReferenceFailed as error:
@@ -242,7 +242,7 @@ class _Timed:
         return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
-        self, seat: int, variant: Variant, plan: Plan, telling: Telling, turns: TurnSlot | None = None
+        self, slot: int, variant: Variant, plan: Plan, telling: ExtraPasses, turns: TurnSlot | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
         size = variant.world_size
@@ -256,19 +256,19 @@ class _Timed:
         if turns is None:
             return self._passes.launch(variant, run_launch, job)
         # It has to sit out all other launches as well.
-        return self._passes.launch(variant, run_launch, job, seat=seat, patience=turns.slots)
+        return self._passes.launch(variant, run_launch, job, slot=slot, patience=turns.slots)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""
         crowd = _crowd(error, launches)
         if crowd:
             return f"{error}{crowd}"
-        theirs = [(_label(one), plan) for one, plan in launches if one.other and one.key == error.benchmark]
+        theirs = [(_label(one), plan) for one, plan in launches if one.of_reference and one.key == error.benchmark]
         if any(completed in theirs for completed in self._completed):
             return f"it had run on the other revision before, and failed now: {error}"
         return None
 
-    def _kept(self, variant: Variant, telling: Telling, result: LaunchResult[RankLaunch]) -> Ran:
+    def _kept(self, variant: Variant, telling: ExtraPasses, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
         label, size = _label(variant), variant.environment.world_size
         self._diagnosed[label] += telling.diagnosed
         if label not in self._printed:
@@ -298,4 +298,4 @@ def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str
 
 
 def _label(variant: Variant) -> str:
-    return f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.other
+    return f"{variant.name} w{variant.environment.world_size}" + ", other revision" * variant.of_reference

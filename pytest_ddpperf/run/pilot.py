@@ -10,7 +10,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.run.costs import ONLY_TIMES
 from pytest_ddpperf.run.groups import Groups, grouped
-from pytest_ddpperf.run.terms import Budget, Run
+from pytest_ddpperf.run.terms import Budget, LaunchRunner
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.exposed import blocks_for
@@ -18,7 +18,7 @@ from pytest_ddpperf.training.loop import DIAGNOSED_STEPS, growth_steps
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps: least of what runs alone: long enough to see through the neighbours
-FEWEST_STEPS, MOST_STEPS = 5, 1000
+MIN_STEPS, MAX_STEPS = 5, 1000
 
 SHORT_LAUNCH_SECONDS = 0.5
 """The same where both sides of a benchmark take turns.
@@ -58,16 +58,16 @@ class Piloted:
     diagnosis_seconds: float
 
 
-def pilot(variants: Sequence[Variant], budget: Budget, run: Run) -> Piloted:
+def pilot(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> Piloted:
     """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
     share = budget.screening / min(budget.launches, FEW_LAUNCHES) / len(variants)
     pilots = [_settled(variant, budget, run, share) for variant in variants]
     groups, findings = grouped(variants, [one.background for one in pilots], [one.nbytes for one in pilots], budget)
-    paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].other}
+    paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
     plans: list[Plan] = []
     agreed: dict[tuple[str, int], int] = {}
     for variant, one in zip(variants, pilots, strict=True):
-        followed = agreed.get(variant.key) if variant.other else variant.steps
+        followed = agreed.get(variant.key) if variant.of_reference else variant.steps
         wanted = launch_seconds(one.fixed)
         if variant.key in paired:
             both = [each.fixed for other, each in zip(variants, pilots, strict=True) if other.key == variant.key]
@@ -100,7 +100,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
     )
 
 
-def _settled(variant: Variant, budget: Budget, run: Run, share: float) -> Pilot:
+def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) -> Pilot:
     """The pilot of a variant; another one where it was slow: the first launch may fill caches, compile, connect."""
     plan = pilot_plan(budget.warmup, budget.steps)
     first = variant.pilot or _piloted(variant, plan, run)
@@ -112,7 +112,7 @@ def _settled(variant: Variant, budget: Budget, run: Run, share: float) -> Pilot:
     return replace(again, fixed=min(first.fixed, again.fixed), nbytes=max(first.nbytes, again.nbytes))
 
 
-def _piloted(variant: Variant, plan: Plan, run: Run) -> Pilot:
+def _piloted(variant: Variant, plan: Plan, run: LaunchRunner) -> Pilot:
     ((ranks, seconds),) = run([(variant, plan)], ONLY_TIMES)
     return pilot_of(ranks, seconds, plan)
 
@@ -132,7 +132,7 @@ def launch_seconds(fixed: float) -> float:
 
 def fitting_steps(step: float, seconds: float) -> int:
     """How many steps of ``step`` seconds a launch times that does so for so many seconds."""
-    return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / max(step, 1e-9))))
+    return min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
 
 
 def _diagnosis_steps(steps: int) -> int:

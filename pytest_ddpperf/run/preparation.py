@@ -63,7 +63,7 @@ class Prepared:
         return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *findings))
 
 
-class Launch(Protocol):
+class PreparingLauncher(Protocol):
     """Runs a preparing launch of a variant."""
 
     def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
@@ -71,7 +71,7 @@ class Launch(Protocol):
 
 
 def prepared(
-    settings: Settings, variants: Sequence[Variant], launch: Launch, known: MutableMapping[bytes, Prepared]
+    settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
 ) -> list[Variant]:
     """The variants with what is found out about each, in a launch where it is not known."""
     __tracebackhide__ = True
@@ -103,7 +103,7 @@ def prepared(
     return done
 
 
-def _found_out(variant: Variant, job: PrepareJob, launch: Launch) -> Prepared:
+def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """What a launch finds out about a variant.
 
     A verification that shared its processes with other tasks counts only where all went well. Else one that has them
@@ -131,7 +131,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: Launch) -> Prepared:
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
     """What a preparing launch of a variant has to find out; the other side is not compared with a single process."""
     counted = settings.counted or settings.counted_only
-    verified = settings.verify and variant.resolved is not None and not variant.other
+    verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup)
     loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
@@ -159,7 +159,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
     """
     environment = variant.environment
     place = (
-        (environment.device, environment.backend, environment.world_size, variant.mode, variant.other),
+        (environment.device, environment.backend, environment.world_size, variant.mode, variant.of_reference),
         sorted((name, value) for name, value in os.environ.items() if name != _OF_PYTEST),
         search_path(),
         str(Path.cwd()),

@@ -11,9 +11,9 @@ from itertools import accumulate
 from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.records.measurement import Launch, Plan, RankLaunch
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.rounds import measure
-from pytest_ddpperf.run.terms import Observer, Ran, budget_of
+from pytest_ddpperf.run.terms import LaunchOutcome, Observer, budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 
@@ -27,11 +27,11 @@ class Dealer:
     now: float = 0.0
     dealt: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
         return [self._deal(*launch, telling) for launch in launches]
 
-    def _deal(self, variant: Variant, plan: Plan, telling: Telling) -> Ran:
+    def _deal(self, variant: Variant, plan: Plan, telling: ExtraPasses) -> LaunchOutcome:
         which = deck_of(variant)
         if not telling.times:
             return self._diagnosis(variant)
@@ -41,7 +41,7 @@ class Dealer:
         self.now += seconds
         return tuple(_cut(rank, plan.steps) for rank in one.ranks), seconds
 
-    def _diagnosis(self, variant: Variant) -> Ran:
+    def _diagnosis(self, variant: Variant) -> LaunchOutcome:
         which = deck_of(variant)
         if which not in self.diagnoses:
             ranks = range(variant.environment.world_size)
@@ -62,7 +62,7 @@ class Dealer:
 
 def deck_of(variant: Variant) -> tuple[str, int, bool]:
     """What tells a variant's launches from those of others: its name, its world size, and its side."""
-    return (*variant.key, variant.other)
+    return (*variant.key, variant.of_reference)
 
 
 def _cut(rank: RankLaunch, steps: int) -> RankLaunch:

@@ -26,7 +26,7 @@ GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[
 
 
 @dataclass(frozen=True)
-class Way:
+class Contender:
     """One of several ways to do the same work."""
 
     subject: Subject
@@ -34,7 +34,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Ways:
+class Contenders:
     """What is compared in one call.
 
     Attributes:
@@ -43,7 +43,7 @@ class Ways:
         canonical: gives the name that is kept for whatever way it is written.
     """
 
-    by_name: Mapping[str, Way]
+    by_name: Mapping[str, Contender]
     over: str
     canonical: Callable[[Any], str]
 
@@ -54,9 +54,9 @@ def several(
     over: GivenStrategy,
     strategy: GivenStrategy = None,
     more: Mapping[str, Callable[..., Any]] = NO_MORE,
-) -> Ways:
+) -> Contenders:
     """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies."""
-    ways: dict[str, Way] = {}
+    ways: dict[str, Contender] = {}
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(one, Workload) for one in workloads):
         raise SettingError(
@@ -64,7 +64,9 @@ def several(
             "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
         )
     if isinstance(subject, Mapping) and strategies is None:
-        ways = {str(name): Way(one, strategy if isinstance(one, Workload) else None) for name, one in subject.items()}
+        ways = {
+            str(name): Contender(one, strategy if isinstance(one, Workload) else None) for name, one in subject.items()
+        }
         canonical: Callable[[Any], str] = str
         given = f"{list(ways)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
@@ -73,11 +75,11 @@ def several(
             "or what is to be compared by name, such as {'old': build, 'new': other_build}"
         )
     elif isinstance(strategies, Mapping):
-        ways = {str(name): Way(subject, one) for name, one in strategies.items()}
+        ways = {str(name): Contender(subject, one) for name, one in strategies.items()}
         canonical, given = str, f"strategies={list(ways)}"
     else:
         chosen = [resolve(one, more) for one in strategies]
-        ways = {str(one): Way(subject, one) for one in chosen}
+        ways = {str(one): Contender(subject, one) for one in chosen}
         canonical, given = partial(_strategy_words, more), f"strategies={[str(one) for one in chosen]}"
         twice = next((one for one in chosen if chosen.count(one) > 1), None)
         if twice is not None:
@@ -90,7 +92,7 @@ def several(
     base = canonical(over) if over is not None else next(iter(ways))
     if base not in ways:
         raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(ways)}")
-    return Ways(ways, base, canonical)
+    return Contenders(ways, base, canonical)
 
 
 def _strategy_words(more: Mapping[str, Callable[..., Any]], strategy: Any) -> str:
@@ -98,7 +100,7 @@ def _strategy_words(more: Mapping[str, Callable[..., Any]], strategy: Any) -> st
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckRequest:
     """What a call of a verb says of every variant that it measures.
 
     Attributes:
@@ -120,7 +122,12 @@ class Asked:
 
 
 def variant(
-    asked: Asked, environment: Environment, *, strategy: GivenStrategy, name: str | None, mode: Mode | None = None
+    asked: CheckRequest,
+    environment: Environment,
+    *,
+    strategy: GivenStrategy,
+    name: str | None,
+    mode: Mode | None = None,
 ) -> Variant:
     """The variant that is asked for."""
     for word in ("samples_per_step", "tokens_per_step"):
@@ -168,7 +175,7 @@ def _recipe(
     return recipe, ()
 
 
-def _strategy(asked: Asked, strategy: GivenStrategy, world_size: int) -> Strategy | None:
+def _strategy(asked: CheckRequest, strategy: GivenStrategy, world_size: int) -> Strategy | None:
     """The strategy of a Workload; None for a step that brings its own."""
     subject, knobs = asked.subject, asked.knobs
     if isinstance(subject, Workload):

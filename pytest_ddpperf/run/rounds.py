@@ -10,14 +10,16 @@ from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStoppe
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, Telling
+from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, ExtraPasses
 from pytest_ddpperf.run.groups import Groups, together
 from pytest_ddpperf.run.pilot import FEW_LAUNCHES, Piloted, pilot
-from pytest_ddpperf.run.terms import Budget, Observer, Progress, Run
+from pytest_ddpperf.run.terms import Budget, LaunchRunner, Observer, Progress
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 
-def measure(variants: Sequence[Variant], budget: Budget, run: Run, observer: Observer) -> tuple[Measurement, ...]:
+def measure(
+    variants: Sequence[Variant], budget: Budget, run: LaunchRunner, observer: Observer
+) -> tuple[Measurement, ...]:
     """The variants measured side by side: each round launches every variant once, in random order.
 
     Every second round reverses the order of the one before, so that each variant comes first as often as last. The plan
@@ -36,7 +38,7 @@ class _Measuring:
     """One measuring, from its first round to its diagnosis; it began at ``start``."""
 
     budget: Budget
-    run: Run
+    run: LaunchRunner
     observer: Observer
     piloted: Piloted
     rounds: _Rounds
@@ -120,7 +122,7 @@ class _Measuring:
             self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
         return self._measurements()
 
-    def _told(self, look: Look, telling: Telling) -> Next:
+    def _told(self, look: Look, telling: ExtraPasses) -> Next:
         self.rounds.diagnose(self.run, telling)
         return self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
 
@@ -151,7 +153,7 @@ class _Rounds:
         self._launches = [[] for _ in self.variants]
         self.diagnoses = [[] for _ in self.variants]
 
-    def launch(self, run: Run, observer: Observer) -> None:
+    def launch(self, run: LaunchRunner, observer: Observer) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
         for group in together(self.groups, self._order):
@@ -165,7 +167,7 @@ class _Rounds:
                 self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
         self.made += 1
 
-    def diagnose(self, run: Run, telling: Telling) -> None:
+    def diagnose(self, run: LaunchRunner, telling: ExtraPasses) -> None:
         """A launch of each variant that tells why, in place of the one that did."""
         for group in together(self.groups, self._drawn()):
             ran = run([(self.variants[i], self.plans[i]) for i in group], telling)

@@ -31,7 +31,7 @@ from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.reports.summary import Told
+    from pytest_ddpperf.reports.summary import SummaryData
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
@@ -57,10 +57,10 @@ class Session:
         calibrated: likewise, of every benchmark that was held against itself.
         prepared: what was found out about trainings before they were measured, by ``preparation.identity``.
         complaints: what the summary has to say about the session itself.
-        other: the side that benchmarks are held against; None where that is the stored baselines.
+        reference: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
         extensions: what hooks add, and who is told.
-        own: the side that is measured, where that is not this checkout.
+        candidate: the side that is measured, where that is not this checkout.
         probe: how this run is to differ, as one of a search over commits; None where it is none.
     """
 
@@ -85,15 +85,15 @@ class Session:
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}
         self.complaints: list[str] = []
-        self.other = None
-        self.own = None
+        self.reference = None
+        self.candidate = None
         self.probe = probe
         if revision is not None:
             tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
-            self.other = RevisionSide(revision, settings.against_setup, PRELOADED, tests=tests)
+            self.reference = RevisionSide(revision, settings.against_setup, PRELOADED, tests=tests)
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
-            self.own = RevisionSide(measured, settings.against_setup, PRELOADED)
+            self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED)
         self._launchers: Launchers | None = None
         self._options = tuple(options)
         self._root = root
@@ -117,16 +117,16 @@ class Session:
         given = self.settings
         if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
             _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
-        if self.other is not None:
-            self.other.start()
-        if self.own is not None:
-            return self.own.launchers
+        if self.reference is not None:
+            self.reference.start()
+        if self.candidate is not None:
+            return self.candidate.launchers
         return Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of what ranks are children of, on both sides; None for one that there is not yet."""
-        return (*self.launchers.pids, *(() if self.other is None else self.other.ranks_parents))
+        return (*self.launchers.pids, *(() if self.reference is None else self.reference.ranks_parents))
 
     @cached_property
     def _torch(self) -> TorchMachine:
@@ -185,8 +185,8 @@ class Session:
         """Store the results of a test, if that was asked for and it may be."""
         if self._launchers is not None:
             self._launchers.keep(KEPT)
-        if self.other is not None:
-            self.other.keep(KEPT)
+        if self.reference is not None:
+            self.reference.keep(KEPT)
         if passed:
             self.archive.store_noise(test, [one for one in self.calibrated if one.test == test])
         results = [result for result in self.results if result.test == test]
@@ -203,11 +203,11 @@ class Session:
         commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
 
-    def told(self) -> Told:
+    def told(self) -> SummaryData:
         """What the terminal's summary is made of."""
-        from pytest_ddpperf.reports.summary import Told
+        from pytest_ddpperf.reports.summary import SummaryData
 
-        return Told(
+        return SummaryData(
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
@@ -221,12 +221,12 @@ class Session:
     @property
     def _here(self) -> str:
         """This side of a run side by side, in words; empty where nothing is known of it, or there is no other."""
-        code = None if self.other is None else self._code
-        if code is None or self.other is None:
+        code = None if self.reference is None else self._code
+        if code is None or self.reference is None:
             return ""
         from pytest_ddpperf.reports.phrases import commit_text
 
-        revision = self.other.revision
+        revision = self.reference.revision
         same = revision.folder is None and revision.commit == code.commit and not code.dirty
         return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
@@ -252,6 +252,6 @@ class Session:
             if self._launchers is not None:
                 self._launchers.close()
         finally:
-            for side in (self.own, self.other):
+            for side in (self.candidate, self.reference):
                 if side is not None:
                     side.close()

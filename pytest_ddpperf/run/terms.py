@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.measurement import Measurement, Plan, RankLaunch
-from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 
@@ -32,18 +32,18 @@ class Budget:
     max_time: float
     screening: float
     turns: bool = True
-    seats: int | None = None
+    slots: int | None = None
     memory: int | None = None
 
 
-Ran: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
+LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 """What each rank of a launch reports, and how long the launch took, in seconds."""
 
 
-class Run(Protocol):
+class LaunchRunner(Protocol):
     """Runs one launch of each of these variants; several at the same time, which then time their steps in turns."""
 
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> Sequence[Ran]:
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> Sequence[LaunchOutcome]:
         """Run them; what became of each, in the same order."""
 
 

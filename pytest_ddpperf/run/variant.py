@@ -50,7 +50,7 @@ class Variant(BenchmarkId):
         pilot: what a first launch of it told; None where there was none yet.
         steps: the baseline's, so that both sides run the same number; None where there is none to follow.
         metrics: that hooks add to those of the table.
-        other: whether it runs the code of another revision; it then runs as many steps as its namesake of this one.
+        of_reference: whether it runs the code of another revision; it then runs as many steps as the candidate.
     """
 
     subject: Any
@@ -60,7 +60,7 @@ class Variant(BenchmarkId):
     profile: CommunicationProfile | None = None
     pilot: Pilot | None = None
     steps: int | None = None
-    other: bool = False
+    of_reference: bool = False
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
     metrics: tuple[Metric, ...] = ()

@@ -14,7 +14,7 @@ from statistics import fmean
 from pytest_ddpperf.records.measurement import Spread
 
 BLOCKS = 10  # that the steps of a launch which ran alone are cut into: each outlasts what ties a step to the next one
-FEWEST = 2  # blocks: one tells nothing of scatter
+MIN_BLOCKS = 2  # blocks: one tells nothing of scatter
 
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation that a launch adds of its own to what its blocks tell, on the scale of logarithms.
@@ -34,7 +34,7 @@ CERTAINTY = 4.0
 With more, intervals of few launches leave the truth out too often where a launch adds far more of its own; with fewer
 they are too wide where it does not (benchmarks/intervals.py).
 """
-MOST_CERTAINTY = 10.0  # where other benchmarks tell as well: they are never quite like this one
+MAX_CERTAINTY = 10.0  # where other benchmarks tell as well: they are never quite like this one
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, 
 def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
     if len(new) == len(base):
         return tuple(one - other for one, other in zip(new, base, strict=True))
-    if min(len(new), len(base)) < FEWEST:
+    if min(len(new), len(base)) < MIN_BLOCKS:
         return ()
     every = len(new) + len(base)
     # So that the variance of all is the sum of both sides'.
@@ -107,10 +107,10 @@ def expected(within: Sequence[Sequence[float]], own: float, learned: Spread | No
         The expectation: the variance is moderated by what was learned, each with its degrees of freedom (Smyth 2004,
         "Linear models and empirical Bayes methods"). None where no launch has two blocks and nothing was learned.
     """
-    telling = [moved for moved in within if len(moved) >= FEWEST]
+    telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
     df = min(CERTAINTY, float(sum(len(moved) - 1 for moved in telling)))
     variance = fmean(map(variance_of, telling)) + own**2 if telling else 0.0
     if learned is None or learned.df <= 0:
         return Expected(variance, df) if telling else None
     both = (df * variance + learned.df * learned.sd**2) / (df + learned.df)
-    return Expected(both, min(MOST_CERTAINTY, df + learned.df))
+    return Expected(both, min(MAX_CERTAINTY, df + learned.df))

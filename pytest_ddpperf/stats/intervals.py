@@ -41,7 +41,7 @@ class Change:
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
         fixed_variance: the part that they would not: the baseline's own error and the spread between runs.
-        in_rounds: whether both sides were measured in the same rounds.
+        paired_rounds: whether both sides were measured in the same rounds.
         freedom: degrees of freedom of the new side's error and of the base's.
         assumed: how many of the new side's come from what is expected of launches.
         of_runs: the variance that comes from the spread between runs, and its degrees of freedom.
@@ -57,7 +57,7 @@ class Change:
     launches: int
     sampling_variance: float
     fixed_variance: float
-    in_rounds: bool = False
+    paired_rounds: bool = False
     freedom: tuple[float, float] = (math.inf, math.inf)
     assumed: float = 0.0
     of_runs: tuple[float, float] = (0.0, math.inf)
@@ -234,7 +234,7 @@ def paired(
         logarithmic=logarithmic,
         launches=side.n,
         confidence=confidence,
-        in_rounds=True,
+        paired_rounds=True,
     )
 
 
@@ -294,7 +294,7 @@ def _assemble(
     logarithmic: bool,
     launches: int,
     confidence: float,
-    in_rounds: bool = False,
+    paired_rounds: bool = False,
 ) -> Change | None:
     """A change from its shift and its error's parts: what the samples tell, and the spread between runs."""
     back = from_log if logarithmic else float
@@ -302,7 +302,7 @@ def _assemble(
         return None
     if errors is None:
         return Change(
-            back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, of_runs.variance, in_rounds
+            back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, of_runs.variance, paired_rounds
         )
     estimated = errors.new + errors.base
     total = estimated + of_runs.variance
@@ -322,7 +322,7 @@ def _assemble(
         launches=launches,
         sampling_variance=errors.new,
         fixed_variance=errors.base + of_runs.variance,
-        in_rounds=in_rounds,
+        paired_rounds=paired_rounds,
         freedom=errors.freedom,
         assumed=errors.assumed,
         of_runs=(of_runs.variance, of_runs.df),

@@ -69,7 +69,21 @@ def test_blocks_move_a_launch_as_the_plugin_has_it() -> None:
     draw = drawing()
     steps = tuple(draw.lognormvariate(-4, 0.1) for _ in range(STEPS))
     sizes = turn_sizes(STEPS, 1)
-    measured = Launch(0, (RankLaunch(0, steps, {}, None, None, None, blocks=sizes),), 1.0)
+    measured = Launch(
+        round=0,
+        ranks=(
+            RankLaunch(
+                rank=0,
+                step_times=steps,
+                memory={},
+                loss=None,
+                samples_per_step=None,
+                tokens_per_step=None,
+                blocks=sizes,
+            ),
+        ),
+        seconds=1.0,
+    )
     found = moved_by(recorded(0, UNCHANGED, steps), sizes, typical)
     assert found.moved == moved_step(measured)
     assert found.value == math.log(typical(steps))

@@ -21,7 +21,7 @@ STEP_TIME = Series(
     family="absolute",
     scale="ratio",
     gated=True,
-    slack=0.0,
+    min_tolerance=0.0,
     samples=(0.0412, 0.0424),
     value=0.0418,
     interval=Interval(low=0.0412, high=0.0424, confidence=0.95),

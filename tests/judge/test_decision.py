@@ -10,7 +10,7 @@ from pytest_ddpperf.judge.decision import decide, needed
 from pytest_ddpperf.judge.detection import (
     LAST_SHARE,
     LAST_SUSPICIOUS,
-    LOOKS_IN_ROUNDS,
+    PAIRED_LOOKS,
     SEPARATE_LOOKS,
     SUSPICIOUS,
     looks_better,
@@ -326,7 +326,7 @@ def test_the_last_look_asks_for_less() -> None:
 def test_looks_at_both_sides_of_a_round_get_less_of_the_level() -> None:
     """2.9 standard errors: more than 2.8070 (a level of 0.005), less than 3.2272 (a quarter of that)."""
     separate = difference(0.058, 0.02)
-    together = dataclasses.replace(separate, in_rounds=True)
+    together = dataclasses.replace(separate, paired_rounds=True)
 
     assert decide(separate, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.REGRESSED
     assert decide(together, better="lower", tolerance=0.03, alpha=ALPHA / 10) is Verdict.INCONCLUSIVE
@@ -382,7 +382,7 @@ def test_looking_after_every_launch_keeps_to_the_level(*, together: bool) -> Non
     The last look at most of it, those before at theirs of the rest.
     """
     rng = np.random.default_rng(20260112)
-    looks = LOOKS_IN_ROUNDS if together else SEPARATE_LOOKS
+    looks = PAIRED_LOOKS if together else SEPARATE_LOOKS
     alarms = np.zeros(2)
     for _ in range(RUNS):
         new = list(map(float, rng.normal(size=LAST)))

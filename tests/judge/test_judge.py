@@ -14,7 +14,7 @@ import pytest
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.metrics.relating import Relate, alone, gated_beside, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.relating import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
@@ -88,9 +88,9 @@ def stored(*baselines: StoredBaseline) -> StoredReferences:
 
 
 def paired(
-    variants: Sequence[Variant], relate: Relate, lacking: Mapping[tuple[str, int], str] | None = None
+    variants: Sequence[Variant], derive: DeriveSeries, lacking: Mapping[tuple[str, int], str] | None = None
 ) -> PairedReferences:
-    return PairedReferences(revision=REVISION, variants=tuple(variants), relate=relate, lacking=lacking or {})
+    return PairedReferences(revision=REVISION, variants=tuple(variants), derive=derive, lacking=lacking or {})
 
 
 def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
@@ -394,8 +394,8 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
 def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     """The CPU time tells first; what the fresh launches say of the step time counts as well."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
-    related = gated_beside(alone)
-    one = Judge("test_it", Settings(launches=4), paired([variant], related), related)
+    derived = gated_if_paired(alone)
+    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(first, after(4.0)) == Next("confirm", 6, ("cpu_time",))
     six = [1.0, 1.001, 0.999] * 2
@@ -463,8 +463,8 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
         replace(measured([factor * time for time in STEADY]), name=name)
         for factor, name in ((1.2, "a"), (0.6, "b"), (1.0, "a"), (0.5, "b"))
     )
-    relate = partial(with_speedup, over="a")
-    one = Judge("test_it", Settings(launches=4), paired(variants, relate), relate)
+    derive = partial(with_speedup, over="a")
+    one = Judge("test_it", Settings(launches=4), paired(variants, derive), derive)
     assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a", "step_time of b"))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
@@ -481,8 +481,8 @@ NOISY_AND_LONGER = [0.20, 0.12, 0.13, 0.16, 0.21, 0.11]
 def test_more_work_is_found_beside_another_revision_when_the_time_is_up() -> None:
     """Until then the step time may be decided, which is what counts."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
-    related = gated_beside(alone)
-    one = Judge("test_it", Settings(launches=4), paired([variant], related), related)
+    derived = gated_if_paired(alone)
+    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
     assert one(sides, after(8.0)) == Next("more", 1)
@@ -516,7 +516,7 @@ def test_beside_a_baseline_more_work_is_shown_only() -> None:
 def test_what_shares_cores_is_not_gated_for_its_work_either() -> None:
     """In a curve, whose points with more ranks than cores tell nothing about scaling."""
     curve = working(STEADY, WORK[:4], 1), working(STEADY, WORK[:4], 2, cores=1)
-    gates = [one["cpu_time"].gated for one in gated_beside(partial(with_efficiency, mode="weak"))(curve)]
+    gates = [one["cpu_time"].gated for one in gated_if_paired(partial(with_efficiency, mode="weak"))(curve)]
     assert gates == [True, False]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_by_rank
+from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
@@ -94,8 +94,8 @@ def test_a_leak_is_named_with_all_of_its_ranks(growths: tuple[int, ...], most: i
 
 
 def test_growth_within_the_slack_is_not_named() -> None:
-    assert findings_of(measurement(*[[steady(GROWTH_SLACK)]] * 3)) == ()
-    assert len(findings_of(measurement(*[[steady(GROWTH_SLACK + 1)]] * 3))) == 1
+    assert findings_of(measurement(*[[steady(GROWTH_TOLERANCE)]] * 3)) == ()
+    assert len(findings_of(measurement(*[[steady(GROWTH_TOLERANCE + 1)]] * 3))) == 1
 
 
 def test_growth_that_only_one_launch_shows_is_not_named() -> None:

@@ -134,7 +134,7 @@ def test_a_metric_is_a_function_and_a_row() -> None:
 def test_names_are_unique_and_every_row_is_well_formed() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     assert all(metric.name == metric.name.lower() and metric.name.isidentifier() for metric in METRICS)
-    assert all(math.isfinite(metric.slack) and metric.slack >= 0 for metric in METRICS)
+    assert all(math.isfinite(metric.min_tolerance) and metric.min_tolerance >= 0 for metric in METRICS)
 
 
 def test_a_pause_in_every_tenth_step_shows_in_the_tail_alone() -> None:

@@ -22,7 +22,7 @@ def measured(name: str, world_size: int, **values: float) -> Measurement:
             family="relative",
             scale="ratio",
             gated=True,
-            slack=0.0,
+            min_tolerance=0.0,
             samples=(value,),
             value=value,
             interval=None,

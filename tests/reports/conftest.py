@@ -48,7 +48,7 @@ def comparison(metric: str, value: float, verdict: Verdict, **fields: Any) -> Co
         family="absolute",
         scale="difference" if metric in DIFFERENCES else "ratio",
         gated=True,
-        slack=0.0,
+        min_tolerance=0.0,
         samples=fields.pop("samples", (value,)),
         value=value,
         rules=RULES.get(metric, MetricRules()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.reports.summary import Told, summary_parts
+from pytest_ddpperf.reports.summary import SummaryData, summary_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def test_a_run_without_benchmarks_tells_nothing() -> None:
-    assert summary_parts(Told()) == []
+    assert summary_parts(SummaryData()) == []
 
 
 def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> None:
-    told = Told(
+    told = SummaryData(
         results=[make_result()],
         complaints=["no commit is known"],
         stored=["baselines/a.json: stored"],
@@ -35,7 +35,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
 
 
 def test_what_tells_only_why_is_left_out_of_a_brief_summary(make_result: Make) -> None:
-    told = Told(results=[make_result()])
+    told = SummaryData(results=[make_result()])
     brief, full = (dict(summary_parts(told, brief=brief)) for brief in (True, False))
 
     assert set(brief) <= set(full)

@@ -25,7 +25,7 @@ def run(number: int) -> Run:
 def trend(values: list[float], benchmark: Benchmark = BENCHMARK) -> Trend:
     """A value for each of as many commits: 0000000, 1111111, ..."""
     entries = (
-        Entry(benchmark, run(i), value, Interval(value * 0.99, value * 1.01, 0.95), 0.0, gated=True)
+        Entry(benchmark, run(i), value, Interval(low=value * 0.99, high=value * 1.01, confidence=0.95), 0.0, gated=True)
         for i, value in enumerate(values)
     )
     (made,) = trends(entries)

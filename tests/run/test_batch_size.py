@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.records.batch_size import BatchSize, Trial
 from pytest_ddpperf.records.measurement import RankLaunch
-from pytest_ddpperf.run.batch_size import Found, byte_count, largest, required_limit, search
+from pytest_ddpperf.run.batch_size import LargestFit, byte_count, largest, required_limit, search
 
 GIB = 2**30
 
@@ -56,7 +56,7 @@ def test_every_border_is_found_and_no_size_tried_twice() -> None:
 
 
 def test_where_the_first_does_not_fit_there_is_none() -> None:
-    assert largest(up_to(3), start=4) == Found(None, ((4, False),))
+    assert largest(up_to(3), start=4) == LargestFit(None, ((4, False),))
 
 
 def rank(number: int, **memory: float) -> RankLaunch:

@@ -18,10 +18,10 @@ ALONE = Finding("short_of_memory", {"paired": False})
 PAIRS = Finding("short_of_memory", {"paired": True})
 
 
-def variants(names: str, *, other: bool) -> list[Variant]:
+def variants(names: str, *, of_reference: bool) -> list[Variant]:
     """Of this side, then of the other one: numbers 0 to 2 and 3 to 5 for ``abc``."""
-    sides = (False, True) if other else (False,)
-    return [make_variant(name, environment=ENVIRONMENT, other=side) for side in sides for name in names]
+    sides = (False, True) if of_reference else (False,)
+    return [make_variant(name, environment=ENVIRONMENT, of_reference=side) for side in sides for name in names]
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def variants(names: str, *, other: bool) -> list[Variant]:
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), None, id="all fit"),
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), None, id="nobody knows"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=3), ((0, 1, 2),), None, id="a seat for each"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, seats=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=3), ((0, 1, 2),), None, id="a seat for each"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
         pytest.param(
             False, (5, 5, 5), replace(BUDGET, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
         ),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, memory=30, seats=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
+            True, (5,) * 6, replace(BUDGET, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
         ),
         pytest.param(True, (5,) * 6, replace(BUDGET, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, seats=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
+            True, (5,) * 6, replace(BUDGET, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
         ),
         pytest.param(
             True, (5, 9, 5) * 2, replace(BUDGET, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
@@ -51,31 +51,31 @@ def variants(names: str, *, other: bool) -> list[Variant]:
     ],
 )
 def test_those_are_launched_at_the_same_time_that_fit_into_memory(
-    other: bool,  # noqa: FBT001
+    of_reference: bool,  # noqa: FBT001
     nbytes: tuple[int, ...],
     budget: Budget,
     groups: tuple[tuple[int, ...], ...],
     finding: Finding | None,
 ) -> None:
-    found = grouped(variants("abc", other=other), [False] * len(nbytes), nbytes, budget)
+    found = grouped(variants("abc", of_reference=of_reference), [False] * len(nbytes), nbytes, budget)
     assert found == (groups, (finding,) if finding else ())
 
 
 def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
     """What is held against each other has to be timed alike; with another revision, that is each against its own."""
     background = [False, True, False]
-    assert grouped(variants("abc", other=False), background, [5] * 3, replace(BUDGET, memory=4)) == (
+    assert grouped(variants("abc", of_reference=False), background, [5] * 3, replace(BUDGET, memory=4)) == (
         ((0,), (1,), (2,)),
         (Finding("background_work", {"paired": False, "benchmarks": ("b",)}),),
     )
-    assert grouped(variants("abc", other=True), [*background, False, False, False], [5] * 6, BUDGET) == (
+    assert grouped(variants("abc", of_reference=True), [*background, False, False, False], [5] * 6, BUDGET) == (
         ((0, 3), (2, 5), (1,), (4,)),
         (Finding("background_work", {"paired": True, "benchmarks": ("b",)}),),
     )
 
 
 def test_who_is_alone_has_nobody_to_take_turns_with() -> None:
-    assert grouped(variants("a", other=False), [True], [5], replace(BUDGET, memory=0, seats=1)) == (((0,),), ())
+    assert grouped(variants("a", of_reference=False), [True], [5], replace(BUDGET, memory=0, slots=1)) == (((0,),), ())
 
 
 def test_what_is_launched_together_follows_the_order_of_the_round() -> None:

@@ -14,7 +14,7 @@ from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
-from pytest_ddpperf.run.costs import ONLY_TIMES, Telling
+from pytest_ddpperf.run.costs import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
@@ -23,7 +23,7 @@ from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
 from tests.factories import make_environment, make_variant
 
 ENVIRONMENT = make_environment()
-DIAGNOSED = Telling(diagnosed=True, growth=False)
+DIAGNOSED = ExtraPasses(diagnosed=True, growth=False)
 
 
 def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     jobs: list[tuple[bool, LaunchJob]] = []
 
     def launch(_passes: Passes, variant: Variant, _function: Any, job: LaunchJob) -> LaunchResult[RankLaunch]:
-        jobs.append((variant.other, job))
+        jobs.append((variant.of_reference, job))
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
             (),
@@ -41,7 +41,7 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
-    ours, theirs = (make_variant("ddp", environment=ENVIRONMENT, other=other) for other in (False, True))
+    ours, theirs = (make_variant("ddp", environment=ENVIRONMENT, of_reference=other) for other in (False, True))
     for variant in (ours, ours, theirs):
         run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
     for variant in (ours, theirs, theirs, ours):
@@ -54,9 +54,9 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
     asked: list[tuple[str, bool, int, int, bool]] = []
 
     def launch(
-        _passes: Passes, variant: Variant, _function: Any, job: LaunchJob, *, seat: int = 0, patience: int = 1
+        _passes: Passes, variant: Variant, _function: Any, job: LaunchJob, *, slot: int = 0, patience: int = 1
     ) -> LaunchResult[RankLaunch]:
-        asked.append((variant.name, variant.other, seat, patience, job.turns is not None))
+        asked.append((variant.name, variant.of_reference, slot, patience, job.turns is not None))
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
             (),
@@ -66,14 +66,14 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
     monkeypatch.setattr(Passes, "launch", launch)
     session: Any = None  # nothing of it is asked for
     run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
-    both = [make_variant(name, environment=ENVIRONMENT, other=other) for other in (False, True) for name in "ab"]
+    both = [make_variant(name, environment=ENVIRONMENT, of_reference=other) for other in (False, True) for name in "ab"]
     for variant in both:
         run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
-    assert asked == [(one.name, one.other, 0, 1, False) for one in both]
+    assert asked == [(one.name, one.of_reference, 0, 1, False) for one in both]
     for order in (both, both[::-1]):
         asked.clear()
         run([(variant, Plan(warmup=1, steps=90)) for variant in order], ONLY_TIMES)
-        assert sorted(asked) == sorted((one.name, one.other, "ab".index(one.name), 4, True) for one in both)
+        assert sorted(asked) == sorted((one.name, one.of_reference, "ab".index(one.name), 4, True) for one in both)
 
 
 MIB = 2**20
@@ -100,7 +100,7 @@ class Both:
 
     def __init__(self, here: int, there: int | None) -> None:
         self.launchers = Side(here)
-        self.other = None if there is None else Side(there)
+        self.reference = None if there is None else Side(there)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     passes = Passes(session, "test_x.py::test_a", Settings(), [])
     passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
     budget = passes.budget(compared=True)
-    assert (budget.seats, budget.memory) == expected
+    assert (budget.slots, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
-    assert session.other is None or session.other.started == [expected[0]]
+    assert session.reference is None or session.reference.started == [expected[0]]
 
 
 @pytest.mark.parametrize("there", [None, 3])
@@ -139,8 +139,8 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
     assert session.launchers.kept == []
     passes.keep(1)
     assert session.launchers.kept == [1]
-    assert there is None or session.other.kept == [1]
-    assert passes.budget(compared=True).seats == 1  # for further runs of the same, as of a calibration
+    assert there is None or session.reference.kept == [1]
+    assert passes.budget(compared=True).slots == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,14 +149,14 @@ def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pyte
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)
         Passes(session, "test_x.py::test_a", settings, []).start(variants)
-        assert session.launchers.started == session.other.started == [1]
+        assert session.launchers.started == session.reference.started == [1]
 
 
 def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    seats: list[int] = []
+    slots: list[int] = []
 
-    def launch(*_: Any, seat: int = 0, **_how: Any) -> LaunchResult[RankLaunch]:
-        seats.append(seat)
+    def launch(*_: Any, slot: int = 0, **_how: Any) -> LaunchResult[RankLaunch]:
+        slots.append(slot)
         return LaunchResult(
             (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
             (),
@@ -169,12 +169,12 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
     for name in "ab":
         run(
             [
-                (make_variant(name, environment=ENVIRONMENT, other=other), Plan(warmup=1, steps=5))
+                (make_variant(name, environment=ENVIRONMENT, of_reference=other), Plan(warmup=1, steps=5))
                 for other in (False, True)
             ],
             ONLY_TIMES,
         )
-    assert seats == [0, 0, 0, 0]
+    assert slots == [0, 0, 0, 0]
 
 
 def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
@@ -205,10 +205,10 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
 ) -> None:
     """The other revision can run it, so it is not new; whoever reads it learns what to try."""
-    both = [make_variant("ddp", environment=ENVIRONMENT, other=side) for side in (False, True)]
+    both = [make_variant("ddp", environment=ENVIRONMENT, of_reference=side) for side in (False, True)]
 
     def launch(_passes: Passes, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
-        if variant.other is not other:
+        if variant.of_reference is not other:
             return LaunchResult(
                 (
                     RankLaunch(
@@ -232,7 +232,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
     assert str(raised.value).endswith(hint) is told
     with pytest.raises(DdpperfError) as raised:
-        run([(one, Plan(warmup=1, steps=5)) for one in both if one.other is other], ONLY_TIMES)
+        run([(one, Plan(warmup=1, steps=5)) for one in both if one.of_reference is other], ONLY_TIMES)
     assert hint not in str(raised.value)
 
 
@@ -264,14 +264,14 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
 )
 def test_what_the_other_revision_has_run_it_can_run(
     monkeypatch: pytest.MonkeyPatch,
-    before: tuple[Plan, Telling] | None,
+    before: tuple[Plan, ExtraPasses] | None,
     plan: Plan,
-    telling: Telling,
+    telling: ExtraPasses,
     *,
     stopped: bool,
 ) -> None:
     """Else one lost connection would let a regression pass as new."""
-    theirs = make_variant("ddp", environment=ENVIRONMENT, other=True)
+    theirs = make_variant("ddp", environment=ENVIRONMENT, of_reference=True)
     fine: list[bool] = []
 
     def launch(*_: Any) -> LaunchResult[RankLaunch]:
@@ -306,8 +306,8 @@ class Preparing:
         self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
-        self.launchers = SimpleNamespace(wait=lambda seats: self.noted.append(f"{seats} there"))
-        self.other = None
+        self.launchers = SimpleNamespace(wait=lambda slots: self.noted.append(f"{slots} there"))
+        self.reference = None
         monkeypatch.setattr(Passes, "launch", lambda _passes, *asked, **how: self._launch(*asked, **how))
 
     def _launch(

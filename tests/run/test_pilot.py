@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
-from pytest_ddpperf.run.costs import Telling
+from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot_plan, short_launch
-from pytest_ddpperf.run.terms import Budget, Ran
+from pytest_ddpperf.run.terms import Budget, LaunchOutcome
 from pytest_ddpperf.run.variant import Pilot, Variant
 from tests.factories import make_environment, make_variant
 
@@ -25,7 +25,7 @@ class Machine:
     seconds: float
     taken: list[int | None]
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         assert not telling.diagnosed
         taken = self.taken.pop(0)
         ranks = tuple(
@@ -92,10 +92,12 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     Where all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left. Beside
     0.6 s and 2 s even as much as those does not fit, but less would tell little.
     """
-    sides = [make_variant(name, environment=ENVIRONMENT, other=other) for other in (False, True) for name in "abc"]
+    sides = [
+        make_variant(name, environment=ENVIRONMENT, of_reference=other) for other in (False, True) for name in "abc"
+    ]
 
     def steps(fixed: float) -> set[int]:
-        def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+        def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
             ranks = tuple(
                 RankLaunch(
                     rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
@@ -112,7 +114,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
 def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         ranks = tuple(
             RankLaunch(
                 rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
@@ -139,15 +141,15 @@ def test_what_launches_take_that_diagnose() -> None:
 @pytest.mark.parametrize(
     ("variants", "turns", "steps"),
     [
-        pytest.param([BOTH[0], replace(BOTH[0], other=True)], True, 50, id="both sides"),
-        pytest.param([BOTH[0], replace(BOTH[0], other=True)], False, 100, id="one after the other"),
+        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], True, 50, id="both sides"),
+        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], False, 100, id="one after the other"),
         pytest.param(BOTH, True, 100, id="others"),
     ],
 )
 def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
     """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         ranks = tuple(
             RankLaunch(
                 rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None

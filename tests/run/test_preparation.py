@@ -46,10 +46,12 @@ def workload(scale: float = 1.0) -> Workload:
     return Workload(model=made, batch=made, loss=made, optimizer=made, samples_per_step=1)
 
 
-def training(name: str = "ddp", *, other: bool = False, subject: Any = None, **changes: Any) -> Variant:
+def training(name: str = "ddp", *, of_reference: bool = False, subject: Any = None, **changes: Any) -> Variant:
     made = workload() if subject is None else subject
     strategy = resolve("ddp") if isinstance(made, Workload) else None
-    return replace(make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, other=other), **changes)
+    return replace(
+        make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, of_reference=other), **changes
+    )
 
 
 class Ranks:
@@ -68,7 +70,7 @@ class Ranks:
     def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
         what = [name for name, asked in (("timed", job.timed), ("counted", job.counted)) if asked]
         tasks = " ".join([*what, *(["verified"] if job.verified else [])])
-        self.asked.append(f"{variant.name}{', other' * variant.other}: {tasks}")
+        self.asked.append(f"{variant.name}{', other' * variant.of_reference}: {tasks}")
         self.jobs.append(job)
         outcome = self._outcomes.get(ALONE if tasks == "verified" else variant.name, Verification())
         if callable(outcome):
@@ -102,14 +104,14 @@ class Ranks:
     ("settings", "variant", "tasks"),
     [
         (Settings(), training(), "timing a few steps, counting, comparing with a single process"),
-        (Settings(), training(other=True), "timing a few steps, counting"),
+        (Settings(), training(of_reference=True), "timing a few steps, counting"),
         (Settings(), training(subject=lambda ctx: None), "timing a few steps, counting"),
         (Settings(verify=False), training(), "timing a few steps, counting"),
         (Settings(counted=False), training(), "timing a few steps, comparing with a single process"),
         (Settings(counted_only=True), training(), "counting, comparing with a single process"),
         (Settings(counted_only=True, verify=False), training(), "counting"),
         (Settings(counted=False, verify=False), training(), "timing a few steps"),
-        (Settings(counted=False), training(other=True), "timing a few steps"),
+        (Settings(counted=False), training(of_reference=True), "timing a few steps"),
         (Settings(counted=False), training(subject=lambda ctx: None), "timing a few steps"),
     ],
 )
@@ -167,7 +169,7 @@ SAME = training()
         pytest.param(Settings(), training(resolved=resolve("naive")), 2, id="another strategy"),
         pytest.param(Settings(), training(environment=replace(ENVIRONMENT, world_size=4)), 2, id="more ranks"),
         pytest.param(Settings(), training(mode="strong"), 2, id="another mode"),
-        pytest.param(Settings(), training(other=True), 2, id="the other side"),
+        pytest.param(Settings(), training(of_reference=True), 2, id="the other side"),
     ],
 )
 def test_what_was_found_out_is_not_asked_again(settings: Settings, again: Variant, launches: int) -> None:
@@ -216,7 +218,7 @@ def test_all_that_is_wrong_is_named_and_not_kept() -> None:
     subjects = {name: workload(number) for number, name in enumerate(("bad", "fine", "worse"))}
     variants = [training(name, subject=subject) for name, subject in subjects.items()]
     with pytest.raises(IncorrectTraining) as raised:
-        prepared(Settings(), [*variants, *(replace(one, other=True) for one in variants)], ranks, known)
+        prepared(Settings(), [*variants, *(replace(one, of_reference=True) for one in variants)], ranks, known)
     assert ranks.asked == [
         "bad: timed counted verified",
         "bad: verified",
@@ -315,7 +317,9 @@ def test_what_fails_in_its_verification_says_that(failure: Callable[[], DdpperfE
         pytest.param(partial(RankSkipped, "no bf16"), training(), id="skipped"),
         pytest.param(partial(LaunchError, "no torch"), training(), id="no ranks"),
         pytest.param(
-            partial(ReferenceFailed, "rank 0 raised", benchmark=("ddp", 2)), training(other=True), id="other side"
+            partial(ReferenceFailed, "rank 0 raised", benchmark=("ddp", 2)),
+            training(of_reference=True),
+            id="other side",
         ),
         pytest.param(partial(RankFailed, "rank 0 raised"), training(subject=lambda ctx: None), id="own step"),
     ],
@@ -329,13 +333,13 @@ def test_some_failures_need_no_second_launch(failure: Callable[[], DdpperfError]
 
 def test_what_the_other_side_lacks_costs_this_one_no_second_launch() -> None:
     """As of ``side_by_side``, which asks again without what the other side could not run."""
-    both = [training(), training(other=True)]
+    both = [training(), training(of_reference=True)]
     known: dict[bytes, Prepared] = {}
 
     class Failing(Ranks):
         def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             found = super().__call__(variant, job)
-            if variant.other:
+            if variant.of_reference:
                 raise ReferenceFailed("rank 0 raised", benchmark=variant.key)
             return found
 

@@ -36,7 +36,7 @@ def test_launches_are_dealt_in_order_and_move_the_clock_by_the_steps_that_were_a
 
 def test_each_side_and_size_has_a_deck_of_its_own() -> None:
     other, larger = (
-        replace(VARIANT, other=True),
+        replace(VARIANT, of_reference=True),
         replace(VARIANT, environment=replace(VARIANT.environment, world_size=4)),
     )
     assert len({deck_of(VARIANT), deck_of(other), deck_of(larger)}) == 3

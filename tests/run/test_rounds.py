@@ -13,10 +13,10 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, RankLaunch
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Telling
+from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.pilot import PILOT_STEPS
 from pytest_ddpperf.run.rounds import measure
-from pytest_ddpperf.run.terms import Budget, Observer, Progress, Ran
+from pytest_ddpperf.run.terms import Budget, LaunchOutcome, Observer, Progress
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_environment, make_variant
@@ -40,18 +40,18 @@ class Machine:
 
     now: float = 0.0
     asked: list[tuple[str, Plan]] = field(default_factory=list)
-    told: list[Telling] = field(default_factory=list)
+    told: list[ExtraPasses] = field(default_factory=list)
     together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
     cold: float = 0.0
     growing: float = 0.4
     diagnosis: float = 1.0
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         if telling.times:
-            self.together.append(tuple((variant.name, variant.other) for variant, _ in launches))
+            self.together.append(tuple((variant.name, variant.of_reference) for variant, _ in launches))
         return [self._launch(variant, plan, telling) for variant, plan in launches]
 
-    def _launch(self, variant: Variant, plan: Plan, telling: Telling) -> Ran:
+    def _launch(self, variant: Variant, plan: Plan, telling: ExtraPasses) -> LaunchOutcome:
         seconds = FIXED + plan.steps * STEP + self.cold * (not self.asked)
         if telling.times:
             self.asked.append((variant.name, plan))
@@ -97,9 +97,9 @@ class Script:
         return self.answers.pop(0)
 
 
-def variant(name: str = "ddp", steps: int | None = None, *, other: bool = False) -> Variant:
+def variant(name: str = "ddp", steps: int | None = None, *, of_reference: bool = False) -> Variant:
     environment = make_environment(cores=2)
-    return make_variant(name, strategy=Strategy("ddp"), environment=environment, steps=steps, other=other)
+    return make_variant(name, strategy=Strategy("ddp"), environment=environment, steps=steps, of_reference=of_reference)
 
 
 def run_script(
@@ -118,7 +118,7 @@ def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
-def phases(machine: Machine) -> list[tuple[Telling, int]]:
+def phases(machine: Machine) -> list[tuple[ExtraPasses, int]]:
     """What launches were to tell, and how many of them in a row."""
     return [(telling, len(list(group))) for telling, group in groupby(machine.told)]
 
@@ -139,7 +139,7 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
     """The steps of the launches that diagnose take a thousand times as long."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         slower = 1.0 if telling.times else 1000.0
         return [
             (tuple(replace(rank, step_times=tuple(slower * s for s in rank.step_times)) for rank in ranks), took)
@@ -161,7 +161,7 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
     ],
 )
 def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
-    max_time: float, told: Telling, *, explain: bool
+    max_time: float, told: ExtraPasses, *, explain: bool
 ) -> None:
     """Pilot and two launches take 1.5 s. Reading memory takes seven steps of 50 ms, and one that is timed.
 
@@ -202,7 +202,7 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
 ) -> None:
     machine, judge = Machine(), Script([Next("stop", explain=explain)])
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         if telling.times:
             return machine.run(launches, telling)
         raise failure
@@ -280,13 +280,18 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         return [
-            (tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks) if one.other else ranks, took)
+            (
+                tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks)
+                if one.of_reference
+                else ranks,
+                took,
+            )
             for (one, plan), (ranks, took) in zip(launches, machine.run(launches, telling), strict=True)
         ]
 
-    sides = [variant("a"), variant("b", steps=7), variant("a", other=True), variant("b", other=True)]
+    sides = [variant("a"), variant("b", steps=7), variant("a", of_reference=True), variant("b", of_reference=True)]
     observer = Observer(Script([Next("stop")]), list[Progress]().append, clock=machine.clock)
     measured = measure(sides, Budget(None, 5, 2, 120, 120), run, observer)
     assert [one.plan for one in measured] == [Plan(warmup=5, steps=20), Plan(warmup=5, steps=7)] * 2
@@ -294,9 +299,9 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: str) -> None:
-    sides = [variant(name, other=other) for other in (False, True) for name in names]
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in names]
     measured, machine, _, _ = run_script(sides, Budget(5, 0, 4, 120, 120), [Next("stop")])
-    everybody = [(one.name, one.other) for one in sides]
+    everybody = [(one.name, one.of_reference) for one in sides]
     assert machine.together[: len(sides)] == [(one,) for one in everybody]  # the pilots
     launched = machine.together[len(sides) :]
     assert [sorted(group) for group in launched] == [sorted(everybody)] * 4
@@ -331,14 +336,14 @@ def test_sides_are_launched_one_after_the_other(
 ) -> None:
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         ran = machine.run(launches, telling)
         return [
-            ((ranks[0], replace(ranks[1], background=one.other is background)), took)
+            ((ranks[0], replace(ranks[1], background=one.of_reference is background)), took)
             for (one, _), (ranks, took) in zip(launches, ran, strict=True)
         ]
 
-    sides = [variant("a", other=other) for other in (False, True)]
+    sides = [variant("a", of_reference=side) for side in (False, True)]
     sides = [replace(one, environment=environment or one.environment) for one in sides]
     observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock)
     measured = measure(sides, Budget(5, 0, 3, 120, 120, turns=turns), run, observer)
@@ -383,7 +388,7 @@ def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
 def test_side_by_side_too() -> None:
     """Both pilots take a second, as does a round: of 10 s the first look takes five, and a confirmation the rest."""
     machine, judge = Machine(), Script([Next("confirm", 6), Next("stop")])
-    sides = [variant(), variant(other=True)]
+    sides = [variant(), variant(of_reference=True)]
     budget = Budget(5, 0, 6, 10.0, 5.0, turns=False)
     measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
     assert [len(one.launches) for one, _ in judge.looks] == [4, 5]
@@ -415,8 +420,8 @@ class Looking:
         return Next("more", 1)
 
 
-def looks(machine: Machine, budget: Budget, *, in_rounds: bool = False) -> list[tuple[int, Look]]:
-    judge, sides = Looking(), [variant(), variant(other=True)] if in_rounds else [variant()]
+def looks(machine: Machine, budget: Budget, *, paired_rounds: bool = False) -> list[tuple[int, Look]]:
+    judge, sides = Looking(), [variant(), variant(of_reference=True)] if paired_rounds else [variant()]
     measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
     return judge.looks
 
@@ -430,13 +435,15 @@ def test_a_look_tells_the_time_and_what_a_round_takes() -> None:
     assert [look.last for _, look in found] == [False] * 3 + [True]
 
 
-@pytest.mark.parametrize(("in_rounds", "seconds"), [(True, 13.5), (False, 6.75)])
-def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(seconds: float, *, in_rounds: bool) -> None:
+@pytest.mark.parametrize(("paired_rounds", "seconds"), [(True, 13.5), (False, 6.75)])
+def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
+    seconds: float, *, paired_rounds: bool
+) -> None:
     """A round takes as long as all pilots: a second side by side, else half of it. Of 13.5 rounds 6.75 are screening.
 
     With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
     """
-    found = looks(Machine(), Budget(5, 0, 2, seconds, seconds / 2, turns=False), in_rounds=in_rounds)
+    found = looks(Machine(), Budget(5, 0, 2, seconds, seconds / 2, turns=False), paired_rounds=paired_rounds)
     assert [(made, look.screened) for made, look in found] == [(made, made >= 5) for made in range(2, 13)]
     assert [look.last for _, look in found] == [False] * 10 + [True]
 
@@ -467,12 +474,12 @@ def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
     assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[20] * 6]  # of 0.05 s
 
 
-@pytest.mark.parametrize("in_rounds", [False, True])
-def test_the_time_that_launches_take_is_enough_for_them(*, in_rounds: bool) -> None:
+@pytest.mark.parametrize("paired_rounds", [False, True])
+def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) -> None:
     """Whoever is told what ten launches more take, and sets that, gets ten launches more."""
 
     def made(budget: Budget) -> tuple[int, Look]:
-        return looks(Machine(), budget, in_rounds=in_rounds)[-1]
+        return looks(Machine(), budget, paired_rounds=paired_rounds)[-1]
 
     budget = Budget(20, 0, 6, 60.0, 30.0, turns=False)
     before, look = made(budget)
@@ -516,7 +523,7 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: Telling) -> list[Ran]:
+    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
         if launches[0][1].steps == PILOT_STEPS:
             return Machine().run(launches, telling)
         raise LaunchError("no ranks")

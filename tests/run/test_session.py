@@ -66,8 +66,8 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
 ) -> None:
     revision = Revision("v1", "0" * 40, tmp_path)
     session = Session(Settings(against_tests=True), tmp_path, LiveLine(None, None), revision=revision, probe=probe)
-    assert session.other is not None
-    assert session.other.tests is theirs
+    assert session.reference is not None
+    assert session.reference.tests is theirs
 
 
 def noise_known(session: Session) -> Noise | None:

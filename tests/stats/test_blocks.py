@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.blocks import (
     CERTAINTY,
-    MOST_CERTAINTY,
+    MAX_CERTAINTY,
     OWN_IN_TURNS,
     even_sizes,
     expected,
@@ -90,14 +90,14 @@ def test_without_two_blocks_in_a_launch_nothing_is_expected(within: list[tuple[f
     assert expected(within, 0.015) is None
     assert expected(within, 0.015, Spread(sd=0.0, df=0.0)) is None
     assert told(within, 0.015, Spread(sd=0.05, df=3.0)) == pytest.approx((0.0025, 3.0))
-    assert told(within, 0.015, Spread(sd=0.05, df=90.0)) == pytest.approx((0.0025, MOST_CERTAINTY))
+    assert told(within, 0.015, Spread(sd=0.05, df=90.0)) == pytest.approx((0.0025, MAX_CERTAINTY))
 
 
 def test_what_other_benchmarks_tell_counts_by_its_degrees_of_freedom() -> None:
     """0.09 with 1 and 0.2 squared with 3: (0.09 + 3 * 0.04) / 4."""
     assert told([HALVES], 0.0, Spread(sd=0.2, df=3.0)) == pytest.approx((0.0525, 4.0))
     assert told([HALVES] * 9, 0.0, Spread(sd=0.2, df=60.0)) == pytest.approx(
-        ((4 * 0.09 + 60 * 0.04) / 64, MOST_CERTAINTY)
+        ((4 * 0.09 + 60 * 0.04) / 64, MAX_CERTAINTY)
     )
 
 

@@ -23,7 +23,7 @@ MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRE
 times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=24)
 ends = st.sampled_from([None, "high", "both"])
 differences = st.builds(
-    lambda shift, error, launches, freedom, share, in_rounds: Change(
+    lambda shift, error, launches, freedom, share, paired_rounds: Change(
         estimate=shift,
         interval=None,
         scale="difference",
@@ -34,7 +34,7 @@ differences = st.builds(
         launches=launches,
         sampling_variance=share * error**2,
         fixed_variance=(1 - share) * error**2,
-        in_rounds=in_rounds,
+        paired_rounds=paired_rounds,
         freedom=(freedom, math.inf),
     ),
     st.floats(-0.3, 0.3),

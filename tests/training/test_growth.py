@@ -11,7 +11,7 @@ import torch
 
 from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.memory import GROWTH_SLACK, memory_growth
+from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_growth
 from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
@@ -61,8 +61,8 @@ def test_a_step_that_keeps_bytes_on_one_rank_is_caught(launcher: Launcher) -> No
 
     found = growths(launcher, keep)
     others, leaking = found[::2], found[1::2]
-    assert max(others) < GROWTH_SLACK
-    assert all(KEPT <= growth < KEPT + GROWTH_SLACK for growth in leaking)
+    assert max(others) < GROWTH_TOLERANCE
+    assert all(KEPT <= growth < KEPT + GROWTH_TOLERANCE for growth in leaking)
 
 
 def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
@@ -91,7 +91,7 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
 
 
 def test_a_step_that_keeps_nothing_does_not_grow(launcher: Launcher) -> None:
-    assert max(growths(launcher, lambda _rank, _step: None)) < GROWTH_SLACK
+    assert max(growths(launcher, lambda _rank, _step: None)) < GROWTH_TOLERANCE
 
 
 def test_a_cache_that_fills_up_in_the_first_steps_is_no_leak(launcher: Launcher) -> None:
@@ -101,4 +101,4 @@ def test_a_cache_that_fills_up_in_the_first_steps_is_no_leak(launcher: Launcher)
     def keep(_rank: int, step: int) -> None:
         cache[step % 8] = bytes(KEPT)
 
-    assert max(growths(launcher, keep)) < GROWTH_SLACK
+    assert max(growths(launcher, keep)) < GROWTH_TOLERANCE

@@ -220,7 +220,7 @@ def _metric_row(result: int, comparison: Comparison) -> tuple[object, ...]:
         series.family,
         series.scale,
         comparison.gated,
-        series.slack,
+        series.min_tolerance,
         number(series.value),
         *ends,
         _json([number(sample) for sample in series.samples]),

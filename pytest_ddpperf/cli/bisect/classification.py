@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from pytest_ddpperf.cli.bisect.commits import Answer
-from pytest_ddpperf.judge.detection import LOOKS_IN_ROUNDS
+from pytest_ddpperf.judge.detection import PAIRED_LOOKS
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import t_quantile
@@ -32,7 +32,7 @@ class Shift:
             return 0.0 if self.worsening > 0 else 1.0
         from scipy.special import stdtr
 
-        return min(1.0, LOOKS_IN_ROUNDS * float(stdtr(self.df, -self.worsening / self.standard_error)))
+        return min(1.0, PAIRED_LOOKS * float(stdtr(self.df, -self.worsening / self.standard_error)))
 
 
 @dataclass(frozen=True)

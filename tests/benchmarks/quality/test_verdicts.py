@@ -61,7 +61,7 @@ def test_launches_that_took_turns_know_their_blocks() -> None:
     assert [rank.blocks for rank in launch_of(launch, paired=True).ranks] == [(2,) * 45] * 2
     assert [rank.blocks for rank in launch_of(launch).ranks] == [()] * 2
     dealt = dealer(Sides((launch,), (launch,)), ENVIRONMENT, paired=True)
-    ((ranks, _),) = dealt.run([(VARIANT, Plan(5, 51))], ONLY_TIMES)
+    ((ranks, _),) = dealt.run([(VARIANT, Plan(warmup=5, steps=51))], ONLY_TIMES)
     assert [rank.blocks for rank in ranks] == [(2,) * 25 + (1,)] * 2
 
 
@@ -70,7 +70,7 @@ def test_a_baseline_takes_all_the_time_of_a_save() -> None:
     record = stored(Sides(tuple(SAME[:60]), ()), ENVIRONMENT, SETTINGS)
     (samples,) = (series.samples for series in record.series if series.metric == "step_time")
     assert len(samples) in (48, 49)
-    assert record.plan == Plan(5, 10)
+    assert record.plan == Plan(warmup=5, steps=10)
 
 
 def test_the_same_speed_is_unchanged_at_the_first_look() -> None:
@@ -130,5 +130,5 @@ def test_each_side_has_launches_of_its_own() -> None:
     """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
     dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ((ranks, _),) = dealt.run([(replace(VARIANT, other=other), Plan(5, 2))], ONLY_TIMES)
+        ((ranks, _),) = dealt.run([(replace(VARIANT, of_reference=other), Plan(warmup=5, steps=2))], ONLY_TIMES)
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2

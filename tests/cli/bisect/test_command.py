@@ -14,11 +14,11 @@ from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.run.probe import Outcome, Probe
 
 Git = Callable[..., str]
-Told = Callable[[int, int], Outcome]
+SummaryData = Callable[[int, int], Outcome]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckRequest:
     """What a probe was run with: the test it is for, the commit to compare with, and the arguments for pytest."""
 
     test: str | None
@@ -27,14 +27,14 @@ class Asked:
 
 
 @pytest.fixture
-def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[Told], list[Asked]]:
+def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[[SummaryData], list[CheckRequest]]:
     """Takes what tells the outcome of holding one numbered commit against another; gives back what was asked for."""
     numbers = {git("rev-parse", f"v{i}"): i for i in range(17)}
-    asked: list[Asked] = []
+    asked: list[CheckRequest] = []
 
-    def install(told: Told) -> list[Asked]:
+    def install(told: SummaryData) -> list[CheckRequest]:
         def run(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
-            asked.append(Asked(probe.test, against, tuple(arguments)))
+            asked.append(CheckRequest(probe.test, against, tuple(arguments)))
             return told(numbers[probe.measured], numbers[against])
 
         monkeypatch.setattr(command, "run_probe", run)
@@ -43,7 +43,7 @@ def probes(repository: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Calla
     return install
 
 
-def calls(made: Any, culprit: int, broken: frozenset[int] = frozenset()) -> Told:
+def calls(made: Any, culprit: int, broken: frozenset[int] = frozenset()) -> SummaryData:
     def told(now: int, then: int) -> Outcome:
         if now in broken:
             skipped: Outcome = made.outcome(broken="rank 1 raised ImportError: half done")
@@ -66,7 +66,7 @@ def test_the_commit_is_found_and_told(
     told = "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step"
     assert f"against {before[:7]}, which came before: {told}\n" in out
     assert out.endswith("  sure: counts have no noise\n")
-    assert asked[0] == Asked(None, git("rev-parse", "v0"), ("t.py", "-k", "small"))
+    assert asked[0] == CheckRequest(None, git("rev-parse", "v0"), ("t.py", "-k", "small"))
     assert {(one.arguments, one.test) for one in asked[1:]} == {(("t.py", "-k", "small"), "t.py::test_a")}
     assert len(asked) == 6
 

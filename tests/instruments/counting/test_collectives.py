@@ -134,7 +134,7 @@ def test_all_collectives_are_counted_with_their_bytes(launcher: Launcher) -> Non
         assert counts.unstable == {}
 
 
-Way = Callable[[RankContext], object]
+Contender = Callable[[RankContext], object]
 WORLD: Any = dist.group  # its WORLD are all ranks, once they are there
 
 
@@ -193,7 +193,7 @@ def read(*results: Tensor) -> None:
         result.sum().item()
 
 
-WAYS: dict[str, Way] = {
+WAYS: dict[str, Contender] = {
     way.__name__: way
     for way in (
         all_reduce_coalesced,
@@ -216,7 +216,7 @@ def count_ways(ctx: RankContext) -> dict[str, Counts]:
         if ctx.rank == 0:
             dist.all_reduce(torch.ones(100), group=alone)
 
-    ways: dict[str, Way] = {**WAYS, "in_a_group_of_one": in_a_group_of_one}
+    ways: dict[str, Contender] = {**WAYS, "in_a_group_of_one": in_a_group_of_one}
     return {name: count_step(partial(way, ctx), Countable(ctx.device), warmup=1) for name, way in ways.items()}
 
 
