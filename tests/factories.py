@@ -44,7 +44,7 @@ def make_series(metric: str, value: float, **fields: Any) -> Series:
         "family": "absolute",
         "scale": "ratio",
         "gated": True,
-        "slack": 0.0,
+        "min_tolerance": 0.0,
         "samples": (value,) * 8,
         "interval": None,
     }

@@ -25,7 +25,7 @@ def variants(names: str, *, of_reference: bool) -> list[Variant]:
 
 
 @pytest.mark.parametrize(
-    ("other", "nbytes", "budget", "groups", "finding"),
+    ("of_reference", "nbytes", "budget", "groups", "finding"),
     [
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), None, id="all fit"),
         pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),

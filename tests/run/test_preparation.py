@@ -50,7 +50,7 @@ def training(name: str = "ddp", *, of_reference: bool = False, subject: Any = No
     made = workload() if subject is None else subject
     strategy = resolve("ddp") if isinstance(made, Workload) else None
     return replace(
-        make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, of_reference=other), **changes
+        make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, of_reference=of_reference), **changes
     )
 
 
