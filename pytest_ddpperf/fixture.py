@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
-from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.metrics.relating import DeriveSeries, alone, with_efficiency, with_speedup
-from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode, RankLaunch
-from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
-from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.requests import CheckRequest, GivenStrategy, GivenWays, Subject, several, variant
 from pytest_ddpperf.run.session import Session
@@ -25,6 +20,11 @@ from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.metrics.relating import DeriveSeries
+    from pytest_ddpperf.records.batch_size import BatchSize
+    from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -79,6 +79,8 @@ class Ddpperf:
         settings = self._overlaid(knobs, "check")
         asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
+        from pytest_ddpperf.metrics.relating import alone
+
         return self._judged(settings, [one], alone)[0]
 
     def measure(
@@ -134,6 +136,9 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
+        from pytest_ddpperf.metrics.relating import with_efficiency
+        from pytest_ddpperf.records.side_by_side import ScalingCurve
+
         if mode not in get_args(Mode):
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
         if world_sizes is not None and not isinstance(world_sizes, Iterable):
@@ -189,6 +194,9 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
+        from pytest_ddpperf.metrics.relating import with_speedup
+        from pytest_ddpperf.records.side_by_side import SideBySide
+
         settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS))
         ways = several(subject, strategies, over, strategy, self._session.extensions.strategies)
         environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
@@ -226,6 +234,8 @@ class Ddpperf:
             SettingError: there is no such count, what is expected of one is no number, or nothing was counted.
         """
         __tracebackhide__ = True
+        from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
+
         empty = unsaid(collectives, totals)
         if empty is not None:
             raise SettingError(f"ddpperf.expect: {empty}")
@@ -279,6 +289,9 @@ class Ddpperf:
             RankFailed: a rank failed for another reason than memory.
         """
         __tracebackhide__ = True
+        from pytest_ddpperf.records.batch_size import Search
+        from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
+
         settings = self._overlaid(knobs, "find_batch_size", ("strategy", "start", "limit", "memory_limit"))
         if not callable(workload_of):
             kind = type(workload_of).__name__
@@ -327,11 +340,10 @@ class Ddpperf:
             subject, settings, knobs, samples_per_step, tokens_per_step, added.strategies, added.metrics
         )
 
-    def _run(self, settings: Settings, *, judged: bool = False) -> BenchmarkRun:
-        """A call of a verb, which ``expect`` then looks at; what is judged is held against the other revision."""
-        reference = self._session.reference if judged else None
-        self._last = BenchmarkRun(self._session, self._test, settings, self._sections, reference=reference)
-        return self._last
+    def _run(self, settings: Settings) -> BenchmarkRun:
+        """A call of a verb that judges nothing; ``expect`` then looks at it."""
+        run = self._last = BenchmarkRun(self._session, self._test, settings, self._sections)
+        return run
 
     def _judged(self, settings: Settings, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
@@ -341,7 +353,11 @@ class Ddpperf:
                     f"{self._test} has two benchmarks named {benchmark.name!r}; tell them apart with name=..."
                 )
             self._names.add(benchmark.key)
-        return self._run(settings, judged=True).judged(variants, derive)
+        from pytest_ddpperf.run.judging import JudgedRun
+
+        paired = self._session.paired_launches(self._sections)
+        run = self._last = JudgedRun(self._session, self._test, settings, self._sections, paired)
+        return run.judged(variants, derive)
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
         settings = self._session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))

@@ -1,37 +1,23 @@
-"""One call of a verb, from its variants to their verdicts: prepared, measured, judged, listed."""
+"""One call of a verb that measures: its variants launched in rounds, until somebody is content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import pytest
-
-from pytest_ddpperf.against.paired_launches import PairedLaunches
-from pytest_ddpperf.against.revision_side import RevisionSide
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression
 from pytest_ddpperf.instruments.health.watch import watch_health
-from pytest_ddpperf.judge.benchmark import broken
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
-from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.metrics.relating import DeriveSeries, gated_if_paired
-from pytest_ddpperf.records.measurement import Environment, Measurement, Spread
-from pytest_ddpperf.records.results import Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.reports.progress import progress_line
-from pytest_ddpperf.run.calibrate import calibrated, repeated
-from pytest_ddpperf.run.paired import PairedReferences, paired_results
 from pytest_ddpperf.run.passes import Passes
-from pytest_ddpperf.run.probe import Probe, focused
 from pytest_ddpperf.run.rounds import measure
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.terms import Observer, Progress
 from pytest_ddpperf.run.variant import Variant, counted_only
 from pytest_ddpperf.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
 
 JudgeCall: TypeAlias = "Callable[[tuple[Measurement, ...], Look], Next]"
 
@@ -42,6 +28,13 @@ class BenchmarkRun:
     Attributes:
         measured: what it has measured so far, of the candidate.
         passes: its launches.
+
+    Args:
+        session: launches, and keeps results.
+        test: pytest node id.
+        settings: of the call.
+        sections: titles and texts for the test's report.
+        paired: the launches of both sides, where the call is held against another revision; else None.
     """
 
     def __init__(
@@ -50,101 +43,15 @@ class BenchmarkRun:
         test: str,
         settings: Settings,
         sections: list[tuple[str, str]],
-        *,
-        reference: RevisionSide | None = None,
+        paired: PairedLaunches | None = None,
     ) -> None:
         self.measured: tuple[Measurement, ...] = ()
         self._session = session
         self._test = test
         self._settings = settings
         self._sections = sections
-        self._imports = None if reference is None else PairedLaunches(reference, sections, session.candidate)
-        self.passes = Passes(session, test, settings, sections, self._imports)
-
-    def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
-        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
-        __tracebackhide__ = True
-        if self._imports is not None:
-            derive = gated_if_paired(derive)
-        if self._session.probe is not None:
-            derive = partial(_focused, derive, self._session.probe)
-        try:
-            self.passes.start(variants)
-            if self._settings.calibrate is not None:
-                return self._calibrated(variants, derive, self._settings.calibrate)
-            results = self._results(variants, derive)
-        except IncorrectTraining as error:
-            wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.add([broken(self._test, v, error.wrong[v.key]) for v in wrong])
-            self._skip_unless_failing(error)
-            raise
-        except DdpperfError as error:
-            self._list_broken(variants, error)
-            if len(variants) > 1 and error.benchmark is not None:
-                error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
-            self._skip_unless_failing(error)
-            raise
-        self._session.add(results)
-        self._fail_if_due(results)
-        return tuple(result.measurement for result in results)
-
-    def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
-        """The results of the candidates, beside their stored baselines or the other revision."""
-        __tracebackhide__ = True
-        reference = self._session.reference
-        if self._imports is None or reference is None:
-            found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-            return self._judgement(_following(variants, found), StoredReferences(found), derive)
-
-        def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | ReferenceFailed:
-            __tracebackhide__ = True
-            try:
-                return self._judgement(both, references, derive)
-            except ReferenceFailed as error:
-                return error
-
-        results = paired_results(reference.revision, variants, derive, attempt)
-        return tuple(map(self._imports.with_imports, results))
-
-    def _judgement(
-        self, variants: Sequence[Variant], references: References, derive: DeriveSeries
-    ) -> tuple[Result, ...]:
-        """The results of variants that are counted, measured and judged."""
-        __tracebackhide__ = True
-        judge = Judge(
-            self._test,
-            self._settings,
-            references,
-            derive,
-            self._session.tests,
-            # A probe of a bisection asks on which side of its tolerance a commit is.
-            margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
-            scatter=None if references.paired else self._scatter(variants[0].environment),
-        )
-        timed = isinstance(references, StoredReferences) and any(map(_has_times, references.baselines))
-        self.measure(self.passes.prepared(variants), judge, compared=references.paired or timed)
-        return judge.results
-
-    def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
-        """Measures the variants so many times and holds them against themselves; gives all launches together."""
-        __tracebackhide__ = True
-
-        def run(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
-            __tracebackhide__ = True
-            printed = len(self._sections)
-            measured = self.measure(variants, lambda *_: Next("stop"), f", run {turn} of {number}")
-            if turn > 1:
-                del self._sections[printed:]  # what the ranks of the first run have printed, once more
-            return measured
-
-        found = [self._session.archive.find(self._test, variant) for variant in variants]
-        variants = self.passes.prepared(_following(variants, found))
-        if self._settings.counted_only:
-            return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
-        runs = repeated(variants, number, run)
-        self._session.calibrated += calibrated(self._test, self._settings, runs, derive, self._session.provenance())
-        self.measured = derive(runs.together)
-        return self.measured
+        self._paired = paired
+        self.passes = Passes(session, test, settings, sections, paired)
 
     def measure(
         self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
@@ -154,7 +61,7 @@ class BenchmarkRun:
         if self._settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
-            self._heard(_of_candidate(variants, measurements))
+            self._hear(_of_candidate(variants, measurements))
             return measurements
         variants = self.passes.profiled(variants)
         observer = Observer(
@@ -167,60 +74,18 @@ class BenchmarkRun:
             self.passes.ready()
             budget = self.passes.budget(compared=compared)
             measurements = measure(variants, budget, self.passes.timed(), observer)
-        self._heard(_of_candidate(variants, measurements))
+        self._hear(_of_candidate(variants, measurements))
         return measurements
 
-    def _heard(self, measurements: tuple[Measurement, ...]) -> None:
+    def _hear(self, measurements: tuple[Measurement, ...]) -> None:
         """Keep what was measured, and tell those who listen."""
         self.measured = measurements
         self._session.extensions.measured(self._test, measurements)
-
-    def _scatter(self, environment: Environment) -> Spread | None:
-        """By how much launches that run alone scatter here, as far as anything tells."""
-        return self._session.archive.scatter(environment, self._session.results)
 
     def _show(self, what: str, progress: Progress) -> None:
         name = f"{self._test} {what}"
         self._session.line.show(progress_line(name, progress.launch, progress.of, progress.elapsed, progress.expected))
 
-    def _fail_if_due(self, results: Sequence[Result]) -> None:
-        """Fail the test for the verdicts that have to."""
-        __tracebackhide__ = True
-        failing = [result for result in results if result.verdict in self._settings.failing]
-        if failing and not self._settings.accepting:
-            accept = self._session.accept_command(self._test)
-            texts = (failure_text(result, accept=accept, failing=self._settings.failing) for result in failing)
-            raise Regression("\n\n".join(texts))
-
-    def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, str(error).partition("\n")[0]
-        others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
-        self._session.add([broken(self._test, v, reason if v.key == guilty else others) for v in variants])
-
-    def _skip_unless_failing(self, error: DdpperfError) -> None:
-        if Verdict.BROKEN not in self._settings.failing:
-            pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
-
-
-def _focused(derive: DeriveSeries, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    return focused(derive(measured), probe)
-
 
 def _of_candidate(variants: Sequence[Variant], measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     return tuple(measured for variant, measured in zip(variants, measurements, strict=True) if not variant.of_reference)
-
-
-def _following(variants: Sequence[Variant], found: Sequence[StoredBaseline]) -> list[Variant]:
-    """The variants, each with as many steps as its baseline."""
-    return [replace(variant, steps=_stored_steps(stored)) for variant, stored in zip(variants, found, strict=True)]
-
-
-def _has_times(stored: StoredBaseline) -> bool:
-    """Whether there is a baseline whose times this run can be held against."""
-    timed = stored.record is not None and any(series.scale != "exact" for series in stored.record.series)
-    return timed and not stored.differs
-
-
-def _stored_steps(stored: StoredBaseline) -> int | None:
-    """The number of steps that a comparable baseline was measured with."""
-    return stored.record.plan.steps if stored.record is not None and not stored.differs else None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, Metric
 from pytest_ddpperf.records.counts import COUNTS
-from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.records.measurement import Measurement
+    from pytest_ddpperf.records.results import Result
 
 _TITLE_AND_TEXT = 2
 
@@ -44,9 +45,14 @@ class Extensions:
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The rows of added metrics."""
+        rows = self._called("pytest_ddpperf_metrics")
+        if not rows:
+            return ()
+        from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+
         added: dict[str, Metric] = {}
         known = {*(row.name for row in METRICS), *COUNTS, EFFICIENCY, SPEEDUP}
-        for given in self._called("pytest_ddpperf_metrics"):
+        for given in rows:
             for row in given if isinstance(given, Sequence) else (given,):
                 if not isinstance(row, Metric):
                     raise SettingError(f"pytest_ddpperf_metrics gave {row!r}: return a list of pytest_ddpperf.Metric")

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.errors import (
     DdpperfError,
     LaunchError,
@@ -25,7 +24,6 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
-from pytest_ddpperf.metrics import profile
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
@@ -37,15 +35,20 @@ from pytest_ddpperf.run.terms import Budget, LaunchOutcome, LaunchRunner, budget
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.limit import probe_launch
-from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.job import (
+    PREPARE_LAUNCH,
+    PROBE_LAUNCH,
+    PROFILE_LAUNCH,
+    RUN_LAUNCH,
+    LaunchJob,
+    PrepareJob,
+    RankPrepared,
+)
 from pytest_ddpperf.training.memory_headroom import free_memory
-from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
-from pytest_ddpperf.training.profiling import profile_launch
 from pytest_ddpperf.units import format_count
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
 
 
 class Passes:
@@ -129,7 +132,7 @@ class Passes:
             if job.timed:
                 self.ready()
             self._session.line.show(f"{self._test} {variant.name}: {task_text(job)}")
-            return self.launch(variant, prepare_launch, job, patience=job.parts)
+            return self.launch(variant, PREPARE_LAUNCH, job, patience=job.parts)
 
         # Side by side, where nothing is timed, these launches alone tell what both sides import.
         forgetful = self.settings.counted_only and self._imports is not None
@@ -146,9 +149,11 @@ class Passes:
 
     def _profile(self, variant: Variant) -> CommunicationProfile:
         __tracebackhide__ = True
+        from pytest_ddpperf.metrics import profile
+
         self._session.line.show(f"{self._test} {variant.name}: under the profiler")
         job = self.job(variant, Plan(warmup=self.settings.warmup, steps=1))
-        return profile.merged(self.launch(variant, profile_launch, job).values)
+        return profile.merged(self.launch(variant, PROFILE_LAUNCH, job).values)
 
     def timed(self) -> LaunchRunner:
         """What launches variants to be timed."""
@@ -164,7 +169,7 @@ class Passes:
         """What the ranks of one launch report that may use so many bytes each; None for what the device has."""
         __tracebackhide__ = True
         job = self.job(variant, plan)
-        return self.launch(variant, probe_launch, job, memory_limit).values
+        return self.launch(variant, PROBE_LAUNCH, job, memory_limit).values
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
         """What every rank of a launch of a variant has to do; ``loader`` is what data loading came to before."""
@@ -175,8 +180,8 @@ class Passes:
         return LaunchJob(variant.subject, variant.resolved, settings, plan, *counts)
 
     def launch(
-        self, variant: Variant, function: Callable[..., T], *args: object, slot: int = 0, patience: int = 1
-    ) -> LaunchResult[T]:
+        self, variant: Variant, function: Callable[..., Any], *args: object, slot: int = 0, patience: int = 1
+    ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``seat``.
 
         The deadline is ``patience`` times that of the settings.
@@ -254,9 +259,9 @@ class _Timed:
         if not telling.times:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
-            return self._passes.launch(variant, run_launch, job)
+            return self._passes.launch(variant, RUN_LAUNCH, job)
         # It has to sit out all other launches as well.
-        return self._passes.launch(variant, run_launch, job, slot=slot, patience=turns.slots)
+        return self._passes.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the other revision's failure does not mean that it cannot run the benchmark; None where it does."""

@@ -30,8 +30,7 @@ from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification, VerifyJob, discrepancy_text
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
+from pytest_ddpperf.training.job import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.units import format_count
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
@@ -164,7 +163,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
         search_path(),
         str(Path.cwd()),
     )
-    digest = hashlib.sha256(dump_call(Call(prepare_launch, (job,))))
+    digest = hashlib.sha256(dump_call(Call(PREPARE_LAUNCH, (job,))))
     digest.update(pickle.dumps(place))
     return digest.digest()
 

@@ -10,28 +10,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.against.checkout import Checkout, checkout
-from pytest_ddpperf.against.revision_side import RevisionSide
-from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.machine import TorchMachine, place
-from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.results import Provenance, Result
-from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run.archive import Archive
 from pytest_ddpperf.run.extensions import Extensions
-from pytest_ddpperf.run.preparation import Prepared
-from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.against.checkout import Checkout
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
+    from pytest_ddpperf.against.worktree import Revision
+    from pytest_ddpperf.baselines.calibration import Calibrated
+    from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.results import Provenance, Result
+    from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.reports.summary import SummaryData
+    from pytest_ddpperf.run.archive import Archive
+    from pytest_ddpperf.run.preparation import Prepared
+    from pytest_ddpperf.run.probe import Probe
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
@@ -89,12 +89,16 @@ class Session:
         self.candidate = None
         self.probe = probe
         if revision is not None:
+            from pytest_ddpperf.against.revision_side import RevisionSide
+            from pytest_ddpperf.against.worktree import Revision
+
             tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
             self.reference = RevisionSide(revision, settings.against_setup, PRELOADED, tests=tests)
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
             self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED)
         self._launchers: Launchers | None = None
+        self._archive: Archive | None = None
         self._options = tuple(options)
         self._root = root
         self._recorded = ""
@@ -132,14 +136,20 @@ class Session:
     def _torch(self) -> TorchMachine:
         return self.launcher.machine()
 
-    @cached_property
+    @property
     def archive(self) -> Archive:
         """What was true before this session, and what is to be after it."""
-        return Archive(self.settings, self._root)
+        if self._archive is None:
+            from pytest_ddpperf.run.archive import Archive
+
+            self._archive = Archive(self.settings, self._root)
+        return self._archive
 
     @cached_property
     def _code(self) -> Checkout | None:
         """What is measured. Baselines that were saved meanwhile are no change of it."""
+        from pytest_ddpperf.against.checkout import checkout
+
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
     @cached_property
@@ -175,6 +185,14 @@ class Session:
         self.results += results
         self.extensions.judged(results)
 
+    def paired_launches(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
+        """The launches of a benchmark on both sides; None where there is no other revision."""
+        if self.reference is None:
+            return None
+        from pytest_ddpperf.against.paired_launches import PairedLaunches
+
+        return PairedLaunches(self.reference, sections, self.candidate)
+
     def accept_command(self, test: str) -> str:
         """What to type so that the result of a test becomes the baseline that it was compared with."""
         name = self.settings.compared
@@ -187,8 +205,9 @@ class Session:
             self._launchers.keep(KEPT)
         if self.reference is not None:
             self.reference.keep(KEPT)
-        if passed:
-            self.archive.store_noise(test, [one for one in self.calibrated if one.test == test])
+        calibrated = [one for one in self.calibrated if passed and one.test == test]
+        if calibrated:
+            self.archive.store_noise(test, calibrated)
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
@@ -201,6 +220,8 @@ class Session:
     def provenance(self) -> Provenance:
         """Today, and what is checked out."""
         commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
+        from pytest_ddpperf.records.results import Provenance
+
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
 
     def told(self) -> SummaryData:
@@ -211,8 +232,8 @@ class Session:
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
-            complaints=[*self.complaints, *self.archive.complaints],
-            stored=self.archive.notes,
+            complaints=[*self.complaints, *(self._archive.complaints if self._archive else ())],
+            stored=self._archive.notes if self._archive else (),
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,

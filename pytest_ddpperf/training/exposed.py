@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.instruments.clock import clock_for
 from pytest_ddpperf.instruments.collector import collector_paused
 from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.training.steps import blocks_for
 from pytest_ddpperf.training.timing import by_period, timed_block
 
 if TYPE_CHECKING:
     import torch
-
-SHARE = 0.5  # of the timed steps
-BLOCK_STEPS = 4
-MIN_PAIRS, MAX_PAIRS = 4, 8  # enough to know their scatter; parameters are restored after each
 
 
 @dataclass(frozen=True)
@@ -39,21 +36,6 @@ class UnsynchronisedStep:
     snapshot_bytes: Callable[[], int]
     still_sent: str = ""
     skipped_steps: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The number of pairs of blocks, and of timed steps in each block; an untimed period precedes every block."""
-
-    pairs: int
-    steps: int
-
-
-def blocks_for(steps: int, period: int = 1) -> Blocks:
-    """The blocks for a launch with ``steps`` timed steps: about half as many, at least four pairs of one period."""
-    periods = int(steps * SHARE) // (2 * period)  # for each side
-    pairs = min(MAX_PAIRS, max(MIN_PAIRS, periods * period // (BLOCK_STEPS + period)))
-    return Blocks(pairs, max(1, periods // pairs - 1) * period)
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:

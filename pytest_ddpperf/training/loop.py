@@ -22,6 +22,7 @@ from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.memory_headroom import headroom_for
+from pytest_ddpperf.training.steps import DIAGNOSED_STEPS, growth_steps
 from pytest_ddpperf.training.timing import by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.job import LaunchJob
     from pytest_ddpperf.training.step import Step
 
-DIAGNOSED_STEPS = 5
-MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 
@@ -212,11 +211,6 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], No
     if not headroom.enough:
         return _Diagnosis(phases, no_headroom=headroom)
     return _Diagnosis(phases, alternating_blocks(step.unsynchronised, plan.steps, step.period, ctx.device, job.seed))
-
-
-def growth_steps(steps: int) -> int:
-    """How many steps show if memory grows, in a launch that times ``steps``."""
-    return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 
 def picked_text(step: Step) -> tuple[str, str] | None:

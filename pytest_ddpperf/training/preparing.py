@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from pytest_ddpperf.instruments.compiler import compiled_graphs, warmed_up
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.measurement import RankLaunch
+from pytest_ddpperf.training.job import PrepareJob, RankPrepared
 from pytest_ddpperf.training.loop import (
     begin_together,
     loss_value,
@@ -29,50 +30,10 @@ if TYPE_CHECKING:
     from pytest_ddpperf.instruments.counting.counting import Countable, Details
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob
     from pytest_ddpperf.training.job import LaunchJob
     from pytest_ddpperf.training.step import Step
 
 MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
-
-
-@dataclass(frozen=True)
-class PrepareJob:
-    """What every rank of a preparing launch has to find out.
-
-    Attributes:
-        training: what is built and stepped; without ``timed``, the steps of its plan extend the warm-up.
-        timed: whether the steps of its plan are timed, to know how long steps and launches take.
-        counted: whether one step is counted.
-        verified: what is verified against a single process; None for nothing.
-    """
-
-    training: LaunchJob
-    timed: bool = False
-    counted: bool = False
-    verified: VerifyJob | None = None
-
-    @property
-    def parts(self) -> int:
-        """The number of tasks."""
-        return self.timed + self.counted + (self.verified is not None)
-
-
-@dataclass(frozen=True)
-class RankPrepared:
-    """What one rank of a preparing launch found out; None for tasks that were not asked for.
-
-    Attributes:
-        timed: the timed steps, without memory peaks and diagnosis.
-        counts: what one step does on this rank.
-        verification: how the training compares with a single process.
-        seconds: how long counting and verifying took.
-    """
-
-    timed: RankLaunch | None
-    counts: Counts | None
-    verification: Verification | None
-    seconds: float
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddpperf.instruments.clock import Clock
-
-BLOCKS = 45
-"""Blocks of a launch that takes turns: some 10 to 20 ms each.
-
-A disturbance of a shared machine lasts for some tenths of a second, and then another one follows. It hits both sides
-alike only if they alternate faster. benchmarks/turns.py prints by how much two sides of the same code differ."""
+from pytest_ddpperf.training.steps import BLOCKS
 
 MIN_PERIODS = 2  # of a block
 

@@ -18,8 +18,7 @@ from pytest_ddpperf.run.costs import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared
+from pytest_ddpperf.training.job import LaunchJob, PrepareJob, RankPrepared
 from tests.factories import make_environment, make_variant
 
 ENVIRONMENT = make_environment()

@@ -31,7 +31,8 @@ from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
-from pytest_ddpperf.training.preparing import PrepareJob, RankPrepared, prepare_launch
+from pytest_ddpperf.training.job import PrepareJob, RankPrepared
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_variant
 
@@ -50,7 +51,8 @@ def training(name: str = "ddp", *, of_reference: bool = False, subject: Any = No
     made = workload() if subject is None else subject
     strategy = resolve("ddp") if isinstance(made, Workload) else None
     return replace(
-        make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, of_reference=of_reference), **changes
+        make_variant(name, subject=made, strategy=strategy, environment=ENVIRONMENT, of_reference=of_reference),
+        **changes,
     )
 
 

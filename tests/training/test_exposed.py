@@ -20,10 +20,11 @@ from pytest_ddpperf.records.measurement import Plan, RankLaunch
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.exposed import Blocks, UnsynchronisedStep, alternating_blocks, blocks_for, sides
+from pytest_ddpperf.training.exposed import UnsynchronisedStep, alternating_blocks, sides
 from pytest_ddpperf.training.job import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.steps import Blocks, blocks_for
 from pytest_ddpperf.training.workload import Workload
 
 
