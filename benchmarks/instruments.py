@@ -63,12 +63,7 @@ def count(launcher: Launcher, world_size: int) -> bool:
         one = job(strategy)
         seconds = [
             launcher.run(
-                count_launch,
-                one,
-                world_size=world_size,
-                backend="gloo",
-                device="cpu",
-                preload=modules_of(one.strategy),
+                count_launch, one, world_size=world_size, backend="gloo", device="cpu", preload=modules_of(one.strategy)
             ).seconds
             for _ in range(4)
         ][1:]  # the first one finds cold files

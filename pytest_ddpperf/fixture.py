@@ -216,11 +216,7 @@ class Ddpperf:
         return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
-        self,
-        measurement: Measurement | None = None,
-        *,
-        collectives: Mapping[str, float] | None = None,
-        **totals: float,
+        self, measurement: Measurement | None = None, *, collectives: Mapping[str, float] | None = None, **totals: float
     ) -> None:
         """Fails the test unless every step of every rank does exactly this often what is named, per optimizer step.
 

@@ -167,10 +167,7 @@ def code_version() -> str:
 
 def require_same(file: Path, there: Runs, here: Runs) -> None:
     """Refuse to add to runs that these could not be counted with."""
-    facts = {
-        "machine": (there.environment, here.environment),
-        f"version of {PACKAGE}": (there.code, here.code),
-    }
+    facts = {"machine": (there.environment, here.environment), f"version of {PACKAGE}": (there.code, here.code)}
     for what, (then, now) in facts.items():
         if then != now:
             raise SettingError(f"--data {file} is of another {what} ({then}, here {now}): give another file")

@@ -12,13 +12,7 @@ from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import (
-    Comparison,
-    PairedRevision,
-    Reference,
-    Result,
-    StoredBaseline,
-)
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
@@ -56,12 +50,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
     """The result of a benchmark that could not be measured."""
     findings = (Finding("broken", {"reason": reason}),)
-    measured = Measurement(
-        **identity.identity_fields,
-        plan=Plan(warmup=0, steps=0),
-        launches=(),
-        findings=findings,
-    )
+    measured = Measurement(**identity.identity_fields, plan=Plan(warmup=0, steps=0), launches=(), findings=findings)
     return Result(
         test=test,
         measurement=measured,

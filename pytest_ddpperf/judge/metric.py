@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_ddpperf.judge.allowance import (
-    NO_SPREAD,
-    drift_of,
-    floor_of,
-    spread_between_runs,
-    tolerance_of,
-)
+from pytest_ddpperf.judge.allowance import NO_SPREAD, drift_of, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.decision import Evidence, decide_metric
 from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, looks_better, looks_worse, mde
@@ -72,11 +66,7 @@ def compare_metric(
         note=obstacle
         or (excuse if decision.ground == "excused" else None)
         or note_on(
-            decision,
-            evidence,
-            own,
-            paired=isinstance(reference, PairedRevision),
-            launches=len(measurement.launches),
+            decision, evidence, own, paired=isinstance(reference, PairedRevision), launches=len(measurement.launches)
         ),
         suspicious=judged is not None
         and looks_worse(judged, better=series.better, tolerance=evidence.tolerance, level=level),

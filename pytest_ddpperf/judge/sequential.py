@@ -117,12 +117,7 @@ def advance(state: State, action: Action, *, screened: bool = False) -> State:
 
 
 def next_action(
-    state: State,
-    verdicts: Iterable[Verdict],
-    *,
-    suspects: bool,
-    last: bool,
-    measure_on: bool = False,
+    state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
 ) -> Action:
     """What to do after a look.
 

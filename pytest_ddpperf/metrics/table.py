@@ -301,11 +301,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # Near 0 where all of it is hidden. It is in the step time, which is gated, and deviates as that does.
     _share_metric(
-        EXPOSED,
-        exposed_communication,
-        unit="s",
-        within=of_exposed,
-        rules=replace(_DIAGNOSED, deviates_with=STEP_TIME),
+        EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=replace(_DIAGNOSED, deviates_with=STEP_TIME)
     ),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.

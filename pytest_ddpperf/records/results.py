@@ -9,14 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import (
-    BenchmarkId,
-    Interval,
-    Measurement,
-    Plan,
-    Series,
-    Spread,
-)
+from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series, Spread
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 

@@ -109,10 +109,7 @@ def _blunt(one: Calibrated) -> tuple[str, ...]:
 def _wanted(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     """For each test, the marker that suits all of its benchmarks."""
     tests = {one.test: [other for other in calibrated if other.test == one.test] for one in calibrated}
-    return (
-        "settings that suit this noise:",
-        *(f"  {test}  {marker(ones)}" for test, ones in tests.items()),
-    )
+    return ("settings that suit this noise:", *(f"  {test}  {marker(ones)}" for test, ones in tests.items()))
 
 
 def marker(calibrated: Sequence[Calibrated]) -> str:

@@ -170,10 +170,7 @@ def change(
     else:
         new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
     errors, of_runs = _drifted(
-        _errors(new_side, base_side),
-        _OfRuns(2 * between_runs**2, between_df),
-        (new_side.n, base_side.n),
-        drift,
+        _errors(new_side, base_side), _OfRuns(2 * between_runs**2, between_df), (new_side.n, base_side.n), drift
     )
     return _assemble(
         new_side.mean - base_side.mean,

@@ -122,10 +122,7 @@ STRATEGIES: Mapping[str, StrategyRow] = {
         StrategyRow(
             "fsdp2",
             "torch's fully_shard, by block",
-            options={
-                "reshard_after_forward": switch,
-                **_SHARDING_OPTIONS,
-            },
+            options={"reshard_after_forward": switch, **_SHARDING_OPTIONS},
             by_block=True,
             misfit=whole_replicas,
         ),

@@ -10,19 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import time_spent
-from benchmarks.time_spent import (
-    CASES,
-    ROWS,
-    Launched,
-    Span,
-    Spent,
-    at,
-    measured,
-    parts,
-    spent,
-    table,
-    union,
-)
+from benchmarks.time_spent import CASES, ROWS, Launched, Span, Spent, at, measured, parts, spent, table, union
 from pytest_ddpperf.reports.terminal import render
 
 

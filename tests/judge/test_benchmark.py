@@ -18,8 +18,7 @@ from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, ju
 
 
 @pytest.mark.parametrize(
-    ("factor", "expected"),
-    [(1.2, Verdict.REGRESSED), (1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED)],
+    ("factor", "expected"), [(1.2, Verdict.REGRESSED), (1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED)]
 )
 @pytest.mark.parametrize("metric", ["step_time", "throughput"])
 def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, expected: Verdict) -> None:

@@ -71,7 +71,7 @@ def test_what_is_expected_is_expected_of_every_rank() -> None:
         (
             "expected optimizer_steps 1 per step on every rank, "
             "counted rank 1: 0, rank 2: 0, rank 3: 0, rank 4: 0, rank 5: 0, 2 more"
-        ),
+        )
     ]
 
 

@@ -175,8 +175,7 @@ def test_growth_that_fresh_launches_do_not_show_was_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("growth", "expected"),
-    [(60.0, Verdict.UNCHANGED), (80.0, Verdict.INCONCLUSIVE), (95.0, Verdict.REGRESSED)],
+    ("growth", "expected"), [(60.0, Verdict.UNCHANGED), (80.0, Verdict.INCONCLUSIVE), (95.0, Verdict.REGRESSED)]
 )
 def test_growth_is_known_to_some_kilobytes_by_a_single_launch(growth: float, expected: Verdict) -> None:
     """64 KiB a step are tolerated. Launches see 17 KiB more or less: two of them differ by 24 KiB, with certainty.

@@ -80,8 +80,7 @@ def test_a_loss_after_another_number_of_steps_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "expected"),
-    [(0.02, Verdict.UNCHANGED), (0.5, Verdict.REGRESSED), (-1.0, Verdict.IMPROVED)],
+    ("loss", "expected"), [(0.02, Verdict.UNCHANGED), (0.5, Verdict.REGRESSED), (-1.0, Verdict.IMPROVED)]
 )
 def test_a_loss_near_zero_is_compared_by_subtraction(loss: float, expected: Verdict) -> None:
     result = judged(measured(series("final_loss", [loss] * 4)), found(series("final_loss", [0.001] * 4)))

@@ -96,13 +96,7 @@ def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
 
 @pytest.mark.parametrize(
     ("benchmarks", "metrics", "expected", "side_by_side"),
-    [
-        (1, 1, 0.01, 0.04),
-        (1, 4, 0.0025, 0.01),
-        (20, 1, 0.002, 0.01),
-        (50, 2, 0.0004, 0.002),
-        (0, 0, 0.01, 0.04),
-    ],
+    [(1, 1, 0.01, 0.04), (1, 4, 0.0025, 0.01), (20, 1, 0.002, 0.01), (50, 2, 0.0004, 0.002), (0, 0, 0.01, 0.04)],
 )
 def test_benchmarks_and_metrics_share_the_level(
     benchmarks: int, metrics: int, expected: float, side_by_side: float

@@ -104,9 +104,7 @@ def known(pids: Iterable[int | None]) -> list[int]:
     return [pid for pid in pids if pid is not None]
 
 
-def test_the_others_are_copies_of_the_first_and_outlive_its_launches(
-    all_gone: Callable[[Iterable[int]], bool],
-) -> None:
+def test_the_others_are_copies_of_the_first_and_outlive_its_launches(all_gone: Callable[[Iterable[int]], bool]) -> None:
     launchers = Launchers(lambda first: Launcher(like=first))
     launchers.wait(3)
     first, *copies = known(launchers.pids)

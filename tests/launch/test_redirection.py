@@ -57,10 +57,7 @@ def test_another_checkout_within_the_project_stays_what_it_is() -> None:
 def test_processes_of_the_ranks_search_there_as_well() -> None:
     path = os.pathsep.join(("/home/me/project/src", "/opt/lib", ""))
     told = MOVED.environ({"PYTHONPATH": path, "HOME": "/home/me/project"})
-    assert told == {
-        "PYTHONPATH": os.pathsep.join(("/var/x/checkout/src", "/opt/lib", "")),
-        "HOME": "/home/me/project",
-    }
+    assert told == {"PYTHONPATH": os.pathsep.join(("/var/x/checkout/src", "/opt/lib", "")), "HOME": "/home/me/project"}
     assert MOVED.environ({"A": "b"}) == {"A": "b"}
 
 

@@ -139,10 +139,7 @@ def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare)
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
     table = communication_table([profiled, plain])
     assert table is not None
-    assert table.headers[5:] == (
-        *("profiler: busy\nms", "of its step\n%", "overlap\n%"),
-        "exposed (of it gaps)\nms",
-    )
+    assert table.headers[5:] == (*("profiler: busy\nms", "of its step\n%", "overlap\n%"), "exposed (of it gaps)\nms")
     assert [row[5:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00 (1.00)"), ("-", "-", "-", "-")]
     assert table.notes == (
         "test_step[bucketed] bucketed:",

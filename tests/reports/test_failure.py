@@ -127,11 +127,7 @@ def test_a_missing_baseline_is_one_line_not_one_for_each_metric(make_result: Mak
     metrics = tuple(make_comparison(name, 1.0, Verdict.NEW) for name in ("step_time", "peak_resident"))
     reason = "no baseline for bucketed of x in baselines"
     result = make_result(comparisons=metrics, verdict=Verdict.NEW, baseline=None, origin=reason)
-    assert failure_text(result, accept=ACCEPT).splitlines() == [
-        f"new: {reason}",
-        MEASURED,
-        f"  save one: {ACCEPT}",
-    ]
+    assert failure_text(result, accept=ACCEPT).splitlines() == [f"new: {reason}", MEASURED, f"  save one: {ACCEPT}"]
 
 
 def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_comparison: Compare) -> None:
@@ -272,12 +268,8 @@ def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -
 def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
     beside = make_result(
         paired=PairedRevision(
-            revision="3f2a1c0 (main)",
-            commit="3f2a1c0",
-            record=make_result().baseline,
-            launches=8,
-            candidate_launches=8,
-        ),
+            revision="3f2a1c0 (main)", commit="3f2a1c0", record=make_result().baseline, launches=8, candidate_launches=8
+        )
     )
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,

@@ -109,11 +109,7 @@ CASES = [
         {"metric": "throughput", "reference": "the other revision", "paired": True},
         "the other revision has throughput, this run does not: it is gated no more",
     ),
-    Case(
-        "lost_counts",
-        {"reference": "the baseline"},
-        "the baseline has counts, this run has none: no count is gated",
-    ),
+    Case("lost_counts", {"reference": "the baseline"}, "the baseline has counts, this run has none: no count is gated"),
     Case(
         "alike_baselines",
         {"names": ("ddp", "ddp w2")},
@@ -313,9 +309,7 @@ CASES = [
         "process 7 used a GPU of the ranks (3.00 GiB of its memory) in 2 of 3 launches",
     ),
     Case(
-        "gpu_used_by_others",
-        {"pid": 8, "nbytes": None, **SEEN},
-        "process 8 used a GPU of the ranks in 2 of 3 launches",
+        "gpu_used_by_others", {"pid": 8, "nbytes": None, **SEEN}, "process 8 used a GPU of the ranks in 2 of 3 launches"
     ),
     Case(
         "gpu_clock_fell",

@@ -93,11 +93,7 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
         make_result(test="t.py::test_a", findings=(Finding(crowded),)),
         make_result(test="t.py::test_b", findings=(Finding(crowded), Finding("launch 3 was slow"))),
     ]
-    assert summary_table(results).notes == (
-        MDE,
-        f"both benchmarks: {crowded}",
-        "test_b bucketed: launch 3 was slow",
-    )
+    assert summary_table(results).notes == (MDE, f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
 
 
 def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
@@ -176,10 +172,7 @@ def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_compa
             make_result(test="t.py::new", verdict=Verdict.NEW, baseline=None),
             make_result(test="t.py::fast", verdict=Verdict.IMPROVED, comparisons=(fast,)),
             make_result(
-                test="t.py::foreign",
-                verdict=Verdict.INCOMPATIBLE,
-                baseline=foreign,
-                differs=("world size 4 -> 2",),
+                test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=("world size 4 -> 2",)
             ),
         ]
     ).notes

@@ -130,13 +130,7 @@ def saved(
         counts=counts,
     )
     session.results.append(
-        Result(
-            test=TEST,
-            measurement=measured,
-            comparisons=(),
-            verdict=Verdict.UNCHANGED,
-            reference=before,
-        )
+        Result(test=TEST, measurement=measured, comparisons=(), verdict=Verdict.UNCHANGED, reference=before)
     )
     session.end_test(TEST, passed=True)
     return session.archive.find(TEST, DDP)

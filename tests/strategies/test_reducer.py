@@ -193,8 +193,7 @@ def homes(ctx: RankContext, strategy: str) -> dict[str, list[list[int]]]:
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    ["flat", "overlap_coalesced", "bucketed", "bucketed[bucket_cap_mb=0.0002,first_bucket_mb=0.0001]"],
+    "strategy", ["flat", "overlap_coalesced", "bucketed", "bucketed[bucket_cap_mb=0.0002,first_bucket_mb=0.0001]"]
 )
 def test_buffers_are_allocated_once_and_are_the_gradients(on_ranks: OnRanks, strategy: str) -> None:
     """The coalescing one has no other gradients than small ones here."""

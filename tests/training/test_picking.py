@@ -71,15 +71,7 @@ def test_fast_batches_are_fetched_by_the_rank() -> None:
     ],
 )
 def test_slow_batches_are_fetched_by_as_many_workers_as_there_is_room_for(
-    *,
-    milliseconds: int,
-    busy: float,
-    cores: int,
-    ranks: int,
-    threads: int,
-    workers: int,
-    prefetch: int,
-    reason: str,
+    *, milliseconds: int, busy: float, cores: int, ranks: int, threads: int, workers: int, prefetch: int, reason: str
 ) -> None:
     fetch = Fetch(milliseconds / 1000, busy, 1000)
     settings, why = choose(fetch, cores=cores, ranks=ranks, threads=threads, cuda=False)

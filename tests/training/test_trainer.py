@@ -41,11 +41,7 @@ def descent(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 LINE = Workload(
-    model=Weight,
-    batch=lambda: (torch.ones(1), torch.ones(1)),
-    loss=mean,
-    optimizer=descent,
-    samples_per_step=1,
+    model=Weight, batch=lambda: (torch.ones(1), torch.ones(1)), loss=mean, optimizer=descent, samples_per_step=1
 )
 
 

@@ -31,9 +31,7 @@ class ModuleTracker:
     """
 
     def __init__(
-        self,
-        on_gradients: Callable[[list[torch.Tensor]], None],
-        on_step: Callable[[torch.optim.Optimizer], None],
+        self, on_gradients: Callable[[list[torch.Tensor]], None], on_step: Callable[[torch.optim.Optimizer], None]
     ) -> None:
         self.roots: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []

@@ -105,10 +105,7 @@ def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
 
 
 def gpu_health(
-    device: str,
-    readings: Sequence[GpuReading],
-    limits: tuple[int | None, int | None],
-    others: Mapping[int, int | None],
+    device: str, readings: Sequence[GpuReading], limits: tuple[int | None, int | None], others: Mapping[int, int | None]
 ) -> GpuHealth:
     """Summarises the readings of a device; there may be none, after a launch shorter than the interval.
 

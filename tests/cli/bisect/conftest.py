@@ -139,10 +139,7 @@ class Simulated:
             last = self._seconds(before) + self.round_seconds > deadline
             verdict = decide(change, better="lower", tolerance=tolerance, alpha=PAIRED_ALPHA, margin=1.0, last=last)
             action = next_action(
-                state,
-                [verdict],
-                suspects=looks_worse(change, better="lower", tolerance=tolerance),
-                last=last,
+                state, [verdict], suspects=looks_worse(change, better="lower", tolerance=tolerance), last=last
             )
             if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
                 verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)

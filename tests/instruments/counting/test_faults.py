@@ -271,36 +271,16 @@ def judged(then: Counts, now: Counts) -> Result:
 
 # Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
 FAULTS = [
-    (
-        "sound",
-        "extra all-reduce",
-        "collective_calls",
-        ["all_reduce 1 -> 2 calls per step (+1)"],
-    ),
-    (
-        "accumulating",
-        "lost no_sync",
-        "collective_calls",
-        ["all_reduce 1 -> 4 calls per step (+3)"],
-    ),
+    ("sound", "extra all-reduce", "collective_calls", ["all_reduce 1 -> 2 calls per step (+1)"]),
+    ("accumulating", "lost no_sync", "collective_calls", ["all_reduce 1 -> 4 calls per step (+3)"]),
     (
         "bf16",
         "sound",
         "collective_bytes",
         ["all_reduce 4.25 KiB -> 8.50 KiB per step (+4.25 KiB, +100 %), calls unchanged"],
     ),
-    (
-        "large buckets",
-        "small buckets",
-        "collective_calls",
-        ["all_reduce 1 -> 3 calls per step (+2), bytes unchanged"],
-    ),
-    (
-        "large buckets",
-        "small buckets",
-        "ddp_buckets",
-        ["1 -> 3 buckets, 3.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB"],
-    ),
+    ("large buckets", "small buckets", "collective_calls", ["all_reduce 1 -> 3 calls per step (+2), bytes unchanged"]),
+    ("large buckets", "small buckets", "ddp_buckets", ["1 -> 3 buckets, 3.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB"]),
     (  # one int32 for each of 8 parameters
         "sound",
         "unused parameters looked for",

@@ -135,9 +135,7 @@ def test_a_section_named_like_a_phase_is_that_phase() -> None:
     """Backward, which would keep a module's forward, does not keep what the user calls so: 3 to 7."""
     recorder = Recorder()
     found = taken_apart(
-        recorder,
-        lambda: within(recorder, "backward", lambda: section(recorder, "forward")),
-        [0, 1, 3, 7, 15, 31],
+        recorder, lambda: within(recorder, "backward", lambda: section(recorder, "forward")), [0, 1, 3, 7, 15, 31]
     )
     assert seconds(found) == {"forward": 4, "backward": 10, "other": 17}
     assert [(one.path, one.seconds) for one in found.sections] == [("forward", (4,))]

@@ -29,11 +29,7 @@ PARTS = [[of(1, 2), of(3, 4)], [of(2, 4), of(8, 0)]]
         (0, of(1.75, 1.25), "about 2 times too small: divided by the number of ranks twice"),
         (0, of(1, 1.5), "it is this rank's own gradient, divided by the number of ranks: it was not summed"),
         # The first ones' mean (1.5, 3), halved as the trainer halves each of two; the last ones' (5.5, 2).
-        (
-            0,
-            of(0.75, 1.5),
-            "it is that of the first micro-batch only: synchronised before accumulation was done",
-        ),
+        (0, of(0.75, 1.5), "it is that of the first micro-batch only: synchronised before accumulation was done"),
         (0, of(2.75, 1), "it is that of the last micro-batch only: those before it were lost"),
         (0, of(1.5, 3), "it is that of the first micro-batch only, as if there had been no others"),
         (0, of(5.5, 2), "it is that of the last micro-batch only, as if there had been no others"),

@@ -23,10 +23,7 @@ def pair(value: float) -> tuple[Tensor, Tensor]:
 
 
 # Two ranks, two micro-batches in a step, two steps.
-DATA = MicroBatches(
-    [[pair(value) for value in shard] for shard in ((1, 2, 3, 4), (10, 20, 30, 40))],
-    in_step=2,
-)
+DATA = MicroBatches([[pair(value) for value in shard] for shard in ((1, 2, 3, 4), (10, 20, 30, 40))], in_step=2)
 
 
 def workload(**changes: Any) -> Workload:

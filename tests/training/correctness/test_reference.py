@@ -47,11 +47,7 @@ def alone(
     **options: Any,
 ) -> SingleProcess:
     workload = Workload(
-        model=model,
-        batch=lambda: (torch.ones(1), torch.ones(1)),
-        loss=loss,
-        optimizer=optimizer,
-        samples_per_step=1,
+        model=model, batch=lambda: (torch.ones(1), torch.ones(1)), loss=loss, optimizer=optimizer, samples_per_step=1
     )
     data = MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1)
     return SingleProcess(ctx, weighted(workload), settings or Settings(), values=VALUES, data=data, **options)

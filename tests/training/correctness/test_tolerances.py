@@ -80,8 +80,7 @@ def test_a_fall_by_less_than_a_hundredth_says_nothing(last: float, far: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("noise", "size", "most"),
-    [(1.0, 0.0, 4.0), (0.5, 1.0, 2.0), (0.4, 1.0, 0.125), (0.01, 1.0, 0.02), (0.0, 1.0, 0.0)],
+    ("noise", "size", "most"), [(1.0, 0.0, 4.0), (0.5, 1.0, 2.0), (0.4, 1.0, 0.125), (0.01, 1.0, 0.02), (0.0, 1.0, 0.0)]
 )
 def test_rounding_excuses_all_of_a_gradient_that_it_makes_and_little_of_any_other(
     noise: float, size: float, most: float
