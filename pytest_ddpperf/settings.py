@@ -371,16 +371,7 @@ KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, **f.metadata) for f in datacla
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:
-    """The settings with a stronger layer laid over them.
-
-    Args:
-        settings: the weaker layers, resolved.
-        layer: raw values by knob name.
-        where: words for a knob and its raw value in this layer, e.g. ``--ddpperf-world-size=two``.
-
-    Raises:
-        SettingError: a value does not fit its knob.
-    """
+    """The settings with a stronger layer laid over them."""
     parsed = {}
     for name, raw in layer.items():
         knob = KNOBS[name]
@@ -394,17 +385,7 @@ def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Kn
 def overlay_words(
     settings: Settings, words: Mapping[str, object], *, where: str, others: Sequence[str] = ()
 ) -> Settings:
-    """The settings with the keyword arguments of a marker or a call laid over them.
-
-    Args:
-        settings: the weaker layers, resolved.
-        words: the keyword arguments.
-        where: how the place is called in an error, e.g. ``@pytest.mark.ddpperf``.
-        others: words that the place takes besides, for the hint at a misspelt one.
-
-    Raises:
-        SettingError: a word is no knob of a test (the closest one is named), or its value does not fit.
-    """
+    """The settings with the keyword arguments of a marker or a call laid over them."""
     known = [name for name, knob in KNOBS.items() if knob.per_test]
     for word in words:
         if word not in known:

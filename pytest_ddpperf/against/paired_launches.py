@@ -24,13 +24,7 @@ T = TypeVar("T")
 
 
 class PairedLaunches:
-    """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported.
-
-    Args:
-        reference: the side that the benchmark is held against.
-        sections: titles and texts for the test's report; the reference's failures are added.
-        candidate: the side that is measured, where it is a revision and not this checkout.
-    """
+    """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported."""
 
     def __init__(
         self, reference: RevisionSide, sections: list[tuple[str, str]], candidate: RevisionSide | None = None
@@ -46,13 +40,7 @@ class PairedLaunches:
     def run(
         self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
     ) -> LaunchResult[Any]:
-        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers`` are the candidate's.
-
-        Raises:
-            ReferenceFailed: the reference's ranks failed.
-            SameCode: the ranks of a revision imported a file of this checkout.
-            DdpperfError: the candidate's ranks failed.
-        """
+        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers`` are the candidate's."""
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self._reference

@@ -17,14 +17,7 @@ from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders
 
 
 class RevisionSide:
-    """Owns the files and ranks of a revision, from the first launch that needs them to ``close``.
-
-    Args:
-        revision: the revision to check out.
-        setup: a command that builds or installs it in a virtual environment of its own; None where nothing is built.
-        preload: modules that its ranks find imported.
-        tests: whether its ranks use its own test modules in place of this checkout's.
-    """
+    """Owns the files and ranks of a revision, from the first launch that needs them to ``close``."""
 
     def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str], *, tests: bool = False) -> None:
         self.revision = revision

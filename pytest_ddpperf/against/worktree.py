@@ -44,9 +44,6 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
     """Find the revision that ``given`` names: a branch, tag or commit, ``merge-base:`` with one of these, or a folder.
 
     ``start`` is a folder of the project; relative paths start from ``invoked``.
-
-    Raises:
-        SettingError: there is no such revision; the message says why and what to do.
     """
     folder = invoked / given
     try:

@@ -59,13 +59,7 @@ def typical_steps(runs: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:
 
 
 def calibration(runs: Sequence[Measurement], *, seconds: float, provenance: Provenance) -> Calibration:
-    """How far the step times of one benchmark lie apart.
-
-    Args:
-        runs: two or more of them.
-        seconds: from the start of the first to that of the last.
-        provenance: of the runs.
-    """
+    """How far the step times of one benchmark lie apart."""
     times = typical_steps(runs)
     parts = components(times)
     return Calibration(
@@ -93,14 +87,6 @@ def recommended(
     Launches until what they add to the error of a run is no more than what the run adds itself, for more of them would
     not help: ``between_launches**2 / n <= spread**2``; no fewer than there were, for which the floor holds. The
     tolerance is the test's, raised to the floor. Half of ``max_time`` has to hold a first look and its pilot.
-
-    Args:
-        found: what was learned.
-        spread: by how much the verdict takes a run to deviate as a whole.
-        launches: the setting.
-        tolerance: the setting.
-        round_seconds: that a launch takes, with those measured in turn with it.
-        max_time: the setting, in seconds.
     """
     wanted = max(launches, min(MAX_LAUNCHES, math.ceil((found.between_launches.sd / spread) ** 2)))
     needed = 2 * (wanted + 1) * round_seconds

@@ -48,20 +48,7 @@ def environment(
     nodes: int = 1,
     recorded: Mapping[str, str] | None = None,
 ) -> Environment:
-    """The environment of a process group on this machine.
-
-    Args:
-        machine: what the controller knows.
-        device: ``cpu`` or ``cuda``; on ``cpu`` the GPUs are left out.
-        backend: ``gloo`` or ``nccl``.
-        world_size: number of ranks.
-        threads: per rank.
-        torch_version: in full, e.g. ``2.13.0+cpu``; the key takes major and minor.
-        cuda: the CUDA that torch was built for, in full; the key takes major and minor.
-        gpu_names: one name for each GPU of a node.
-        nodes: machines that take part.
-        recorded: more facts that are worth knowing and do not decide.
-    """
+    """The environment of a process group on this machine."""
     full = {"host": machine.host, "kernel": machine.kernel, "python": machine.python, "torch": torch_version}
     on_gpu = device == "cuda"
     return Environment(

@@ -53,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the trends that were asked for.
-
-    Raises:
-        DdpperfError: there are none, or the history cannot be read, or the JSON file not be written.
-    """
+    """Print the trends that were asked for."""
     if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
         raise SettingError(
             f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
@@ -83,11 +79,7 @@ def _names_a_test(file: str) -> bool:
 
 
 def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
-    """The trends that were asked for.
-
-    Raises:
-        HistoryError: there are none; what there is is named.
-    """
+    """The trends that were asked for."""
     like: dict[Column, str | int | None] = {
         "name": options.name,
         "world_size": options.world_size,
@@ -116,11 +108,7 @@ def _tests(test: str, file: Path) -> list[str]:
 
 
 def _require(column: Column, value: str | int | None, file: Path) -> None:
-    """Makes sure that what was named is known.
-
-    Raises:
-        HistoryError: it is not; what is known is named.
-    """
+    """Makes sure that what was named is known."""
     if value is not None and value not in (known := recorded(file, column)):
         there = ", ".join(first_of([str(one) for one in known])) or "none"
         raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")

@@ -160,11 +160,7 @@ class ZygoteProcess:
             raise self._ended() from None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
-        """Take the events that have arrived, and wait at most ``seconds`` for the first one.
-
-        Raises:
-            LaunchError: the zygote has ended.
-        """
+        """Take the events that have arrived, and wait at most ``seconds`` for the first one."""
         events: list[ZygoteEvent] = []
         while select.select([self.control], [], [], 0 if events else max(0.0, seconds))[0]:
             try:

@@ -25,12 +25,6 @@ def parallelise(
     gradients are views of them, also while gradients are accumulated over micro-batches. ``synchronise`` sends the
     buckets that this backward did not fill (with zeros for unused parameters) and waits for all. Sizes have the meaning
     and the defaults of torch's DDP. Models that differ between ranks raise a WorkloadError.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        bucket_cap_mb: the size at which a bucket is full, in units of 2**20 bytes.
-        first_bucket_mb: the same for the first bucket of each type, which is sent the earlier for being small.
     """
     form = partial(_filled_in_order, cap=bucket_cap_mb * MB, first_cap=first_bucket_mb * MB)
     reducer = Reducer(replicate(module, ctx), ctx, form)

@@ -33,25 +33,6 @@ def parallelise(
 
     A tied weight is synchronised once, a frozen one not at all. Parameters that a step does not use need
     ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        bucket_cap_mb: the size of a bucket in MiB; left out, 25, and 1 for the first (which is not the same as 25).
-        static_graph: whether every step uses the same parameters in the same order. The very first micro-batch is then
-            synchronised even within ``no_sync``.
-        gradient_as_bucket_view: whether gradients lie in the buckets.
-        find_unused_parameters: whether to look in every step for parameters that it does not use.
-        broadcast_buffers: whether rank 0's buffers are sent before each forward pass. At the start they always are.
-        comm_hook: how a bucket travels; None for torch's own all-reduce.
-        powersgd_rank: the rank of PowerSGD's matrices.
-        powersgd_start: synchronisations before PowerSGD begins; by default the fewest that torch allows, because no
-            benchmark would reach torch's default of 1000.
-        local_sgd_start: optimizer steps before ranks train alone.
-        local_sgd_period: optimizer steps from one averaging of the parameters to the next.
-
-    Raises:
-        SettingError: the hook does not work on this machine.
     """
     if comm_hook == "powersgd" and ctx.backend == "gloo":
         if find_unused_parameters:

@@ -50,23 +50,6 @@ def parallelise(
     A tied weight inside a unit stays tied. One unit may hold frozen and trainable parameters only with
     ``use_orig_params``. All ranks have to use the same units in a step; a parameter that a used unit did not use has a
     gradient of zeros.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        blocks: the units; none to wrap the module as one.
-        sharding: a name of torch's ShardingStrategy. On one rank torch never shards.
-        use_orig_params: whether the optimizer sees the model's parameters (views of this rank's shard) or one flat
-            parameter for each unit. True by default, unlike torch's: optimizers can have parameter groups, and torch
-            recommends it.
-        cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
-        param_dtype: the type that parameters are gathered and computed in.
-        reduce_dtype: the type that gradients are added in; left out, ``param_dtype``.
-        replicas: how many copies of the model HYBRID_SHARD keeps, each sharded over as many ranks.
-
-    Raises:
-        SettingError: a parameter is in two units, a flat parameter would be half frozen, or there is no GPU to
-            offload from.
     """
     if cpu_offload:
         require_gpu("fsdp1", ctx)

@@ -48,20 +48,6 @@ def parallelise(
 
     Parameters become DTensors under their old names. A tied weight inside a unit stays tied; a frozen parameter is
     sharded and keeps no gradient. All ranks have to use the same parameters in a step.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        blocks: the units; none to shard the module as one.
-        reshard_after_forward: whether to free a unit's parameters between forward and backward; left out, torch frees
-            all but the outermost unit's.
-        cpu_offload: whether shards, gradients and the optimizer's state wait in the memory of the CPU.
-        param_dtype: the type that parameters are gathered and computed in.
-        reduce_dtype: the type that gradients are added in; left out, ``param_dtype``.
-        replicas: how many copies of the model there are, each sharded over as many ranks; left out, one.
-
-    Raises:
-        SettingError: a parameter is in two units, or there is no GPU to offload from.
     """
     if cpu_offload:
         require_gpu("fsdp2", ctx)

@@ -23,11 +23,6 @@ def parallelise(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -
     all-reduces would cost little more than their latency, share a buffer and become views of it. Neighbours in the
     order of arrival go together, whatever large ones arrive in between; a buffer is full once it holds that much.
     Models that differ between ranks raise a WorkloadError.
-
-    Args:
-        module: on the rank's device.
-        ctx: the rank.
-        coalesce_mb: the size that makes a gradient large and a buffer full, in units of 2**20 bytes.
     """
     reducer = Reducer(replicate(module, ctx), ctx, partial(_small_together, cap=coalesce_mb * MB))
     return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)

@@ -152,17 +152,7 @@ def row_of(strategy: Strategy) -> StrategyRow:
 
 
 def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Callable[..., Any]] = _NONE) -> Strategy:
-    """The strategy that a test means, by the table's name, with checked and parsed options.
-
-    Args:
-        given: a name, a name with options (``ddp[bucket_cap_mb=5]``), a Strategy, or a user's function
-            ``parallelise(module, ctx) -> Parallel``.
-        more: functions of strategies that hooks add, by name.
-
-    Raises:
-        SettingError: the strategy or option does not exist (the message names the right ones), a value does not fit,
-            or options exclude each other.
-    """
+    """The strategy that a test means, by the table's name, with checked and parsed options."""
     if not isinstance(given, (str, Strategy)) and not callable(given):
         raise SettingError(
             f"strategy={given!r}: expected a name such as 'ddp', a Strategy, or a function parallelise(module, ctx)"

@@ -52,10 +52,6 @@ class Trainer:
         parallel: the model, made ready by the strategy.
         optimizer: what updates its parameters.
         skipped_steps: numbers, from 0, of the optimizer steps that an overflow of fp16 gradients left out.
-
-    Args:
-        warmup: untimed steps of the launch, for settings that say ``warmup``.
-        module: the model; None to build it.
     """
 
     def __init__(

@@ -46,11 +46,6 @@ class OperatorCounter(TorchDispatchMode):
 
     Collectives on a CPU are awaited at once. That changes no result, and makes what follows a collective (the second
     half of a DDP communication hook) happen in this thread and in one order, not in another thread at any time.
-
-    Args:
-        tracker: sees all tensors.
-        device: the type of the device that is trained on.
-        running: returns the path of the module that is running.
     """
 
     supports_higher_order_operators = True

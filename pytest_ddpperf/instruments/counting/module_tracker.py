@@ -24,10 +24,6 @@ class ModuleTracker:
     Attributes:
         roots: modules that ran while no other did: whole models, losses.
         optimizers: those that stepped, also inside of another one.
-
-    Args:
-        on_gradients: called with an optimizer's parameters before it steps: their gradients are complete.
-        on_step: called with an optimizer after it has stepped, unless another one called it.
     """
 
     def __init__(

@@ -41,9 +41,6 @@ class TensorTracker:
 
     Attributes:
         live: the live bytes, by category.
-
-    Args:
-        device: the type of the device whose memory is counted.
     """
 
     def __init__(self, device: str) -> None:
