@@ -40,7 +40,7 @@ class PairedLaunches:
     def run(
         self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
     ) -> LaunchResult[Any]:
-        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers`` are the candidate's."""
+        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's."""
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self._reference
