@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.against.checkout import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
-from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
@@ -78,7 +78,13 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
     session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
     assert noise_known(session) is None  # no history yet
     for second, time in enumerate((0.1, 0.101, 0.099, 0.1, 0.102)):
-        run = Run(f"2026-01-12T00:00:0{second}+00:00", "3f2a1c0", None, "main", dirty=False)
+        run = HistoryRun(
+            date=f"2026-01-12T00:00:0{second}+00:00",
+            commit="3f2a1c0",
+            commit_date=None,
+            branch="main",
+            dirty=False,
+        )
         record(tmp_path / "runs.sqlite", run, [result(time)])
     learned = noise_known(session)
     assert learned is not None
