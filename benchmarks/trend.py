@@ -14,15 +14,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_ddpperf.baselines.history.change_points import ALPHA, Fit, change_points
-from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 
 RUNS = 200
 STEP = math.log(1.06)
 CREEP = math.log(1.10)
 SPREADS = (0.01, 0.02, 0.03)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="A",
+    device_count=0,
+    cpu_model="A",
+    cores=2,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 
 
 def noise(generator: random.Random, spread: float, runs: int = RUNS, memory: float = 0.0) -> list[float]:
@@ -30,6 +43,14 @@ def noise(generator: random.Random, spread: float, runs: int = RUNS, memory: flo
     values = [generator.gauss(0, spread)]
     for _ in range(runs - 1):
         values.append(memory * values[-1] + math.sqrt(1 - memory**2) * generator.gauss(0, spread))
+    return values
+
+
+def outlying(generator: random.Random, spread: float) -> list[float]:
+    """Noise in which four runs, none beside another, took half as long again."""
+    values = noise(generator, spread)
+    for place in generator.sample(range(0, RUNS, 8), 4):
+        values[place] += math.log(1.5)
     return values
 
 
@@ -55,7 +76,10 @@ def false_alarms(seeds: int) -> None:
         generator = random.Random(runs)  # noqa: S311  no secret
         alarms = sum(bool(change_points(noise(generator, 0.02, runs, memory)).changes) for _ in range(seeds))
         kind = "independent noise" if not memory else f"neighbours correlated by {memory:g}"
-        print(f"  {runs:4} runs, {kind:30} {rate(alarms, seeds)}")
+        print(f"  {runs:4} runs, {kind:34} {rate(alarms, seeds)}")
+    generator = random.Random(RUNS)  # noqa: S311  no secret
+    alarms = sum(bool(change_points(outlying(generator, 0.02)).changes) for _ in range(seeds))
+    print(f"  {RUNS:4} runs, {'four of them half as long again':34} {rate(alarms, seeds)}")
 
 
 def finds(seeds: int) -> None:
@@ -63,6 +87,10 @@ def finds(seeds: int) -> None:
         ("a step of 6 %", step, ["step"], 120),
         ("a creep of 10 % over 100 runs", creep, ["creep"], None),
         ("both, apart", lambda i: creep(i, 20) + step(i, 160), ["creep", "step"], 160),
+        ("a step amidst a creep of 200", lambda i: CREEP * i / RUNS + step(i), ["creep", "step"], 120),
+        ("two steps of 6 % in a row", lambda i: step(i, 80) + step(i), ["step", "step"], None),
+        ("a step of 6 % for 10 runs", lambda i: step(i) - step(i, 130), ["step", "step"], None),
+        ("a creep, and another one back", lambda i: creep(i, 0) - creep(i, 100), ["creep", "creep"], None),
     )
     print("found: exactly these changes and nothing else; error of the step's commit; its 95 % range holds the truth")
     for name, shape, kinds, at in cases:
@@ -88,23 +116,44 @@ def commit_error(fits: Sequence[Fit], at: int | None) -> str:
 
 def large_history(file: Path, tests: int = 50, metrics: int = 10) -> None:
     """A file with 100,000 records."""
-    environment = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None, {})
     generator = random.Random(0)  # noqa: S311  no secret
+    names = ("step_time", *(f"metric_{k}" for k in range(1, metrics)))
     for i in range(RUNS):
         results = []
         for test in range(tests):
             value = 0.04 * math.exp(generator.gauss(0, 0.02) + step(i) * (test == 0) + creep(i) * (test == 1))
-            comparisons = tuple(
-                Comparison(
-                    Series(name, "s", "lower", "absolute", "ratio", True, 0.0, (value,) * 8, value, None),  # noqa: FBT003
-                    *(None, None, None, 0.03, None, Verdict.NEW, True),
-                )
-                for name in ("step_time", *(f"metric_{k}" for k in range(1, metrics)))
-            )
-            measured = Measurement("ddp", "ddp", None, Plan(5, 60), environment, ())
-            results.append(Result(f"t.py::test_{test}", measured, comparisons, Verdict.NEW, None, "", ()))
+            results.append(result(f"t.py::test_{test}", value, names))
         day = f"2026-{1 + i // 28 % 12:02}-{1 + i % 28:02}T00:00:00+00:00"
-        record(file, Run(day, f"{i:040x}", day, "main", dirty=False), results)
+        record(file, HistoryRun(date=day, commit=f"{i:040x}", commit_date=day, branch="main", dirty=False), results)
+
+
+def result(test: str, value: float, metrics: Sequence[str]) -> Result:
+    """A benchmark without a baseline, all metrics of which have one value."""
+    comparisons = tuple(
+        Comparison(
+            series=Series(
+                metric=metric,
+                unit="s",
+                better="lower",
+                family="absolute",
+                scale="ratio",
+                gated=True,
+                min_tolerance=0.0,
+                samples=(value,) * 8,
+                value=value,
+                interval=None,
+            ),
+            tolerance=0.03,
+            verdict=Verdict.NEW,
+            gated=True,
+        )
+        for metric in metrics
+    )
+    measured = Measurement(
+        name="ddp", strategy="ddp", mode=None, environment=ENVIRONMENT, plan=Plan(warmup=5, steps=60), launches=()
+    )
+    none = StoredBaseline(record=None, origin="")
+    return Result(test=test, measurement=measured, comparisons=comparisons, verdict=Verdict.NEW, reference=none)
 
 
 def answers(rounds: int) -> None:

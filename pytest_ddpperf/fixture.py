@@ -11,7 +11,8 @@ import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.records.measurement import Environment, Measurement, Mode, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.requests import CheckRequest, GivenStrategy, GivenWays, Subject, several, variant
 from pytest_ddpperf.run.session import Session

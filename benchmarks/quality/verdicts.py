@@ -19,7 +19,8 @@ from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.relating import alone, gated_if_paired, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
-from pytest_ddpperf.records.measurement import Environment, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED

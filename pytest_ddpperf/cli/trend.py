@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_ddpperf.baselines.history.database import Column, entries, recorded
-from pytest_ddpperf.baselines.history.trend import LEAST, Trend, trends
+from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, Trend, trends
 from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--least",
         type=argument(fraction),
-        default=LEAST,
+        default=MIN_CHANGE,
         metavar="FRACTION",
         help="the smallest change to tell, such as 0.01 or 1%%, which for shares and losses is an absolute 0.01 "
         "(default: %(default)s)",
@@ -53,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the trends that were asked for."""
+    """Print the trends that the arguments select, or write them as JSON.
+
+    Raises:
+        DdpperfError: no trend is selected, the history cannot be read, or the JSON file cannot be written.
+    """
     if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
         raise SettingError(
             f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
@@ -75,47 +79,50 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names_a_test(file: str) -> bool:
+    """Whether the argument of ``--json`` looks like a test and not like a file."""
     return "::" in file or (os.sep not in file and not Path(file).suffix)
 
 
 def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
-    """The trends that were asked for."""
-    like: dict[Column, str | int | None] = {
+    """The trends that the arguments select; an error names what could be selected."""
+    filters: dict[Column, str | int | None] = {
         "name": options.name,
         "world_size": options.world_size,
         "branch": options.branch,
     }
     chosen: Sequence[str | None] = [None] if options.test is None else _tests(options.test, file)
-    for column, value in like.items():
+    for column, value in filters.items():
         _require(column, value, file)
-    found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **like)]
+    found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **filters)]
     if not found:
-        kept = "".join(f", {name.replace('_', ' ')} {value}" for name, value in like.items() if value is not None)
+        selected = "".join(
+            f", {name.replace('_', ' ')} {value}" for name, value in filters.items() if value is not None
+        )
         raise HistoryError(
-            f"history file {file} has no {options.metric} of {options.test or 'any test'}{kept}; "
+            f"history file {file} has no {options.metric} of {options.test or 'any test'}{selected}; "
             f"it has {', '.join(recorded(file, 'metric')) or 'no metrics'}"
         )
-    return trends(found, least=options.least, last=options.last)
+    return trends(found, min_change=options.least, last=options.last)
 
 
 def _tests(test: str, file: Path) -> list[str]:
-    """The test of that node id; else all whose node id holds the text."""
+    """The test of that node id, else all tests whose node id contains the text."""
     known = recorded(file, "test")
-    chosen = [test] if test in known else [one for one in known if test in one]
+    chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
     if not chosen:
         raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
     return chosen
 
 
 def _require(column: Column, value: str | int | None, file: Path) -> None:
-    """Makes sure that what was named is known."""
+    """Makes sure that the history has the value; an error names the values that it has."""
     if value is not None and value not in (known := recorded(file, column)):
-        there = ", ".join(first_of([str(one) for one in known])) or "none"
+        there = ", ".join(first_of(list(map(str, known)))) or "none"
         raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
 
 
 def _history(named: Path | None) -> Path:
-    """The history that was named, else that of the project in whose folder we are."""
+    """The file of ``--history``, else the file that the ini file of the current folder names."""
     if named is not None:
         return named
     configured = ini_value(_HISTORY.ini, Path.cwd())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.records.measurement import DeviceMemory
+from pytest_ddpperf.records.launch import DeviceMemory
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from pytest_ddpperf.metrics.launches import once
-from pytest_ddpperf.records.measurement import Launch, Measurement, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_OF_TAIL, even_sizes, influences
 from pytest_ddpperf.stats.summaries import tail, typical
 

@@ -7,7 +7,8 @@ from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launches import once, typical_step
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, uneven_memory
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.summaries import quantile, typical
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest

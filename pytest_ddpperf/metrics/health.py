@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
-from pytest_ddpperf.records.measurement import Launch, Measurement
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement
 
 LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
 STEAL = 0.02

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from pytest_ddpperf.records.measurement import Launch, Measurement
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.summaries import typical
 
 Figure = TypeVar("Figure")

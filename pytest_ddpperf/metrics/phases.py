@@ -9,7 +9,8 @@ from statistics import fmean
 
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.launches import once
-from pytest_ddpperf.records.measurement import Launch, Measurement
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import usual_steps

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pytest_ddpperf.metrics.blocks import Within, moved_step
 from pytest_ddpperf.metrics.launches import typical_step
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, MetricRules, Mode, Series
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
 from pytest_ddpperf.stats.intervals import center
 

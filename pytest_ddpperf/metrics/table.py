@@ -27,7 +27,8 @@ from pytest_ddpperf.metrics.memory import (
     peak_memory,
 )
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
-from pytest_ddpperf.records.measurement import Better, Family, Launch, Measurement, MetricRules, Scale, Series
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.stats.blocks import expected
 from pytest_ddpperf.stats.centers import Outliers

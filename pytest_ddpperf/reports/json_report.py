@@ -22,7 +22,8 @@ from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
-from pytest_ddpperf.records.measurement import Interval, Launch, Spread
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Interval, Spread
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.reports.phrases import findings

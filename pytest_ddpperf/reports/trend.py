@@ -1,4 +1,4 @@
-"""Trends as tables, sentences and JSON; ``trend.schema.json`` describes the latter."""
+"""Trends as tables, sentences and JSON; ``trend.schema.json`` describes the JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.codec import interval_data
-from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, FEWEST_POINTS, Change
-from pytest_ddpperf.baselines.history.database import Benchmark, Run
+from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
+from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.records.counts import quantity_texts
@@ -24,14 +24,14 @@ SCHEMA = "pytest-ddpperf/trend/1"
 SCHEMA_FILE = Path(__file__).with_name("trend.schema.json")
 _SHORT_COMMIT = 7
 _PLOT = 32  # characters
-_NAMED = 5  # outliers, at most
+_LISTED = 5  # outliers, at most
 
 
 def trend_table(trend: Trend) -> Table:
-    """One row for each commit, with a plot of values (``o``, outliers ``x``) and fitted levels (``|``)."""
+    """One row for each commit, with a plot of the value (``o``, of an outlier ``x``) and the fitted level (``|``)."""
     benchmark, points = trend.benchmark, trend.points
-    value = _column([point.value for point in points], benchmark)
-    change = _column([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
+    value = _number_format([point.value for point in points], benchmark)
+    change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
     values = [v for point in points for v in (point.value, point.level)]
     low, high = min(values), max(values)
     several = any(point.runs > 1 for point in points)
@@ -62,23 +62,21 @@ def trend_table(trend: Trend) -> Table:
 
 
 def changes_text(trends: Sequence[Trend], metric: str) -> str:
-    """All trends with a change, the worst first, and how many there are without."""
+    """All trends with a change, the worst first, and their number among all."""
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.
-    short = sum(len(trend.points) < FEWEST_POINTS and trend.benchmark.scale != "exact" for trend in trends)
+    short = sum(len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact" for trend in trends)
     last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
     if short:
-        last += (
-            f"; {short} of them {'has' if short == 1 else 'have'} fewer than {FEWEST_POINTS} commits, too few to tell"
-        )
+        last += f"; {short} of them {'has' if short == 1 else 'have'} fewer than {MIN_POINTS} commits, too few to tell"
     return "\n\n".join([*parts, last])
 
 
 def change_texts(trend: Trend) -> tuple[str, ...]:
-    """A sentence for each change, or one that says that there is none."""
-    if len(trend.points) < FEWEST_POINTS and trend.benchmark.scale != "exact":
-        return (f"fewer than {FEWEST_POINTS} commits: no change can be told from noise",)
+    """A sentence for each change, or one that says why there is none."""
+    if len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact":
+        return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
     return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
 
 
@@ -97,7 +95,7 @@ def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
                 "world_size": trend.benchmark.world_size,
                 "environment_key": trend.benchmark.environment_key,
                 "steps": trend.benchmark.steps,
-                "beside": trend.benchmark.beside,
+                "beside": trend.benchmark.interleaved,
                 "unit": trend.benchmark.unit,
                 "better": trend.benchmark.better,
                 "scale": trend.benchmark.scale,
@@ -111,16 +109,18 @@ def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
 
 
 def _heading(trend: Trend) -> str:
+    """The benchmark and its environment."""
     benchmark = trend.benchmark
     training = training_text(benchmark.strategy, json.loads(benchmark.recipe))
     mode = "" if benchmark.mode is None else f", {benchmark.mode} scaling"
     own = "" if benchmark.name == training else f" ({training}{mode})"
     after = "" if benchmark.steps is None else f", after {format_count(benchmark.steps, 'step')}"
-    beside = ", in turns" if benchmark.beside else ""
-    return f"{benchmark.test}: {benchmark.name}{own}{after}{beside}\n{benchmark.environment_key}"
+    turns = ", in turns" if benchmark.interleaved else ""
+    return f"{benchmark.test}: {benchmark.name}{own}{after}{turns}\n{benchmark.environment_key}"
 
 
 def _span(trend: Trend) -> str:
+    """The metric, the number of runs and their dates."""
     points = trend.points
     runs = sum(point.runs for point in points)
     return (
@@ -129,7 +129,8 @@ def _span(trend: Trend) -> str:
     )
 
 
-def _sentence(trend: Trend, change: Change) -> str:
+def _sentence(trend: Trend, change: TrendChange) -> str:
+    """The place, the size and the direction of a change."""
     points, metric = trend.points, trend.benchmark.metric
     before, after = (_place(points[i].run) for i in (change.before, change.after))
     direction = "worse" if trend.worsening(change) > 0 else "better"
@@ -140,30 +141,34 @@ def _sentence(trend: Trend, change: Change) -> str:
     if change.kind == "creep":
         each = _size(trend, change.size / (change.after - change.before), fine=True)
         return f"creep from {before} to {after}: {size}, by about {each} a commit"
-    surely = ""
+    certainty = ""
     if (change.earliest, change.latest) != (change.before, change.after):
-        early, late = (_place(points[i].run) for i in (change.earliest, change.latest))
-        surely = f"; with {confidence_text(CONFIDENCE).removesuffix(' CI')} confidence between {early} and {late}"
-    return f"between {before} and {after}: {size}{surely}"
+        earliest, latest = (_place(points[i].run) for i in (change.earliest, change.latest))
+        certainty = (
+            f"; with {confidence_text(CONFIDENCE).removesuffix(' CI')} confidence between {earliest} and {latest}"
+        )
+    return f"between {before} and {after}: {size}{certainty}"
 
 
 def _size(trend: Trend, size: float, *, fine: bool = False) -> str:
+    """The size of a change with its unit; ``fine`` keeps two digits of a small percentage."""
     if trend.benchmark.scale != "ratio":
         return format_difference(size, trend.benchmark.unit)
     return f"{100 * size:+.2g} %" if fine else format_change(size)
 
 
-def _ends(trend: Trend, change: Change) -> str:
+def _ends(trend: Trend, change: TrendChange) -> str:
+    """The ends of the interval of a change."""
     ratio = trend.benchmark.scale == "ratio"
     return " .. ".join(signed_percent(end) if ratio else _size(trend, end) for end in (change.low, change.high))
 
 
 def _remarks(trend: Trend) -> tuple[str, ...]:
-    """What a reader of the table should know besides."""
+    """Remarks on outliers, branches and changed work trees."""
     remarks = []
     if trend.outliers:
-        named = ", ".join(_place(trend.points[i].run) for i in trend.outliers[-_NAMED:])
-        more = f"{len(trend.outliers) - _NAMED} more and " if len(trend.outliers) > _NAMED else ""
+        named = ", ".join(_place(trend.points[i].run) for i in trend.outliers[-_LISTED:])
+        more = f"{len(trend.outliers) - _LISTED} more and " if len(trend.outliers) > _LISTED else ""
         remarks.append(f"out of line with their neighbours (x), so they count less: {more}{named}")
     branches = sorted({point.run.branch or "a detached HEAD" for point in trend.points})
     if len(branches) > 1:
@@ -173,56 +178,61 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _commit(run: Run) -> str:
+def _commit(run: HistoryRun) -> str:
+    """The short commit, with a plus sign for a changed work tree."""
     return NOTHING if run.commit is None else run.commit[:_SHORT_COMMIT] + ("+" if run.dirty else "")
 
 
-def _day(run: Run) -> str:
+def _day(run: HistoryRun) -> str:
+    """The day of the commit, else of the run."""
     return (run.commit_date or run.date)[:10]
 
 
-def _place(run: Run) -> str:
+def _place(run: HistoryRun) -> str:
+    """The commit and its day, else the minute of the run."""
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 
 @dataclass(frozen=True)
-class _Column:
-    """One unit for a column, and how a value is written in it."""
+class _NumberFormat:
+    """The unit of a column, and the text of a number in it."""
 
     unit: str
     number: Callable[[float], str]
 
 
-def _column(values: Sequence[float], benchmark: Benchmark) -> _Column:
-    """Counts are written to the last digit: no noise makes it worthless."""
+def _number_format(values: Sequence[float], benchmark: Benchmark) -> _NumberFormat:
+    """The format of values of a benchmark; counts, which have no noise, keep all digits."""
     if benchmark.scale == "exact":
-        return _Column(scale((), benchmark.unit).unit, format_number)
+        return _NumberFormat(scale((), benchmark.unit).unit, format_number)
     common = scale(values, benchmark.unit)
-    if (benchmark.scale, benchmark.unit) == ("difference", "1"):  # a loss may be tiny, and its steps tinier
-        return _Column(common.unit, "{:.4g}".format)
-    return _Column(common.unit, common.number)
+    if (benchmark.scale, benchmark.unit) == ("difference", "1"):  # a loss may be tiny, and its changes tinier
+        return _NumberFormat(common.unit, "{:.4g}".format)
+    return _NumberFormat(common.unit, common.number)
 
 
-def _value(point: Point, column: _Column) -> str:
+def _value(point: Point, column: _NumberFormat) -> str:
+    """The value and its interval, if it has one."""
     value = column.number(point.value)
     if point.interval is None:
         return value
     return f"{value} [{column.number(point.interval.low)}, {column.number(point.interval.high)}]"
 
 
-def _change(trend: Trend, point: Point, column: _Column) -> str:
+def _change(trend: Trend, point: Point, column: _NumberFormat) -> str:
+    """The change against the level before, with its sign."""
     if point.change is None:
         return NOTHING
     if trend.benchmark.scale == "ratio":
         return signed_percent(point.change)
     number = column.number(point.change)
-    if not number.strip("-0."):  # too little to be seen in this unit
+    if not number.strip("-0."):  # all digits of this unit are 0
         return "0"
     return number if number.startswith("-") else f"+{number}"
 
 
 def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:
-    """A line of dots with the level and, before it where both are in one place, the value."""
+    """A line of dots with the level and the value; the value covers the level."""
 
     def place(value: float) -> int:
         return round((value - low) / (high - low) * (_PLOT - 1)) if high > low else 0
@@ -246,19 +256,17 @@ def _point_data(point: Point) -> dict[str, Any]:
     }
 
 
-def _change_data(trend: Trend, change: Change) -> dict[str, Any]:
-    run = {
-        name: _run_data(trend.points[getattr(change, name)].run) for name in ("before", "after", "earliest", "latest")
-    }
+def _change_data(trend: Trend, change: TrendChange) -> dict[str, Any]:
+    places = ("before", "after", "earliest", "latest")
     return {
         "kind": change.kind,
         "worse": trend.worsening(change) > 0,
         "size": rounded(change.size),
         "interval": {"low": rounded(change.low), "high": rounded(change.high), "confidence": CONFIDENCE},
-        **run,
+        **{place: _run_data(trend.points[getattr(change, place)].run) for place in places},
         "evidence": rounded(change.evidence) if math.isfinite(change.evidence) else None,
     }
 
 
-def _run_data(run: Run) -> dict[str, Any]:
+def _run_data(run: HistoryRun) -> dict[str, Any]:
     return {"commit": run.commit, "dirty": run.dirty, "date": run.commit_date or run.date}

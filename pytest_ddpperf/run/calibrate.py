@@ -16,7 +16,8 @@ from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.relating import DeriveSeries
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
-from pytest_ddpperf.records.measurement import Launch, Measurement, Series
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.replay import Dealer, deck_of, replayed

@@ -25,8 +25,9 @@ from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
 from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.groups import can_take_turns
 from pytest_ddpperf.run.preparation import prepared, task_text
@@ -35,16 +36,9 @@ from pytest_ddpperf.run.terms import Budget, LaunchOutcome, LaunchRunner, budget
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.job import (
-    PREPARE_LAUNCH,
-    PROBE_LAUNCH,
-    PROFILE_LAUNCH,
-    RUN_LAUNCH,
-    LaunchJob,
-    PrepareJob,
-    RankPrepared,
-)
+from pytest_ddpperf.training.job import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob
 from pytest_ddpperf.training.memory_headroom import free_memory
+from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:

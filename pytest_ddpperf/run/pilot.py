@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.costs import ONLY_TIMES
 from pytest_ddpperf.run.groups import Groups, grouped
 from pytest_ddpperf.run.terms import Budget, LaunchRunner

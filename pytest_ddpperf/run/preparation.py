@@ -30,7 +30,8 @@ from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification, VerifyJob, discrepancy_text
-from pytest_ddpperf.training.job import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.job import PREPARE_LAUNCH, LaunchJob
+from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
 from pytest_ddpperf.units import format_count
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training

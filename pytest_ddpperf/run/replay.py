@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.records.measurement import Launch, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.rounds import measure

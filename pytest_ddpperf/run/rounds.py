@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, ExtraPasses
 from pytest_ddpperf.run.groups import Groups, together
 from pytest_ddpperf.run.pilot import FEW_LAUNCHES, Piloted, pilot

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias
 
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.health import Health
-from pytest_ddpperf.records.measurement import Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings

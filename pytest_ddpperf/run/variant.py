@@ -12,7 +12,8 @@ from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import BenchmarkId, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.strategies.strategy import Strategy
 
 CUSTOM = "custom"  # the strategy of a step that brings its own

@@ -12,11 +12,8 @@ from pytest_ddpperf.training.steps import BLOCKS
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.records.counts import Counts
-    from pytest_ddpperf.records.measurement import RankLaunch
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob
     from pytest_ddpperf.training.workload import Workload
 
 
@@ -63,45 +60,6 @@ class LaunchJob:
     def diagnosed_plan(self) -> Plan:
         """The plan of the launches that a diagnosis describes."""
         return self.plan if self.stands_for is None else Plan(warmup=self.plan.warmup, steps=self.stands_for)
-
-
-@dataclass(frozen=True)
-class PrepareJob:
-    """What every rank of a preparing launch has to find out.
-
-    Attributes:
-        training: what is built and stepped; without ``timed``, the steps of its plan extend the warm-up.
-        timed: whether the steps of its plan are timed, to know how long steps and launches take.
-        counted: whether one step is counted.
-        verified: what is verified against a single process; None for nothing.
-    """
-
-    training: LaunchJob
-    timed: bool = False
-    counted: bool = False
-    verified: VerifyJob | None = None
-
-    @property
-    def parts(self) -> int:
-        """The number of tasks."""
-        return self.timed + self.counted + (self.verified is not None)
-
-
-@dataclass(frozen=True)
-class RankPrepared:
-    """What one rank of a preparing launch found out; None for tasks that were not asked for.
-
-    Attributes:
-        timed: the timed steps, without memory peaks and diagnosis.
-        counts: what one step does on this rank.
-        verification: how the training compares with a single process.
-        seconds: how long counting and verifying took.
-    """
-
-    timed: RankLaunch | None
-    counts: Counts | None
-    verification: Verification | None
-    seconds: float
 
 
 @dataclass(frozen=True)

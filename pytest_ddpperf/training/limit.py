@@ -19,7 +19,7 @@ from pytest_ddpperf.training.loop import run_launch
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.records.measurement import RankLaunch
+    from pytest_ddpperf.records.launch import RankLaunch
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.job import LaunchJob
 

@@ -19,7 +19,8 @@ from pytest_ddpperf.instruments.compiler import compiled_graphs
 from pytest_ddpperf.instruments.growth import held_after_steps
 from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.launch.interleaving import TurnClient
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.training.exposed import alternating_blocks
 from pytest_ddpperf.training.memory_headroom import headroom_for
 from pytest_ddpperf.training.steps import DIAGNOSED_STEPS, growth_steps

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.instruments.compiler import compiled_graphs, warmed_up
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.records.measurement import RankLaunch
-from pytest_ddpperf.training.job import PrepareJob, RankPrepared
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.training.loop import (
     begin_together,
     loss_value,
@@ -25,6 +24,7 @@ from pytest_ddpperf.training.loop import (
     whole_periods,
     works_in_background,
 )
+from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
 
 if TYPE_CHECKING:
     from pytest_ddpperf.instruments.counting.counting import Countable, Details

@@ -12,7 +12,8 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_environment

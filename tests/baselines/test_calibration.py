@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.calibration import Recommended, calibration, recommended
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
 from pytest_ddpperf.records.results import Calibration, Provenance
 from tests.factories import make_environment
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, Result
@@ -32,9 +32,15 @@ def result(test: str, step_time: float, more: Sequence[str] = ()) -> Result:
     return make_new_result(test, measured, comparisons)
 
 
-def run(number: int) -> Run:
+def run(number: int) -> HistoryRun:
     day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
-    return Run(day, f"{number:07x}" + "0" * 33, day, "main" if number < 7 else "topic", dirty=False)
+    return HistoryRun(
+        date=day,
+        commit=f"{number:07x}" + "0" * 33,
+        commit_date=day,
+        branch="main" if number < 7 else "topic",
+        dirty=False,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from pytest_ddpperf.instruments.memory import (
     read_resident,
     watch_memory,
 )
-from pytest_ddpperf.records.measurement import DeviceMemory
+from pytest_ddpperf.records.launch import DeviceMemory
 
 MIB = 2**20
 CPU = torch.device("cpu")

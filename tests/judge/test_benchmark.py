@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note

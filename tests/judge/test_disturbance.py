@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddpperf.judge.disturbance import excused_by
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Launch, Measurement, RankLaunch, Series
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note

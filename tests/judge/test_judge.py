@@ -17,7 +17,8 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.relating import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note

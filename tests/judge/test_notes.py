@@ -10,7 +10,8 @@ from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Launch, RankLaunch, Spread
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.results import Comparison, Noise
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note

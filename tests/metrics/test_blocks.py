@@ -12,7 +12,8 @@ import pytest
 
 from pytest_ddpperf.metrics.blocks import Moved, Within, moved_step, of_cpu, of_rates, of_steps, of_tails
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
 from tests.factories import make_environment
 

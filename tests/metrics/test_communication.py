@@ -18,7 +18,8 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from pytest_ddpperf.metrics.findings import findings_of, thin_baseline
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
 
 SETTLED = [1.0] * 12

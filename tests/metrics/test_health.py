@@ -3,7 +3,8 @@ from __future__ import annotations
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
 
 ENVIRONMENT = make_environment(world_size=1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.launches import once, typical_step
-from pytest_ddpperf.records.measurement import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 
 
 def launch(*step_times: float) -> Launch:

@@ -9,7 +9,8 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import DeviceMemory, Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
 
 MIB = 2**20

@@ -11,7 +11,8 @@ import pytest
 from pytest_ddpperf.metrics.blocks import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from tests.factories import make_environment
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup, speedup_series
-from pytest_ddpperf.records.measurement import Launch, Measurement, Mode, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
 from tests.factories import make_environment
 

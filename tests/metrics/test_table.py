@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from tests.factories import make_environment
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch, Series
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)

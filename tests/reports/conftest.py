@@ -11,16 +11,8 @@ import pytest
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
 from pytest_ddpperf.metrics.table import METRICS, series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import (
-    Interval,
-    Launch,
-    Measurement,
-    MetricRules,
-    Plan,
-    RankLaunch,
-    Series,
-    Spread,
-)
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series, Spread
 from pytest_ddpperf.records.results import (
     BaselineRecord,
     Calibration,

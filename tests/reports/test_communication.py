@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_ddpperf.records.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
-from pytest_ddpperf.records.measurement import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.communication import communication_table

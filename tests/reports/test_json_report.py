@@ -18,7 +18,8 @@ from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
-from pytest_ddpperf.records.measurement import DeviceMemory, Interval, Launch, Plan, RankLaunch
+from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Interval, Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict

@@ -6,26 +6,45 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Benchmark, Entry, Run
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.terminal import render
 from pytest_ddpperf.reports.trend import SCHEMA_FILE, change_texts, changes_text, trend_document, trend_table
 
-BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
+BENCHMARK = Benchmark(
+    test="t.py::test_a",
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    recipe="{}",
+    world_size=2,
+    environment_key="cpu-a-2c",
+    metric="step_time",
+    unit="s",
+    better="lower",
+    scale="ratio",
+)
 COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")
 EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
 
 
-def run(number: int) -> Run:
+def run(number: int) -> HistoryRun:
     day = f"2026-10-{1 + number:02}T00:00:00+00:00"
-    return Run(day, f"{number:x}" * 40, day, "main", dirty=False)
+    return HistoryRun(date=day, commit=f"{number:x}" * 40, commit_date=day, branch="main", dirty=False)
 
 
 def trend(values: list[float], benchmark: Benchmark = BENCHMARK) -> Trend:
     """A value for each of as many commits: 0000000, 1111111, ..."""
     entries = (
-        Entry(benchmark, run(i), value, Interval(low=value * 0.99, high=value * 1.01, confidence=0.95), 0.0, gated=True)
+        Entry(
+            benchmark=benchmark,
+            run=run(i),
+            value=value,
+            interval=Interval(low=value * 0.99, high=value * 1.01, confidence=0.95),
+            min_tolerance=0.0,
+            gated=True,
+        )
         for i, value in enumerate(values)
     )
     (made,) = trends(entries)
@@ -77,8 +96,8 @@ def test_a_small_loss_is_told_in_four_digits() -> None:
 
 
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
-    alone, beside = (replace(LOSS, beside=one) for one in (False, True))
-    assert render(trend_table(trend([0.5] * 8, beside))).startswith("t.py::test_a: ddp, in turns\n")
+    alone, interleaved = (replace(LOSS, interleaved=flag) for flag in (False, True))
+    assert render(trend_table(trend([0.5] * 8, interleaved))).startswith("t.py::test_a: ddp, in turns\n")
     assert "side by side" not in render(trend_table(trend([0.5] * 8, alone)))
     heads = [render(trend_table(trend([0.5] * 8, replace(LOSS, steps=steps)))).splitlines()[0] for steps in (65, None)]
     assert heads == ["t.py::test_a: ddp, after 65 steps", "t.py::test_a: ddp"]

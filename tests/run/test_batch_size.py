@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.records.batch_size import BatchSize, Trial
-from pytest_ddpperf.records.measurement import RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.run.batch_size import LargestFit, byte_count, largest, required_limit, search
 
 GIB = 2**30

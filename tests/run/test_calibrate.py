@@ -10,7 +10,8 @@ import pytest
 from pytest_ddpperf.metrics.relating import alone
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.calibrate import COMPARISONS, Runs, against_themselves, calibrated, dealer, repeated

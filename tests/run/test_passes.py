@@ -12,13 +12,15 @@ import pytest
 from pytest_ddpperf.errors import DdpperfError, RankFailed, RanksTimedOut, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.costs import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.job import LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
 from tests.factories import make_environment, make_variant
 
 ENVIRONMENT = make_environment()

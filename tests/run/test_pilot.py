@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot_plan, short_launch
 from pytest_ddpperf.run.terms import Budget, LaunchOutcome

@@ -25,13 +25,14 @@ from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
-from pytest_ddpperf.training.job import PrepareJob, RankPrepared
+from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_variant

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Launch, Plan, RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES
 from pytest_ddpperf.run.replay import Dealer, deck_of
 from tests.factories import make_environment, make_variant

@@ -12,7 +12,8 @@ from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, Re
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.pilot import PILOT_STEPS
 from pytest_ddpperf.run.rounds import measure

@@ -11,11 +11,12 @@ import pytest
 from pytest_ddpperf.against.checkout import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
-from pytest_ddpperf.baselines.history.database import Run, record
+from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Launch, Measurement, Plan, RankLaunch, Spread
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Plan, Spread
 from pytest_ddpperf.records.results import Calibration, Comparison, Noise, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
@@ -78,7 +79,9 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
     session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
     assert noise_known(session) is None  # no history yet
     for second, time in enumerate((0.1, 0.101, 0.099, 0.1, 0.102)):
-        run = Run(f"2026-01-12T00:00:0{second}+00:00", "3f2a1c0", None, "main", dirty=False)
+        run = HistoryRun(
+            date=f"2026-01-12T00:00:0{second}+00:00", commit="3f2a1c0", commit_date=None, branch="main", dirty=False
+        )
         record(tmp_path / "runs.sqlite", run, [result(time)])
     learned = noise_known(session)
     assert learned is not None
@@ -179,7 +182,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
 ) -> None:
     """Another may be checked out before the session ends."""
     commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
-    monkeypatch.setattr("pytest_ddpperf.run.session.checkout", lambda *_: next(commits))
+    monkeypatch.setattr("pytest_ddpperf.against.checkout.checkout", lambda *_: next(commits))
     session = Session(settings, tmp_path, LiveLine(None, None))
     _ = session.launchers
     if read:
@@ -200,7 +203,7 @@ def test_a_commit_held_against_itself_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
 ) -> None:
     """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
-    monkeypatch.setattr("pytest_ddpperf.run.session.checkout", lambda *_: checked_out)
+    monkeypatch.setattr("pytest_ddpperf.against.checkout.checkout", lambda *_: checked_out)
     session = Session(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )

@@ -12,7 +12,8 @@ import torch
 from pytest_ddpperf.instruments.live_memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_growth
-from pytest_ddpperf.records.measurement import Launch, Measurement, Plan
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.training.job import LaunchJob

@@ -12,7 +12,8 @@ from torch import nn
 
 from pytest_ddpperf.errors import RankFailed, WorkloadError
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve

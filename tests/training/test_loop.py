@@ -18,7 +18,8 @@ from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
-from pytest_ddpperf.records.measurement import Plan, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy

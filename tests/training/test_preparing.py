@@ -23,7 +23,8 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training import preparing
 from pytest_ddpperf.training.correctness.verification import VerifyJob
 from pytest_ddpperf.training.correctness.verifier import verify_launch
-from pytest_ddpperf.training.job import LaunchJob, PrepareJob
+from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.prepare_job import PrepareJob
 from pytest_ddpperf.training.preparing import count_launch, prepare_launch
 from pytest_ddpperf.training.workload import Workload
 

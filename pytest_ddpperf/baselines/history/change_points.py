@@ -1,4 +1,4 @@
-"""Where a series changed: steps and creeps, each with its size, its place and how sure both are."""
+"""Where a series changed: steps and creeps, each with its size, its place and the certainty of both."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from pytest_ddpperf.baselines.history.events import (
-    FEWEST,
-    Event,
-    Kind,
-    Series,
-    best_event,
+from pytest_ddpperf.baselines.history.shifts import (
+    MIN_SIDE,
+    PenalisedSeries,
+    Shift,
+    ShiftKind,
+    best_shift,
     criterion,
     curves,
-    find_events,
+    find_shifts,
     fitted,
     likely_steps,
+    penalised,
     residual,
-    series,
+    t_reach,
 )
-from pytest_ddpperf.baselines.history.tails import t_reach
 
 ALPHA = 0.005
-"""Probability of telling any change of a series that has none but normal noise, at most."""
+"""Probability, at most, of finding a change in a series that is nothing but normal noise."""
 
-FEWEST_POINTS = 2 * FEWEST
+MIN_POINTS = 2 * MIN_SIDE
 """Length below which no change of a series can be told from noise."""
 
 CONFIDENCE = 0.95
-OUTLYING = 4.0  # standard deviations from the median of the neighbours
+OUTLIER_DISTANCE = 4.0  # standard deviations from the median of the neighbours
 NEIGHBOURS = 3  # on either side
-PLACE = 7.35
+PLACE_QUANTILE = 7.35
 """Excess of the residual sum of squares, in variances, up to which a step may lie elsewhere, with 95 % confidence:
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 
-@dataclass(frozen=True)
-class Change:
+@dataclass(frozen=True, kw_only=True)
+class TrendChange:
     """A lasting change of a series.
 
     Attributes:
@@ -47,14 +47,14 @@ class Change:
         before: number of the last point of the old level.
         after: number of the first point of the new level.
         size: new level minus old.
-        low: lower end of the 95 % interval of ``size``, ``high`` its upper end; the place is taken as known.
-        earliest: a step lies after this point with 95 % confidence, and at ``latest`` is over; for a creep the same
-            as ``before`` and ``after``.
+        low: lower end of the 95 % interval of ``size`` at this place; ``high`` is its upper end.
+        earliest: a step lies after this point and not after ``latest`` with 95 % confidence; of a creep these two are
+            ``before`` and ``after``.
         evidence: by how much the best change of the other kind fits worse, as a difference of the criterion, which is
             twice a logarithm of likelihood: above 10 there is little doubt.
     """
 
-    kind: Kind
+    kind: ShiftKind
     before: int
     after: int
     size: float
@@ -71,53 +71,61 @@ class Fit:
 
     Attributes:
         levels: the fitted value at each point.
-        outliers: numbers of the points that are out of line with their neighbours; they count as less far off.
+        outliers: numbers of the points that are out of line with their neighbours; the fit pulls their values in.
     """
 
     levels: tuple[float, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[TrendChange, ...]
     outliers: tuple[int, ...]
 
 
 def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
     """The changes of a series of independent values with noise of constant size.
 
-    Whether something is a step, a creep or some steps in a row is decided by which describes the series best, each
-    charged for what it leaves free; see ``criterion``.
+    A step, a creep and some steps in a row compete to describe the series; ``criterion`` decides among them.
 
     Args:
-        values: in the order of time; logarithms for what is compared by ratios.
-        alpha: probability of finding anything in a series without change, at most.
+        values: in the order of time; logarithms for values that are compared by ratios.
+        alpha: the probability, at most, of finding a change in a series without one.
     """
     import numpy as np
 
     clipped, outliers = _clipped(values)
     y = np.asarray(clipped, dtype=np.float64)
-    if len(y) < FEWEST_POINTS:
+    if len(y) < MIN_POINTS:
         return Fit((float(y.mean()),) * len(y) if len(y) else (), (), outliers)
-    data = series(y, alpha)
-    events = find_events(data)
-    levels = tuple(map(float, fitted(data, events)))
-    return Fit(levels, tuple(_described(data, events)), outliers)
+    data = penalised(y, alpha)
+    shifts = find_shifts(data)
+    levels = tuple(map(float, fitted(data, shifts)))
+    return Fit(levels, tuple(_described(data, shifts)), outliers)
 
 
 def exact_change_points(values: Sequence[float]) -> Fit:
-    """The changes of a series without noise, such as counts: every difference is a step."""
-    changes = tuple(
-        Change("step", i, i + 1, new - old, new - old, new - old, i, i + 1, math.inf)
-        for i, (old, new) in enumerate(pairwise(values))
-        if new != old
+    """The changes of a series without noise, such as a count: every difference is a step."""
+    steps = [(Shift(i, i + 1), new - old) for i, (old, new) in enumerate(pairwise(values)) if new != old]
+    return Fit(tuple(values), tuple(_change(shift, size, 0.0, shift, math.inf) for shift, size in steps), ())
+
+
+def _change(shift: Shift, size: float, half: float, place: tuple[int, int], evidence: float) -> TrendChange:
+    """A change whose interval reaches by ``half`` to either side."""
+    return TrendChange(
+        kind=shift.kind,
+        before=shift.before,
+        after=shift.after,
+        size=size,
+        low=size - half,
+        high=size + half,
+        earliest=place[0],
+        latest=place[1],
+        evidence=evidence,
     )
-    return Fit(tuple(values), changes, ())
 
 
 def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
-    """The values with outliers pulled in, and which those are: the Hampel identifier (Davies and Gather 1993).
-
-    The noise is estimated from differences of neighbours, which a few changes of level hardly touch.
-    """
-    differences = [abs(b - a) for a, b in pairwise(values)]
-    reach = OUTLYING * 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
+    """The values with outliers pulled in, and the outliers' numbers: the Hampel identifier (Davies and Gather 1993)."""
+    # A few changes of level hardly touch the differences of neighbours.
+    differences = [abs(new - old) for old, new in pairwise(values)]
+    reach = OUTLIER_DISTANCE * 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
     if reach == 0:
         return list(values), ()
     clipped, outliers = list(values), []
@@ -129,25 +137,24 @@ def _clipped(values: Sequence[float]) -> tuple[list[float], tuple[int, ...]]:
     return clipped, tuple(outliers)
 
 
-def _described(data: Series, events: list[Event]) -> list[Change]:
-    """The events with what is known about each."""
+def _described(data: PenalisedSeries, shifts: list[Shift]) -> list[TrendChange]:
+    """The shifts with their sizes, the places where they may lie, and how sure their kinds are."""
     import numpy as np
 
-    shapes = curves(events, data.n)
+    shapes = curves(shifts, data.n)
     normal = np.linalg.inv(shapes @ shapes.T)
     sizes = normal @ shapes @ data.y
-    df = max(1, data.n - 1 - 2 * len(events))  # a height and a place each
-    variance = residual(data, events) / df
-    errors = np.sqrt(np.diag(normal) * variance)
+    df = max(1, data.n - 1 - 2 * len(shifts))  # a height and a place each
+    variance = residual(data, shifts) / df
+    halves = t_reach(CONFIDENCE, df) * np.sqrt(np.diag(normal) * variance)
     changes = []
-    for i, event in enumerate(events):
-        others = [*events[:i], *events[i + 1 :]]
-        other = best_event(data, others, event, ("creep" if event.kind == "step" else "step",))
-        earliest, latest = event
-        if event.kind == "step":
-            likely = likely_steps(data, others, PLACE * variance)
-            earliest, latest = int(likely[0]), int(likely[-1]) + 1
-        size, half = float(sizes[i + 1]), t_reach(CONFIDENCE, df) * float(errors[i + 1])
-        evidence = criterion(data, [*others, other]) - criterion(data, events)
-        changes.append(Change(event.kind, *event, size, size - half, size + half, earliest, latest, evidence))
+    for i, shift in enumerate(shifts):
+        others = [*shifts[:i], *shifts[i + 1 :]]
+        other_kind = best_shift(data, others, ("creep" if shift.kind == "step" else "step",))
+        evidence = criterion(data, [*others, other_kind]) - criterion(data, shifts)
+        place: tuple[int, int] = shift
+        if shift.kind == "step":
+            likely = likely_steps(data, others, PLACE_QUANTILE * variance)
+            place = int(likely[0]), int(likely[-1]) + 1
+        changes.append(_change(shift, float(sizes[i + 1]), float(halves[i + 1]), place, evidence))
     return changes

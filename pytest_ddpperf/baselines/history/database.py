@@ -1,4 +1,4 @@
-"""The history of runs in an SQLite file: a run is added whole or not at all, by any number of processes."""
+"""The history of runs in an SQLite file; any number of processes add runs, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pytest_ddpperf.against.checkout import Checkout
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, make_tables, opened, tells_how
+from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS
@@ -34,14 +34,16 @@ _TABLES: dict[Column, str] = {
     "branch": "run",
     "world_size": "result",
 }
+# Columns that are fields of a Benchmark as they are.
+_SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
 
 
-@dataclass(frozen=True)
-class Run:
-    """Where and when something was measured.
+@dataclass(frozen=True, kw_only=True)
+class HistoryRun:
+    """A run of pytest that was recorded: its code and its time.
 
     Attributes:
-        date: when it was recorded, ISO 8601 in UTC; ``commit_date`` likewise.
+        date: when the run was recorded, ISO 8601 in UTC, as is ``commit_date``.
         dirty: whether tracked files differed from the commit.
     """
 
@@ -52,16 +54,16 @@ class Run:
     dirty: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What must be the same for values of several runs to be one line.
+    """A metric of a benchmark in an environment: values of several runs are comparable if all this is equal.
 
     Attributes:
         recipe: as JSON text, which can be compared.
-        steps: after how many a ``final_loss`` is, warm-up included; None for all else, and where that was not
-            recorded.
-        beside: whether its steps took turns with those of other launches, and so last a little longer. Of counts it
-            does not matter.
+        steps: how many steps, warm-up included, precede a ``final_loss``; None for other metrics and in files of
+            version 1.
+        interleaved: whether its steps took turns with those of other launches, and so last a little longer; False for
+            counts, which do not depend on it.
     """
 
     test: str
@@ -76,34 +78,36 @@ class Benchmark:
     better: Better
     scale: Scale
     steps: int | None = None
-    beside: bool = False
+    interleaved: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One metric of one benchmark in one run; ``slack`` and ``gated`` are as of a Series."""
+    """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are those of its series."""
 
     benchmark: Benchmark
-    run: Run
+    run: HistoryRun
     value: float
     interval: Interval | None
-    slack: float
+    min_tolerance: float
     gated: bool
 
 
-def run_of(checkout: Checkout | None) -> Run:
-    """A run that ends now, of the code that was checked out when it began; None where that is unknown."""
+def run_of(checkout: Checkout | None) -> HistoryRun:
+    """A run that ends now; ``checkout`` is the code that was checked out when it began, None if unknown."""
     now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     if checkout is None:
-        return Run(now, None, None, None, dirty=False)
-    return Run(now, checkout.commit, checkout.commit_date, checkout.branch, checkout.dirty)
+        return HistoryRun(date=now, commit=None, commit_date=None, branch=None, dirty=False)
+    return HistoryRun(
+        date=now, commit=checkout.commit, commit_date=checkout.commit_date, branch=checkout.branch, dirty=checkout.dirty
+    )
 
 
 def ensure_recordable(file: Path) -> None:
-    """Makes sure, before anything is measured, that a run can be recorded. Leaves nothing behind.
+    """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
 
     Raises:
-        HistoryError: it cannot: the folder is missing or read-only, or the file is none of ours or broken.
+        HistoryError: the folder is missing or read-only, or the file is broken or of another program.
     """
     try:
         if not file.parent.is_dir():
@@ -115,20 +119,20 @@ def ensure_recordable(file: Path) -> None:
             f"history file {file} cannot be written: {error.strerror or error}; name another file"
         ) from None
     if file.exists():
-        with opened(file, "rw") as connection:
+        with open_history(file, "rw") as connection:
             connection.execute("BEGIN IMMEDIATE")  # a read-only file refuses here
 
 
-def record(file: Path, run: Run, results: Sequence[Result]) -> int:
-    """Adds a run to the history, in one transaction; makes the file if need be.
+def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
+    """Adds a run to the history in one transaction, and makes the file if there is none.
 
     Returns:
         The number of the run.
 
     Raises:
-        HistoryError: it cannot be written; then nothing of the run is in it.
+        HistoryError: the run cannot be written; then the file holds nothing of it.
     """
-    with opened(file, "rwc") as connection:
+    with open_history(file, "rwc") as connection:
         connection.execute("BEGIN IMMEDIATE")
         make_tables(connection)
         facts = (run.date, run.commit, run.commit_date, run.branch, run.dirty, version("pytest-ddpperf"))
@@ -140,58 +144,78 @@ def record(file: Path, run: Run, results: Sequence[Result]) -> int:
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
-    """All that the history knows of a column, in order: node ids of tests, names of metrics and branches, world sizes.
+    """The different values of a column, sorted.
 
     Raises:
         HistoryError: the file cannot be read.
     """
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
-    with opened(file) as connection:
+    with open_history(file) as connection:
         return tuple(value for (value,) in connection.execute(query))
 
 
-def entries(file: Path, metric: str, **like: str | int | None) -> tuple[Entry, ...]:
-    """What was recorded of a metric, in the order of the commits (of the runs, where there is no commit).
+def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
+    """The recorded values of a metric, in the order of commit dates (of run dates, without a commit).
 
-    It is nothing where no run was recorded yet.
+    An empty file has none.
 
     Args:
         file: the history.
         metric: its name, such as ``step_time``.
-        like: what to keep to: ``test``, ``name``, ``world_size``, ``branch``; None for all.
+        filters: the values that ``test``, ``name``, ``world_size`` or ``branch`` must have; None for any.
 
     Raises:
         HistoryError: the file cannot be read.
     """
-    wanted = {column: value for column, value in like.items() if value is not None}
+    wanted = {column: value for column, value in filters.items() if value is not None}
     # CROSS JOIN keeps the order: one test's results and then their metrics, or all of the metric.
     tables = "result CROSS JOIN metric" if "test" in wanted else "metric CROSS JOIN result"
     conditions = "".join(f" AND {column} = :{column}" for column in wanted)
     try:
-        with opened(file) as connection:
-            # A loss falls from step to step; nothing else depends on how many there were.
-            told = tells_how(connection)
+        with open_history(file) as connection:
+            # A loss falls from step to step; no other metric depends on the number of steps.
+            planned = has_plan(connection)
             query = f"""
                 SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
-                       {"warmup + steps" if told and metric == FINAL_LOSS else "NULL"},
-                       {"beside AND scale <> 'exact'" if told else "0"},
+                       {"warmup + steps" if planned and metric == FINAL_LOSS else "NULL"} AS total_steps,
+                       {"beside AND scale <> 'exact'" if planned else "0"} AS interleaved,
                        date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
                 FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
                      JOIN environment ON environment.id = result.environment
                 WHERE metric = :metric AND value IS NOT NULL{conditions}
                 ORDER BY coalesce(commit_date, date), run.id, result.id
             """  # noqa: S608 - the columns' names are the code's own
-            return tuple(map(_entry, connection.execute(query, {"metric": metric, **wanted})))
+            cursor = connection.execute(query, {"metric": metric, **wanted})
+            columns = [description[0] for description in cursor.description]
+            return tuple(_entry(dict(zip(columns, row, strict=True))) for row in cursor)
     except NoRunYet:
         return ()
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    date, commit, committed, branch, dirty, value, low, high, confidence, slack, gated = row[13:]
-    interval = None if low is None or high is None else Interval(low, high, confidence)
-    run = Run(date, commit, committed, branch, bool(dirty))
-    benchmark = Benchmark(*(*row[:12], bool(row[12])))
-    return Entry(benchmark, run, value, interval, slack, bool(gated))
+def _entry(row: dict[str, Any]) -> Entry:
+    """The entry of a row, by the names of its columns."""
+    run = HistoryRun(
+        date=row["date"],
+        commit=row["commit_hash"],
+        commit_date=row["commit_date"],
+        branch=row["branch"],
+        dirty=bool(row["dirty"]),
+    )
+    benchmark = Benchmark(
+        **{name: row[name] for name in _SAME_NAME},
+        environment_key=row["key"],
+        steps=row["total_steps"],
+        interleaved=bool(row["interleaved"]),
+    )
+    bounded = row["low"] is not None and row["high"] is not None
+    return Entry(
+        benchmark=benchmark,
+        run=run,
+        value=row["value"],
+        interval=Interval(low=row["low"], high=row["high"], confidence=row["confidence"]) if bounded else None,
+        min_tolerance=row["slack"],
+        gated=bool(row["gated"]),
+    )
 
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
@@ -199,9 +223,9 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
     key, facts = environment_key(measured.environment), _json(environment_data(measured.environment))
     connection.execute("INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (key, facts))
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
-    what = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
-    told = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps)
-    number = _insert(connection, "result", None, run, environment, *what, *told, measured.turns)
+    identity = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
+    outcome = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps, measured.turns)
+    number = _insert(connection, "result", None, run, environment, *identity, *outcome)
     for comparison in result.comparisons:
         _insert(connection, "metric", *_metric_row(number, comparison))
 

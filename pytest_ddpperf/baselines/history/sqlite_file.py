@@ -12,9 +12,9 @@ from pytest_ddpperf.errors import HistoryError
 if TYPE_CHECKING:
     import sqlite3
 
-APPLICATION = 0x64647066  # "ddpf": tells our files from other programs'
-VERSION = 2  # 1 knew neither the steps of a result nor whether they took turns
-PATIENCE = 30.0  # seconds to wait for other processes, each of which writes for milliseconds
+APPLICATION = 0x64647066  # "ddpf": marks the files of pytest-ddpperf
+VERSION = 2  # version 1 had no columns for the plan of a result: warmup, steps and beside
+LOCK_TIMEOUT = 30.0  # seconds; a process that writes holds the lock for milliseconds
 
 # Rows of one metric lie together, so that a trend reads few pages of a large file.
 _SCHEMA = (
@@ -74,44 +74,43 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
-_ADDED = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
-_KEPT = "restore it from a backup, or name another file and start a new history there"
+_MIGRATION = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
+_RECOVERY = "restore it from a backup, or name another file and start a new history there"
 
 
 class NoRunYet(HistoryError):
-    """Nothing was recorded in the file yet: it is empty, as a file that the first run could not be written to is."""
+    """The file is empty: no run was recorded in it yet."""
 
 
-def tells_how(connection: sqlite3.Connection) -> bool:
-    """Whether the tables have a place for how a result was measured; those of version 1 have not."""
+def has_plan(connection: sqlite3.Connection) -> bool:
+    """Whether the tables have the columns for the plan of a result."""
     return _version(connection) > 1
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    """Makes the tables of a new file, and adds to those of an older one, within the transaction that writes to it."""
+    """Makes the tables of a new file, or adds the new columns to those of an older one, in the caller's transaction."""
     version = _version(connection)
     if version >= VERSION:
         return
-    for statement in _ADDED if version else _SCHEMA:
+    for statement in _MIGRATION if version else _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 @contextmanager
-def opened(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
-    """A connection to the file, closed afterwards: what was not committed is rolled back. All errors become ours.
+def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
+    """A connection to the file; when it closes, SQLite rolls back what was not committed.
 
-    To read, it has to hold something, and is opened for writing where that is possible: what a process left that died
-    while it wrote is rolled back by the next one that opens the file. Not in WAL mode: that fails on network file
-    systems, and a journal is enough for one short transaction per run.
+    A reader also opens the file for writing if it may: it rolls back what a process left that died while it wrote.
+    WAL mode fails on network file systems, and a journal is enough for one short transaction per run.
 
     Args:
         file: the history.
-        mode: ``read``, ``rw`` to write to a file that is there, ``rwc`` to make it if need be.
+        mode: ``read``, ``rw`` to write to a file that exists, ``rwc`` to make the file if it does not.
 
     Raises:
-        NoRunYet: it was to be read and is empty.
+        NoRunYet: the mode is ``read`` and the file is empty.
         HistoryError: the file is missing, locked, unwritable, broken, foreign or newer.
     """
     import sqlite3
@@ -120,28 +119,29 @@ def opened(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
         raise HistoryError(f"history file {file}: there is no such file; pytest --ddpperf-history=FILE makes one")
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
-        with closing(sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)) as connection:
-            _require_ours(connection, file, empty=mode != "read")
+        with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
+            _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
         cure = "try again" if "locked" in str(error) else "see to its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
     except sqlite3.DatabaseError as error:
-        raise HistoryError(f"history file {file}: {error}: it is broken, or no history; {_KEPT}") from None
+        raise HistoryError(f"history file {file}: {error}: it is broken, or no history; {_RECOVERY}") from None
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """That of the tables; 0 where there are none."""
+    """The version of the tables; 0 if there are none."""
     return cast("int", connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _require_ours(connection: sqlite3.Connection, file: Path, *, empty: bool) -> None:
-    connection.execute("BEGIN")  # all three answers from one moment: another process may be making the tables
-    questions = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    application, written, tables = (connection.execute(question).fetchone()[0] for question in questions)
+def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
+    """Refuses files of other programs and of newer versions, and empty files unless they may be."""
+    connection.execute("BEGIN")  # another process may be making the tables: all three answers are of one moment
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    application, written, tables = (connection.execute(query).fetchone()[0] for query in queries)
     connection.execute("ROLLBACK")
     if application == written == tables == 0:
-        if not empty:
+        if not may_be_empty:
             raise NoRunYet(f"history file {file}: no run was recorded in it yet")
         return
     if application != APPLICATION:

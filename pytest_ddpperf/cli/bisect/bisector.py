@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.cli.bisect.classification import Classification, Shift, classify, middle_tolerance, shift_of
+from pytest_ddpperf.cli.bisect.classification import Classification, ShiftEstimate, classify, middle_tolerance, shift_of
 from pytest_ddpperf.cli.bisect.commits import CommitRange
 from pytest_ddpperf.cli.bisect.target import FORCED, Target, targets, undecided
 from pytest_ddpperf.records.counts import COUNTS
@@ -31,7 +31,7 @@ class Endpoints:
     commits: CommitRange  # before any probe
     target: Target
     comparison: Comparison  # of the bad end with the good end
-    shift: Shift  # in the comparison
+    shift: ShiftEstimate  # in the comparison
     effort: Mapping[str, float]  # the settings that measure a commit for as long as the ends; none for counts
 
     @property

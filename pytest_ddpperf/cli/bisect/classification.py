@@ -18,7 +18,7 @@ from pytest_ddpperf.stats.intervals import t_quantile
 
 
 @dataclass(frozen=True)
-class Shift:
+class ShiftEstimate:
     """How much worse a commit is than the good end."""
 
     worsening: float  # on the scale of analysis: logarithms for ratios; above 0 for the worse
@@ -44,7 +44,7 @@ class Classification:
     text: str = ""  # what was measured, or why nothing was
 
 
-def shift_of(comparison: Comparison) -> Shift | None:
+def shift_of(comparison: Comparison) -> ShiftEstimate | None:
     """The shift in a comparison with the good end; None where it tells no shift, or nothing of its error."""
     change, interval = comparison.change, comparison.change_interval
     sign = 1.0 if comparison.series.better == "lower" else -1.0
@@ -52,27 +52,27 @@ def shift_of(comparison: Comparison) -> Shift | None:
         return None
     if comparison.series.scale == "exact":
         # A count may be worse while its total is not: it counts as worse by one.
-        return Shift(1.0 if comparison.verdict is Verdict.REGRESSED and sign * change <= 0 else sign * change)
+        return ShiftEstimate(1.0 if comparison.verdict is Verdict.REGRESSED and sign * change <= 0 else sign * change)
     if interval is None:
         return None
     low, high = interval.low, interval.high
     if comparison.series.scale == "ratio" and low > -1:
         change, low, high = math.log1p(change), math.log1p(low), math.log1p(high)
     standard_error = (high - low) / 2 / t_quantile(0.5 + interval.confidence / 2, comparison.df)
-    return Shift(sign * change, standard_error, comparison.df)
+    return ShiftEstimate(sign * change, standard_error, comparison.df)
 
 
-def classify(commit: Shift, bad: Shift) -> Classification:
+def classify(commit: ShiftEstimate, bad: ShiftEstimate) -> Classification:
     """The end that a commit is like, where the bad end has a shift above 0."""
     if 2 * commit.worsening >= bad.worsening:
         return Classification("bad", commit.error)
     standard_error = math.hypot(commit.standard_error, bad.standard_error)
     # The smaller number of degrees of freedom is the safe one (Hsu 1938); a count has no error to know.
     df = min((shift.df for shift in (commit, bad) if shift.standard_error > 0), default=math.inf)
-    return Classification("good", Shift(bad.worsening - commit.worsening, standard_error, df).error)
+    return Classification("good", ShiftEstimate(bad.worsening - commit.worsening, standard_error, df).error)
 
 
-def middle_tolerance(bad: Shift, comparison: Comparison) -> float:
+def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
     """The value of ``tolerance`` in the middle of both ends, from the comparison of the bad end and its shift."""
     half = bad.worsening / 2
     if comparison.series.scale == "ratio":

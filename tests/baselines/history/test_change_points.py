@@ -49,6 +49,19 @@ def test_a_line_without_noise_is_one_creep() -> None:
     assert change.size == pytest.approx(5.5)
 
 
+def test_steps_without_noise_are_found_exactly() -> None:
+    fit = change_points([0.1 * (i // 20) for i in range(N)])
+    assert kinds(fit) == ["step"] * 9
+    assert [change.after for change in fit.changes] == list(range(20, N, 20))
+
+
+@pytest.mark.parametrize("length", [7, 40, 100])
+def test_a_creep_without_noise_is_found_exactly(length: int) -> None:
+    """Whatever its length: a search at some lengths alone would add steps at its ends."""
+    (change,) = change_points(ramp(50, 50 + length, 0.1)).changes
+    assert (change.kind, change.before, change.after) == ("creep", 50, 50 + length)
+
+
 def test_the_interval_of_a_step_by_hand() -> None:
     """Levels 0 and 10, residuals of 1: variance 8 / (8 - 1 - 2), of the difference of two means of four half of it."""
     (change,) = change_points([-1, 1, 1, -1, 9, 11, 11, 9]).changes

@@ -13,26 +13,24 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.against.checkout import Checkout
-from pytest_ddpperf.baselines.history.database import Run, ensure_recordable, entries, record, recorded, run_of
+from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_new_result, make_series
 
-RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0" + "0" * 33, "2026-01-11T09:00:00+00:00", "main", dirty=False)
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    slack=0.0,
-    samples=(0.041, 0.0418),
-    value=0.0414,
-    interval=Interval(0.0398, 0.043, 0.95),
+RUN = HistoryRun(
+    date="2026-01-12T10:00:00+00:00",
+    commit="3f2a1c0" + "0" * 33,
+    commit_date="2026-01-11T09:00:00+00:00",
+    branch="main",
+    dirty=False,
 )
-CALLS = Series("collective_calls", "1", "lower", "counted", "exact", True, 0.0, (5.0,), 5.0, None)  # noqa: FBT003
+STEP_TIME = make_series(
+    "step_time", 0.0414, samples=(0.041, 0.0418), interval=Interval(low=0.0398, high=0.043, confidence=0.95)
+)
+CALLS = make_series("collective_calls", 5.0, unit="1", family="counted", scale="exact", samples=(5.0,))
 BYTES = replace(CALLS, metric="collective_bytes", unit="B", samples=(12345678901.0,), value=12345678901.0)
 
 MakeResult = Callable[..., Result]
@@ -44,13 +42,13 @@ def make_result(make_environment: Callable[..., Environment]) -> MakeResult:
 
     def make(test: str = "t.py::test_a", *series: Series, **fields: object) -> Result:
         facts: dict[str, object] = {"name": "ddp", "strategy": "ddp", "mode": None, "environment": make_environment()}
-        facts["plan"] = Plan(5, 60)
+        facts["plan"] = Plan(warmup=5, steps=60)
         measured = Measurement(launches=(), **{**facts, **fields})  # type: ignore[arg-type]
         comparisons = tuple(
-            Comparison(one, None, None, None, 0.03, None, Verdict.NEW, one.gated)
-            for one in series or (STEP_TIME, CALLS, BYTES)
+            Comparison(series=metric, tolerance=0.03, verdict=Verdict.NEW, gated=metric.gated)
+            for metric in series or (STEP_TIME, CALLS, BYTES)
         )
-        return Result(test, measured, comparisons, Verdict.NEW, None, "", ())
+        return make_new_result(test, measured, comparisons)
 
     return make
 
@@ -61,7 +59,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path, make_result: MakeResult) 
     assert record(file, RUN, [result]) == 1
     (entry,) = entries(file, "step_time")
     assert entry.run == RUN
-    assert (entry.value, entry.interval, entry.slack, entry.gated) == (0.0414, STEP_TIME.interval, 0.0, True)
+    assert (entry.value, entry.interval, entry.min_tolerance, entry.gated) == (0.0414, STEP_TIME.interval, 0.0, True)
     benchmark = entry.benchmark
     assert (benchmark.test, benchmark.name, benchmark.strategy, benchmark.mode) == ("t.py::test_a", "ddp", "ddp", None)
     assert json.loads(benchmark.recipe) == {"precision": "bf16"}
@@ -96,7 +94,7 @@ def test_entries_are_in_the_order_of_commits_and_can_be_chosen(
 ) -> None:
     file = tmp_path / "history.sqlite"
     later = replace(RUN, commit="b" * 40, commit_date="2026-01-12T09:00:00+00:00", branch="topic")
-    no_git = Run("2026-01-10T00:00:00+00:00", None, None, None, dirty=False)
+    no_git = HistoryRun(date="2026-01-10T00:00:00+00:00", commit=None, commit_date=None, branch=None, dirty=False)
     four = make_result("t.py::test_b", environment=make_environment(world_size=4))
     record(file, later, [make_result(), four])
     record(file, replace(RUN, date="2026-03-01T00:00:00+00:00"), [make_result(), make_result(name="mine")])
@@ -110,7 +108,7 @@ def test_entries_are_in_the_order_of_commits_and_can_be_chosen(
 
 def test_what_is_no_number_is_left_out(tmp_path: Path, make_result: MakeResult) -> None:
     file = tmp_path / "history.sqlite"
-    open_ended = replace(STEP_TIME, interval=Interval(-math.inf, math.inf, 0.95))
+    open_ended = replace(STEP_TIME, interval=Interval(low=-math.inf, high=math.inf, confidence=0.95))
     lost = replace(STEP_TIME, metric="lost", value=math.nan, samples=(math.nan,))
     record(file, RUN, [make_result("t.py::test_a", open_ended, lost)])
     assert entries(file, "step_time")[0].interval is None
@@ -122,20 +120,19 @@ import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from pytest_ddpperf.baselines.history import database as history
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Counterpart, Result
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment, make_new_result, make_series
 
-env = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None, {{}})
-series = Series("step_time", "s", "lower", "absolute", "ratio", True, 0.0, (0.04,), 0.04, None)
-comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, True)
+comparison = Comparison(series=make_series("step_time", 0.04), tolerance=0.03, verdict=Verdict.NEW, gated=True)
+plan, env = Plan(warmup=5, steps=60), make_environment()
+measured = Measurement(name="ddp", strategy="ddp", mode=None, plan=plan, environment=env, launches=())
 file, who = Path(sys.argv[1]), sys.argv[2]
-run = history.Run("2026-01-12T10:00:00+00:00", who * 40, None, "main", False)
-results = [
-    Result(f"t.py::test_{{i}}", Measurement("ddp", "ddp", None, Plan(5, 60), env, ()), (comparison,), Verdict.NEW, None,
-           "", ())
-    for i in range(20)
-]
+run = history.HistoryRun(
+    date="2026-01-12T10:00:00+00:00", commit=who * 40, commit_date=None, branch="main", dirty=False
+)
+results = [make_new_result(f"t.py::test_{{i}}", measured, (comparison,)) for i in range(20)]
 """
 
 
@@ -197,7 +194,7 @@ def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeRes
     """Warm-up trains as well; the step time does not depend on how often it was taken."""
     file = tmp_path / "history.sqlite"
     loss = replace(STEP_TIME, metric="final_loss", unit="1", scale="difference")
-    for plan in (Plan(5, 60), Plan(15, 50), Plan(5, 100)):
+    for plan in (Plan(warmup=warmup, steps=steps) for warmup, steps in ((5, 60), (15, 50), (5, 100))):
         record(file, RUN, [make_result("t.py::test_a", STEP_TIME, loss, plan=plan)])
     assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [65, 65, 105]
     assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
@@ -208,15 +205,16 @@ def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: P
     file = tmp_path / "history.sqlite"
     calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
     alone = make_result("t.py::test_a", STEP_TIME, calls)
-    for one in (alone, replace(alone, measurement=replace(alone.measurement, turns=True))):
-        record(file, RUN, [one])
-    assert [entry.benchmark.beside for entry in entries(file, "step_time")] == [False, True]
-    assert [entry.benchmark.beside for entry in entries(file, "collective_calls")] == [False, False]
+    for measured in (alone, replace(alone, measurement=replace(alone.measurement, turns=True))):
+        record(file, RUN, [measured])
+    assert [entry.benchmark.interleaved for entry in entries(file, "step_time")] == [False, True]
+    assert [entry.benchmark.interleaved for entry in entries(file, "collective_calls")] == [False, False]
 
 
 def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
     run = run_of(Checkout("3f2a1c0", "main", dirty=True, commit_date="2026-01-11T09:00:00+00:00"))
-    assert run == Run(run.date, "3f2a1c0", "2026-01-11T09:00:00+00:00", "main", dirty=True)
+    commit = {"commit": "3f2a1c0", "commit_date": "2026-01-11T09:00:00+00:00", "branch": "main"}
+    assert run == HistoryRun(date=run.date, dirty=True, **commit)
     assert run.date.endswith("+00:00")
     unknown = run_of(None)
-    assert unknown == Run(unknown.date, None, None, None, dirty=False)
+    assert unknown == HistoryRun(date=unknown.date, commit=None, commit_date=None, branch=None, dirty=False)

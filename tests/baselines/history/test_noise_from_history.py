@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Benchmark, Entry, Run
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.noise_from_history import learned_noise
 from pytest_ddpperf.records.results import Noise
 
@@ -15,13 +15,30 @@ def entries(
     commit: str | None, *logs: float, dirty: bool = False, key: str = "here", recipe: str = "{}"
 ) -> list[Entry]:
     """Runs of a commit with these logarithms of seconds."""
-    benchmark = Benchmark("t.py::test", "ddp", "ddp", None, recipe, 2, key, "step_time", "s", "lower", "ratio")
-    run = Run("2026-01-12T00:00:00+00:00", commit, None, "main", dirty)
-    return [Entry(benchmark, run, math.exp(log), None, 0.0, True) for log in logs]  # noqa: FBT003
+    benchmark = Benchmark(
+        test="t.py::test",
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        recipe=recipe,
+        world_size=2,
+        environment_key=key,
+        metric="step_time",
+        unit="s",
+        better="lower",
+        scale="ratio",
+    )
+    run = HistoryRun(date="2026-01-12T00:00:00+00:00", commit=commit, commit_date=None, branch="main", dirty=dirty)
+    return [
+        Entry(benchmark=benchmark, run=run, value=math.exp(log), interval=None, min_tolerance=0.0, gated=True)
+        for log in logs
+    ]
 
 
 def learned(*recorded: list[Entry]) -> Noise | None:
-    return learned_noise([one for some in recorded for one in some], environment_key="here", strategy="ddp", recipe={})
+    return learned_noise(
+        [entry for commit in recorded for entry in commit], environment_key="here", strategy="ddp", recipe={}
+    )
 
 
 def test_runs_of_one_commit_tell_how_far_the_same_code_lies_apart() -> None:

@@ -8,22 +8,30 @@ from typing import get_args
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Column, Run, ensure_recordable, entries, record, recorded
+from pytest_ddpperf.baselines.history.database import Column, HistoryRun, ensure_recordable, entries, record, recorded
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment, make_new_result, make_series
 
-RUN = Run("2026-01-12T10:00:00+00:00", "3f2a1c0", "2026-01-11T09:00:00+00:00", "main", dirty=False)
-CPU = Environment("cpu", "A", 0, "A", 2, 1, 1, "gloo", 2, "2.13", None)
+RUN = HistoryRun(
+    date="2026-01-12T10:00:00+00:00",
+    commit="3f2a1c0",
+    commit_date="2026-01-11T09:00:00+00:00",
+    branch="main",
+    dirty=False,
+)
 
 
 def result(test: str = "t.py::test_a", metric: str = "step_time") -> Result:
     """A judged benchmark with one metric."""
-    series = Series(metric, "s", "lower", "absolute", "ratio", True, 0.0, (0.04,), 0.04, None)  # noqa: FBT003
-    comparison = Comparison(series, None, None, None, 0.03, None, Verdict.NEW, gated=True)
-    measured = Measurement("ddp", "ddp", None, Plan(5, 60), CPU, ())
-    return Result(test, measured, (comparison,), Verdict.NEW, None, "", ())
+    comparison = Comparison(series=make_series(metric, 0.04), tolerance=0.03, verdict=Verdict.NEW, gated=True)
+    plan = Plan(warmup=5, steps=60)
+    measured = Measurement(
+        name="ddp", strategy="ddp", mode=None, plan=plan, environment=make_environment(), launches=()
+    )
+    return make_new_result(test, measured, (comparison,))
 
 
 def spoilt(folder: Path, name: str) -> Path:
@@ -101,7 +109,7 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_program_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.PATIENCE", 0.01)
+    monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.LOCK_TIMEOUT", 0.01)
     file = tmp_path / "history.sqlite"
     record(file, RUN, [result()])
     with sqlite3.connect(file) as connection:

@@ -8,26 +8,38 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Benchmark, Entry, Run
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
 
-BENCHMARK = Benchmark("t.py::test_a", "ddp", "ddp", None, "{}", 2, "cpu-a-2c", "step_time", "s", "lower", "ratio")
+BENCHMARK = Benchmark(
+    test="t.py::test_a",
+    name="ddp",
+    strategy="ddp",
+    mode=None,
+    recipe="{}",
+    world_size=2,
+    environment_key="cpu-a-2c",
+    metric="step_time",
+    unit="s",
+    better="lower",
+    scale="ratio",
+)
 COUNTED = replace(BENCHMARK, metric="collective_calls", unit="1", scale="exact")
 PHASE = replace(BENCHMARK, metric="phase_optimizer", unit="s", scale="difference")
 GROWTH = replace(BENCHMARK, metric="memory_growth", unit="B", scale="difference")
 EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
 
 
-def run(number: int, **fields: Any) -> Run:
+def run(number: int, **fields: Any) -> HistoryRun:
     day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
-    return replace(Run(day, f"{number:040x}", day, "main", dirty=False), **fields)
+    return replace(HistoryRun(date=day, commit=f"{number:040x}", commit_date=day, branch="main", dirty=False), **fields)
 
 
 def history(values: Sequence[float], benchmark: Benchmark = BENCHMARK, **fields: Any) -> list[Entry]:
     """A value for each of as many commits."""
-    facts: dict[str, Any] = {"interval": None, "slack": 0.0, "gated": True, **fields}
-    return [Entry(benchmark, run(i), value, **facts) for i, value in enumerate(values)]
+    facts: dict[str, Any] = {"interval": None, "min_tolerance": 0.0, "gated": True, **fields}
+    return [Entry(benchmark=benchmark, run=run(i), value=value, **facts) for i, value in enumerate(values)]
 
 
 def found(trend: Trend) -> list[tuple[object, ...]]:
@@ -56,7 +68,7 @@ def test_ratios_of_what_may_be_zero_are_taken_of_the_mean() -> None:
 
 
 def test_any_change_of_a_count_is_a_step() -> None:
-    (trend,) = trends(history([5, 5, 9, 9], COUNTED), least=0.5)
+    (trend,) = trends(history([5, 5, 9, 9], COUNTED), min_change=0.5)
     assert found(trend) == [("step", 1, 2, 4)]
     assert trend.worst == pytest.approx(0.8)
     assert trends(history([0, 1], COUNTED))[0].worst == math.inf
@@ -68,9 +80,9 @@ def test_a_count_that_differs_from_step_to_step_has_noise() -> None:
 
 def test_small_changes_are_left_out() -> None:
     values = [0.04] * 5 + [0.0408] * 5
-    assert len(trends(history(values), least=0.01)[0].changes) == 1
-    assert trends(history(values), least=0.03)[0].changes == ()
-    assert trends(history(values, slack=0.03), least=0.01)[0].changes == ()
+    assert len(trends(history(values), min_change=0.01)[0].changes) == 1
+    assert trends(history(values), min_change=0.03)[0].changes == ()
+    assert trends(history(values, min_tolerance=0.03), min_change=0.01)[0].changes == ()
 
 
 def test_the_smallest_change_of_what_is_subtracted_is_a_share_of_its_typical_value() -> None:
@@ -79,21 +91,24 @@ def test_the_smallest_change_of_what_is_subtracted_is_a_share_of_its_typical_val
         (trend,) = trends(history([old] * 5 + [new] * 5, PHASE))
         assert found(trend) == [("step", 4, 5, new - old)]
     assert trends(history([0.1] * 5 + [0.1009] * 5, PHASE))[0].changes == ()
-    assert trends(history([0.1] * 5 + [0.102] * 5, PHASE), least=0.03)[0].changes == ()
+    assert trends(history([0.1] * 5 + [0.102] * 5, PHASE), min_change=0.03)[0].changes == ()
     assert trends(history([0.9] * 5 + [0.892] * 5, EFFICIENCY))[0].changes == ()  # of plain numbers it is 0.01
     assert len(trends(history([0.1] * 5 + [0.112] * 5, EFFICIENCY))[0].changes) == 1
 
 
-def test_the_slack_of_bytes_is_an_amount() -> None:
-    slack = 64 * 2.0**10
-    assert trends(history([0.0] * 5 + [slack - 1] * 5, GROWTH, slack=slack))[0].changes == ()
-    assert len(trends(history([0.0] * 5 + [slack + 1] * 5, GROWTH, slack=slack))[0].changes) == 1
-    assert trends(history([2.0**30] * 5 + [2.0**30 + 2 * slack] * 5, GROWTH, slack=slack))[0].changes == ()
+def test_the_smallest_tolerance_of_bytes_is_an_amount() -> None:
+    tolerance = 64 * 2.0**10
+    assert trends(history([0.0] * 5 + [tolerance - 1] * 5, GROWTH, min_tolerance=tolerance))[0].changes == ()
+    assert len(trends(history([0.0] * 5 + [tolerance + 1] * 5, GROWTH, min_tolerance=tolerance))[0].changes) == 1
+    assert (
+        trends(history([2.0**30] * 5 + [2.0**30 + 2 * tolerance] * 5, GROWTH, min_tolerance=tolerance))[0].changes == ()
+    )
 
 
 def test_runs_of_one_commit_are_one_point() -> None:
-    again = Entry(BENCHMARK, replace(run(1), date="2026-05-01T00:00:00+00:00"), 0.09, None, 0.0, gated=True)
-    interval = Interval(0.03, 0.05, 0.95)
+    (first,) = history([0.09])
+    again = replace(first, run=run(1, date="2026-05-01T00:00:00+00:00"))
+    interval = Interval(low=0.03, high=0.05, confidence=0.95)
     (trend,) = trends([*history([0.04, 0.04, 0.04], interval=interval), again])
     assert [point.runs for point in trend.points] == [1, 2, 1]
     assert [point.value for point in trend.points] == pytest.approx([0.04, 0.06, 0.04])  # geometric
@@ -102,7 +117,8 @@ def test_runs_of_one_commit_are_one_point() -> None:
 
 def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> None:
     runs = [run(1), run(1, dirty=True), run(1, dirty=True), run(2, commit=None), run(3, commit=None)]
-    (trend,) = trends(Entry(BENCHMARK, one, 0.04, None, 0.0, gated=True) for one in runs)
+    (entry,) = history([0.04])
+    (trend,) = trends(replace(entry, run=commit) for commit in runs)
     assert [point.runs for point in trend.points] == [1] * 5
 
 

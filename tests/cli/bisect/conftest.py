@@ -18,7 +18,8 @@ from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_worse
 from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, State, advance, next_action
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval, Launch, Measurement, Plan, Series
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.probe import Outcome, Probe

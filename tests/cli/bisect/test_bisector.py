@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, endpoints_of, measured_ends
-from pytest_ddpperf.cli.bisect.classification import Shift, classify
+from pytest_ddpperf.cli.bisect.classification import ShiftEstimate, classify
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.run.probe import Outcome, Probe
 
@@ -105,7 +105,7 @@ def test_more_launches_may_decide_and_each_attempt_has_the_same_part_of_the_erro
     )
     first, second = once.probe(line.hashes["c8"]), again.probe(line.hashes["c8"])
     assert first.answer == second.answer == "bad"
-    alone = classify(Shift(math.log(1.2), 0.02, 7), once.endpoints.shift).error
+    alone = classify(ShiftEstimate(math.log(1.2), 0.02, 7), once.endpoints.shift).error
     assert first.error == second.error == pytest.approx(4 * alone)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.classification import Shift, classify, middle_tolerance, shift_of
+from pytest_ddpperf.cli.bisect.classification import ShiftEstimate, classify, middle_tolerance, shift_of
 from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
@@ -28,7 +28,7 @@ COMPARISON = Comparison(
     gated=True,
     df=7,
 )
-BAD = Shift(0.2, 0.01, 7)
+BAD = ShiftEstimate(0.2, 0.01, 7)
 
 
 def test_the_shift_of_a_time() -> None:
@@ -52,9 +52,9 @@ def test_where_more_is_better_a_fall_is_a_worsening() -> None:
 
 def test_the_shift_of_a_count_has_no_error() -> None:
     counted = replace(COMPARISON, series=replace(SERIES, scale="exact"), change=2.0, change_interval=None)
-    assert shift_of(counted) == Shift(2.0, 0.0, math.inf)
-    assert shift_of(replace(counted, change=0.0)) == Shift(1.0, 0.0, math.inf)  # as much of something else
-    assert shift_of(replace(counted, change=0.0, verdict=Verdict.UNCHANGED)) == Shift(0.0, 0.0, math.inf)
+    assert shift_of(counted) == ShiftEstimate(2.0, 0.0, math.inf)
+    assert shift_of(replace(counted, change=0.0)) == ShiftEstimate(1.0, 0.0, math.inf)  # as much of something else
+    assert shift_of(replace(counted, change=0.0, verdict=Verdict.UNCHANGED)) == ShiftEstimate(0.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize("change", [None, 0.25])
@@ -66,31 +66,33 @@ def test_what_has_no_interval_tells_nothing(change: float | None) -> None:
     ("worsening", "answer"), [(-0.1, "good"), (0.0, "good"), (0.099, "good"), (0.1, "bad"), (0.2, "bad"), (0.5, "bad")]
 )
 def test_the_nearer_end_is_the_one_that_a_commit_is_like(worsening: float, answer: str) -> None:
-    assert classify(Shift(worsening, 0.01, 7), BAD).answer == answer
+    assert classify(ShiftEstimate(worsening, 0.01, 7), BAD).answer == answer
 
 
 def test_the_error_is_that_of_the_other_end() -> None:
     """One-sided 1 % of Student's t with 7 degrees of freedom is beyond 2.998; looks may err as often as 16 apart."""
-    assert classify(Shift(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(ShiftEstimate(0.2, 0.2 / 2.998, 7), BAD).error == pytest.approx(0.16, rel=1e-3)
     # As good as the good end: the bad end's own error adds to the commit's: hypot(3, 4) is 5.
-    good = classify(Shift(0.0, 0.03, 7), Shift(5 * 0.01 * 2.998, 0.04, 7))
+    good = classify(ShiftEstimate(0.0, 0.03, 7), ShiftEstimate(5 * 0.01 * 2.998, 0.04, 7))
     assert good.answer == "good"
     assert good.error == pytest.approx(0.16, rel=1e-3)
 
 
 def test_two_errors_have_the_freedom_of_the_one_that_is_known_less() -> None:
     for commit, bad in ((7, 40), (40, 7)):
-        good = classify(Shift(0.0, 0.03, commit), Shift(5 * 0.01 * 2.998, 0.04, bad))
+        good = classify(ShiftEstimate(0.0, 0.03, commit), ShiftEstimate(5 * 0.01 * 2.998, 0.04, bad))
         assert good.error == pytest.approx(0.16, rel=1e-3)
     # One without any error has no freedom to lack.
-    assert classify(Shift(0.0, 0.05, 7), Shift(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(0.16, rel=1e-3)
+    assert classify(ShiftEstimate(0.0, 0.05, 7), ShiftEstimate(5 * 0.01 * 2.998, 0.0, 1)).error == pytest.approx(
+        0.16, rel=1e-3
+    )
 
 
 def test_errors_have_their_ends() -> None:
-    assert Shift(0.0, 0.1, 7).error == 1.0
-    assert Shift(2.0, 0.0, math.inf).error == 0.0
-    assert Shift(0.0, 0.0, math.inf).error == 1.0
-    assert Shift(50.0, 0.1, 7).error < 1e-9
+    assert ShiftEstimate(0.0, 0.1, 7).error == 1.0
+    assert ShiftEstimate(2.0, 0.0, math.inf).error == 0.0
+    assert ShiftEstimate(0.0, 0.0, math.inf).error == 1.0
+    assert ShiftEstimate(50.0, 0.1, 7).error < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -105,5 +107,5 @@ def test_errors_have_their_ends() -> None:
 )
 def test_the_middle_is_said_as_the_tolerance_is(scale: Scale, unit: str, baseline: float, expected: float) -> None:
     comparison = replace(COMPARISON, series=replace(SERIES, scale=scale, unit=unit), baseline=baseline)
-    bad = Shift(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
+    bad = ShiftEstimate(math.log(1.25) if scale == "ratio" else 0.1, 0.0, 7)
     assert middle_tolerance(bad, comparison) == pytest.approx(expected)

@@ -1,0 +1,101 @@
+"""What the ranks of one launch report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
+from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.phases import PhaseTimes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceMemory:
+    """A GPU's memory as one of its ranks saw it after the timed steps, in bytes.
+
+    Attributes:
+        device: NVIDIA's id of the GPU, ``GPU-`` and a uuid: ranks that share one have it in common.
+        used: by all processes together, as the driver tells.
+        reserved: held by the caching allocator of this rank.
+    """
+
+    device: str
+    used: int
+    reserved: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankLaunch:
+    """What one rank reports of one launch.
+
+    Attributes:
+        step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
+            strategy does something every n steps only, the mean of each n that all did.
+        skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
+        picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
+        memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the
+            level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
+        device_memory: what this rank's GPU had in use; None on CPU.
+        loss: the last timed step's loss on this rank; None where the step returns none.
+        phases: where the time of steps after the timed ones went; None where they were not taken apart.
+        communication: steps after those, with and without synchronisation of gradients; None where they were not run.
+        no_headroom: why not, where copies of what is trained would not fit into memory; the same on all ranks.
+        held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
+            system does not tell.
+        samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
+        background: whether the rank had processes or threads of its own, which work on while its steps wait.
+        taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
+            None where a GPU does the work, where it took turns, or where the system does not tell.
+        cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
+            child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
+        blocks: how many of ``step_times`` belong to each block that was timed in turns; empty where it took none.
+        cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
+    """
+
+    rank: int
+    step_times: tuple[float, ...]
+    memory: Mapping[str, float]
+    loss: float | None
+    samples_per_step: float | None
+    tokens_per_step: float | None
+    skipped_steps: tuple[int, ...] = ()
+    picked: tuple[str, str] | None = None
+    phases: PhaseTimes | None = None
+    communication: BlockTimes | None = None
+    no_headroom: MemoryHeadroom | None = None
+    held: tuple[int, ...] = ()
+    device_memory: DeviceMemory | None = None
+    background: bool = False
+    taken: int | None = None
+    cpu_time: float | None = None
+    blocks: tuple[int, ...] = ()
+    cpu_blocks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One fresh process group, from start to end: the unit of statistics.
+
+    Attributes:
+        round: which round of the run it belongs to; launches of variants in one round are partners.
+        seconds: how long the whole launch took, start-up included.
+        health: what else went on in the machine meanwhile; None where nobody looked.
+        figures: what was computed of it so far, by name; a changed copy begins with none.
+    """
+
+    round: int
+    ranks: tuple[RankLaunch, ...]
+    seconds: float
+    health: Health | None = None
+    figures: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def step_times(self) -> tuple[float, ...]:
+        """Seconds of each step: a step lasts as long as its slowest rank."""
+        if "step_times" not in self.figures:
+            times = zip(*(rank.step_times for rank in self.ranks), strict=True)
+            self.figures["step_times"] = tuple(map(max, times))
+        found: tuple[float, ...] = self.figures["step_times"]
+        return found
