@@ -241,7 +241,7 @@ def _place(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> s
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a row per benchmark and what was stored."""
-    if SESSION not in config.stash:
+    if SESSION not in config.stash or config.stash[SESSION].silent:
         return
     from pytest_ddpperf.reports.summary import summary_parts
     from pytest_ddpperf.reports.terminal import verdict_painter

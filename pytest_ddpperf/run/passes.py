@@ -28,11 +28,10 @@ from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.groups import can_take_turns
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.session import Session
-from pytest_ddpperf.run.terms import Budget, LaunchOutcome, LaunchRunner, budget_of
+from pytest_ddpperf.run.terms import Budget, ExtraPasses, LaunchOutcome, LaunchRunner, budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.costs import ONLY_TIMES
 from pytest_ddpperf.run.groups import Groups, grouped
-from pytest_ddpperf.run.terms import Budget, LaunchRunner
+from pytest_ddpperf.run.terms import ONLY_TIMES, Budget, LaunchRunner
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.steps import DIAGNOSED_STEPS, blocks_for, growth_steps

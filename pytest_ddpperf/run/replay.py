@@ -12,9 +12,8 @@ from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.rounds import measure
-from pytest_ddpperf.run.terms import LaunchOutcome, Observer, budget_of
+from pytest_ddpperf.run.terms import ExtraPasses, LaunchOutcome, Observer, budget_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 

@@ -11,10 +11,19 @@ from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs, ExtraPasses
 from pytest_ddpperf.run.groups import Groups, together
 from pytest_ddpperf.run.pilot import FEW_LAUNCHES, Piloted, pilot
-from pytest_ddpperf.run.terms import Budget, LaunchRunner, Observer, Progress
+from pytest_ddpperf.run.terms import (
+    DIAGNOSIS,
+    ONLY_GROWTH,
+    ONLY_TIMES,
+    Budget,
+    Costs,
+    ExtraPasses,
+    LaunchRunner,
+    Observer,
+    Progress,
+)
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 

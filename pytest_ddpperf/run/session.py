@@ -224,6 +224,12 @@ class Session:
 
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
 
+    @property
+    def silent(self) -> bool:
+        """Whether the terminal's summary would be empty."""
+        archived = self._archive is not None and (self._archive.notes or self._archive.complaints)
+        return not (self.results or self.searches or self.calibrated or self.complaints or self._recorded or archived)
+
     def told(self) -> SummaryData:
         """What the terminal's summary is made of."""
         from pytest_ddpperf.reports.summary import SummaryData

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol, TypeAlias
 
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 
@@ -35,6 +35,43 @@ class Budget:
     turns: bool = True
     slots: int | None = None
     memory: int | None = None
+
+
+@dataclass(frozen=True)
+class ExtraPasses:
+    """What a launch measures besides or in place of timed steps, each by steps of its own.
+
+    Attributes:
+        diagnosed: where the time goes.
+        growth: whether memory grows.
+        times: how long steps are; a launch without it times one step, which counts for nothing.
+    """
+
+    diagnosed: bool
+    growth: bool
+    times: bool = True
+
+
+ONLY_TIMES = ExtraPasses(diagnosed=False, growth=False)
+ONLY_GROWTH = ExtraPasses(diagnosed=False, growth=True, times=False)
+DIAGNOSIS = ExtraPasses(diagnosed=True, growth=True, times=False)
+
+
+class Costs:
+    """What rounds have taken, and so will take."""
+
+    def __init__(self, pilot: float) -> None:
+        self._pilot = pilot
+        self._rounds: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        """Learn from a round."""
+        self._rounds.append(seconds)
+
+    @property
+    def round(self) -> float:
+        """Seconds of a round: as those before it took; before any, as the pilots did."""
+        return median(self._rounds) if self._rounds else self._pilot
 
 
 LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"

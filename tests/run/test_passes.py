@@ -15,8 +15,8 @@ from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.costs import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.passes import Passes
+from pytest_ddpperf.run.terms import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.job import LaunchJob

@@ -9,9 +9,8 @@ import pytest
 
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.costs import ExtraPasses
 from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, pilot, pilot_plan, short_launch
-from pytest_ddpperf.run.terms import Budget, LaunchOutcome
+from pytest_ddpperf.run.terms import Budget, ExtraPasses, LaunchOutcome
 from pytest_ddpperf.run.variant import Pilot, Variant
 from tests.factories import make_environment, make_variant
 

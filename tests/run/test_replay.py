@@ -8,8 +8,8 @@ import pytest
 
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES
 from pytest_ddpperf.run.replay import Dealer, deck_of
+from pytest_ddpperf.run.terms import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES
 from tests.factories import make_environment, make_variant
 
 VARIANT = make_variant("ddp", environment=make_environment())

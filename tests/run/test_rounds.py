@@ -14,10 +14,18 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.pilot import PILOT_STEPS
 from pytest_ddpperf.run.rounds import measure
-from pytest_ddpperf.run.terms import Budget, LaunchOutcome, Observer, Progress
+from pytest_ddpperf.run.terms import (
+    DIAGNOSIS,
+    ONLY_GROWTH,
+    ONLY_TIMES,
+    Budget,
+    ExtraPasses,
+    LaunchOutcome,
+    Observer,
+    Progress,
+)
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_environment, make_variant

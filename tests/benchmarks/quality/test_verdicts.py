@@ -22,7 +22,7 @@ from benchmarks.quality.verdicts import (
 )
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.costs import ONLY_TIMES
+from pytest_ddpperf.run.terms import ONLY_TIMES
 from pytest_ddpperf.settings import Settings
 from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 from tests.factories import make_variant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.run.costs import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs
+from pytest_ddpperf.run.terms import DIAGNOSIS, ONLY_GROWTH, ONLY_TIMES, Costs
 
 
 def test_at_first_a_round_takes_what_the_pilots_did() -> None:
