@@ -236,7 +236,7 @@ def pytest_configure() -> None:
 
     def noted(self: Any, variant: Any, function: Any, *args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        measuring = getattr(function, "__name__", "") == MEASURING
+        measuring = getattr(function, "name", "") == MEASURING
         call = (on_rank, function, *args) if measuring else (function, *args)
         line: dict[str, Any] = {"spans": []}
         start = time.monotonic()

@@ -76,7 +76,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     launch = Passes.launch
 
     def noted(passes: Passes, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
-        names.append(function.__name__)
+        names.append(function.name)
         return launch(passes, variant, function, *args, **how)
 
     monkeypatch.setattr(Passes, "launch", noted)

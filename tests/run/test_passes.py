@@ -314,7 +314,7 @@ class Preparing:
     def _launch(
         self, variant: Variant, function: Any, job: PrepareJob, *, patience: int = 1
     ) -> LaunchResult[RankPrepared]:
-        self.noted.append(f"{function.__name__} {variant.name}")
+        self.noted.append(f"{function.name} {variant.name}")
         self.patience.append(patience)
         timed = RankLaunch(
             rank=0, step_times=(0.1,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
