@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Measurement, MetricRules
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.reports.findings import finding_text
     from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
@@ -34,6 +35,7 @@ __all__ = [
     "SideBySide",
     "Strategy",
     "Workload",
+    "finding_text",
 ]
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "SideBySide": "records.side_by_side",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",
+    "finding_text": "reports.findings",
 }
 
 

@@ -39,7 +39,7 @@ class Ddpperf:
         self._settings = settings
         self._sections = sections
         self._names: set[tuple[str, int]] = set()
-        self._last: BenchmarkRun | None = None
+        self._runs: list[BenchmarkRun] = []
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -101,7 +101,9 @@ class Ddpperf:
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         run = self._run(replace(settings, verify=False))
         variants = run.passes.prepared([one])
-        return run.measure(variants, lambda *_: Next("stop", explain=True), compared=False)[0]
+        measured = run.measure(variants, lambda *_: Next("stop", explain=True), compared=False)
+        self._session.extensions.measured(self._test, measured)
+        return measured[0]
 
     def scaling(
         self,
@@ -236,7 +238,7 @@ class Ddpperf:
         empty = unsaid(collectives, totals)
         if empty is not None:
             raise SettingError(f"ddpperf.expect: {empty}")
-        last = () if self._last is None else self._last.measured
+        last = next((run.measured for run in reversed(self._runs) if run.measured), ())
         measured = last if measurement is None else (measurement,)
         if not measured or any(one.counts is None for one in measured):
             raise SettingError(
@@ -306,7 +308,7 @@ class Ddpperf:
             return run.passes.probe(tried[-1], PLAN, most)
 
         tried: list[Variant] = []
-        run = self._run(settings)
+        run = BenchmarkRun(self._session, self._test, settings, self._sections)
         try:
             resolution = CPU_RESOLUTION if environment.device == "cpu" else 0.0
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
@@ -339,8 +341,8 @@ class Ddpperf:
 
     def _run(self, settings: Settings) -> BenchmarkRun:
         """A call of a verb that judges nothing; ``expect`` then looks at it."""
-        run = self._last = BenchmarkRun(self._session, self._test, settings, self._sections)
-        return run
+        self._runs.append(BenchmarkRun(self._session, self._test, settings, self._sections))
+        return self._runs[-1]
 
     def _judged(self, settings: Settings, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
@@ -353,7 +355,8 @@ class Ddpperf:
         from pytest_ddpperf.run.judging import JudgedRun
 
         paired = self._session.paired_launches(self._sections)
-        run = self._last = JudgedRun(self._session, self._test, settings, self._sections, paired)
+        run = JudgedRun(self._session, self._test, settings, self._sections, paired)
+        self._runs.append(run)
         return run.judged(variants, derive)
 
     def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:

@@ -53,7 +53,8 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
         results: of all benchmarks, in the order measured.
 
     Returns:
-        The title and the text of the part; None for no part. The hook may write files, too.
+        The title and the text of the part; None for no part. The hook may write files, too: it is called at the end of
+        a session whether or not anything is printed.
     """
 
 

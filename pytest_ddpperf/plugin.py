@@ -251,7 +251,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     brief = config.get_verbosity() < QUIET
     session = config.stash[SESSION]
     parts = summary_parts(session.told(), width, verdict_painter(writer.markup), brief=brief)
-    for title, text in (*parts, *session.extensions.reports(session.results)):
+    for title, text in (*parts, *session.parts):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 
@@ -259,14 +259,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the JSON results, also where there are none: a file of an earlier run must not pass for this one's.
 
-    And record the run in the history.
+    And record the run in the history, and ask for further reports.
     """
     config = session.config
     settings = config.stash[SETTINGS]
-    if (settings.json is None and settings.history is None) or hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
         return
-    for write in (_session(config).write_json, _session(config).record):
-        _write(session, write)
+    if settings.json is not None or settings.history is not None:
+        for write in (_session(config).write_json, _session(config).record):
+            _write(session, write)
+    if SESSION in config.stash:
+        _write(session, config.stash[SESSION].collect_reports)
 
 
 def _write(session: pytest.Session, write: Callable[[], None]) -> None:

@@ -110,6 +110,7 @@ def test_it(ddpperf):
         ("pytest_ddpperf_strategies(): return 3", "gave 3: return functions by name"),
         ("pytest_ddpperf_metrics(): return [3]", "gave 3: return a list of pytest_ddpperf.Metric"),
         ("pytest_ddpperf_environment(): return {'a': 3}", "gave {'a': 3}: return texts by name"),
+        ("pytest_ddpperf_environment(): return {'host': 'x'}", "there is a fact 'host' already: rename it"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
@@ -119,3 +120,64 @@ def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: 
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines([f"{name}*{message}"])
+
+
+ADDED = """
+from pytest_ddpperf import Metric
+
+SAMPLES = {samples}
+
+
+def pytest_ddpperf_metrics():
+    row = dict(unit="1", better="lower", family="relative", scale="ratio")
+    return [Metric(name="constant", samples=SAMPLES, **row)]
+"""
+
+
+@pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)"])
+def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
+    inner.makeconftest(ADDED.format(samples=samples))
+    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
+    run = inner.runpytest("-q")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["metric constant of pytest_ddpperf_metrics: * are no samples of * launches: *"])
+
+
+def test_a_benchmark_with_an_added_metric_can_be_calibrated(inner: pytest.Pytester) -> None:
+    inner.makeconftest(ADDED.format(samples="lambda measured: (1.0,) * len(measured.launches)"))
+    inner.makepyfile(
+        test_suite=SUITE
+        + """
+def test_it(ddpperf):
+    assert ddpperf.check(lambda ctx: lambda: 1.0)["constant"].value == 1.0
+"""
+    )
+    run = inner.runpytest("-q", "--ddpperf-calibrate=2", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=1)
+    assert "not comparable" not in run.stdout.str()
+    (calibrated,) = json.loads((inner.path / "results.json").read_text())["calibration"]
+    assert calibrated["false_alarms"]["found"] == 0
+
+
+def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:
+    inner.makeconftest("def pytest_ddpperf_report(results):\n    raise ValueError('no disk')\n")
+    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0)\n")
+    run = inner.runpytest("-q")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["test_it *", "pytest_ddpperf_report failed: ValueError: no disk"])
+
+
+def test_a_search_for_a_batch_is_no_measurement_that_expect_looks_at(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        test_suite=SUITE
+        + """
+import dataclasses
+
+
+def test_it(ddpperf):
+    ddpperf.check(workload)
+    ddpperf.find_batch_size(lambda size: workload, limit=1, memory_limit="8GiB")
+    ddpperf.expect(optimizer_steps=1)
+"""
+    )
+    inner.runpytest("-q").assert_outcomes(passed=1)

@@ -30,7 +30,7 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
     if series.scale == "difference" and series.unit == "B":
         return max(series.min_tolerance, tolerance * abs(baseline))
     accepted = max(tolerance, series.min_tolerance)
-    if series.rules.stands_in_for and step is not None and baseline > 0:
+    if series.rules.stands_in and step is not None and baseline > 0:
         return accepted * max(1.0, step / baseline)
     if series.rules.negligible and min(baseline, series.value) > 0:  # as much less as more
         return max(accepted, series.rules.negligible / min(baseline, series.value))
@@ -71,5 +71,5 @@ def spread_between_runs(
     default *= series.rules.deviation
     learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
     spread = wider(learned, default)
-    seconds = step if series.rules.deviates_with and step is not None else abs(series.value)
+    seconds = step if series.rules.deviates_with_step_time and step is not None else abs(series.value)
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread

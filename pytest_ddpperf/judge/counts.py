@@ -111,7 +111,7 @@ def _unsteady(one: Comparison, unstable: str | None, reference: Reference) -> tu
 
 def _fewer(one: Comparison, baseline: float, reference: Reference) -> Finding:
     """A count that fell, in all or in what it is made of."""
-    made_of = () if one.note is None else one.note.facts["parts"]
+    made_of = () if one.note is None else one.note.facts.get("parts", ())
     metric, now = one.series.metric, one.series.value
     return Finding(
         "fewer_counted",

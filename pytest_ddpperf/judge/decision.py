@@ -8,6 +8,7 @@ from typing import Literal
 
 from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
@@ -189,11 +190,10 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
     counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
     Where the step time is not gated, all stay as they are.
     """
-    gated = {one.series.metric: one for one in comparisons if one.gated}
+    step = next((one for one in comparisons if one.series.metric == STEP_TIME and one.gated), None)
 
     def standing_in(cpu: Comparison) -> Comparison:
-        step = gated.get(cpu.series.rules.stands_in_for)
-        if step is None or not cpu.gated:
+        if step is None or not cpu.gated or not cpu.series.rules.stands_in:
             return cpu
         longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
         if not longer or cpu.verdict is Verdict.IMPROVED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.context import DecisionContext
@@ -45,7 +45,7 @@ class StoredReferences:
     """The stored baseline of each variant, in the variants' order."""
 
     baselines: tuple[StoredBaseline, ...]
-    paired: bool = False
+    paired: ClassVar[bool] = False
 
     def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The baselines, whatever was measured."""
@@ -70,7 +70,7 @@ class Judge:
         self._test = test
         self._settings = settings
         self._references = references
-        self._relate = derive
+        self._derive = derive
         self._tests = tests
         self._margin = margin
         self._scatter = scatter
@@ -101,7 +101,7 @@ class Judge:
             )
             return replace(compare(self._test, point, reference, context), seconds=look.elapsed)
 
-        derived = self._relate(measured[: len(references)])
+        derived = self._derive(measured[: len(references)])
         self.results = tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
         self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
         # What is accepted as the new baseline is measured for all of its time: a baseline's own error stays in every
@@ -120,7 +120,7 @@ class Judge:
             [] if self._settings.accepting else [c.verdict for c in statistical],
             suspects=any(suspects.values()),
             last=look.last,
-            measure_on=self._settings.accepting or any(map(self._looks_better, statistical)),
+            measure_on=(self._settings.accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
         )
         self._state = advance(self._state, action, screened=look.screened)
         if action.action == "confirm":
@@ -219,7 +219,7 @@ def _metrics_where(measured: Measurement, *, diagnosed: bool) -> frozenset[str]:
 
 def _named(suspects: Mapping[tuple[str, int], Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
     """What looked worse, and of which variant where there are several; not what repeats another's verdict."""
-    repeated = {one.metric for result in results for one in result.measurement.series if one.rules.repeats}
+    repeated = {one.metric for result in results for one in result.measurement.series if one.rules.repeats_step_time}
     for (name, _), metrics in suspects.items():
         for metric in [metric for metric in metrics if metric not in repeated] or metrics:
             yield metric if len(suspects) == 1 else f"{metric} of {name}"

@@ -43,7 +43,9 @@ FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
-_MADE_OF_STEP_TIME = replace(_TIMED, repeats=STEP_TIME, alarms=False)  # alone: its verdict is that of the step time
+_MADE_OF_STEP_TIME = replace(
+    _TIMED, repeats_step_time=True, alarms=False
+)  # alone: its verdict is that of the step time
 _BYTES = MetricRules(deviation=0.0, alarms=False)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
@@ -60,7 +62,7 @@ class Metric:
         scale: compared by quotient or by subtraction.
         samples: one number for each launch that has it; None where none has.
         gated: whether its verdict counts for the result's.
-        slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         rules: what is special to it.
         within: what launches know of its scatter; None where they know nothing.
     """
@@ -254,12 +256,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
     _step_metric(
-        "cpu_time",
-        "s",
-        cpu_time,
-        gated=False,
-        within=of_cpu,
-        rules=replace(_TIMED, paired_only=True, stands_in_for=STEP_TIME),
+        "cpu_time", "s", cpu_time, gated=False, within=of_cpu, rules=replace(_TIMED, paired_only=True, stands_in=True)
     ),
     _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
@@ -302,7 +299,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     # Near 0 where all of it is hidden. It is in the step time, which is gated, and deviates as that does.
     _share_metric(
-        EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=replace(_DIAGNOSED, deviates_with=STEP_TIME)
+        EXPOSED,
+        exposed_communication,
+        unit="s",
+        within=of_exposed,
+        rules=replace(_DIAGNOSED, deviates_with_step_time=True),
     ),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.

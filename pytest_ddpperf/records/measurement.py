@@ -101,11 +101,6 @@ class BenchmarkId:
     recipe: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def identity(self) -> BenchmarkId:
-        """The benchmark alone, without what was measured or stored of it."""
-        return BenchmarkId(**self.identity_fields)
-
-    @property
     def identity_fields(self) -> dict[str, Any]:
         """The fields of the identity by name, for a record of another kind of the same benchmark."""
         return {one.name: getattr(self, one.name) for one in fields(BenchmarkId)}
@@ -216,12 +211,12 @@ class MetricRules:
         timed: whether it is made of timed steps.
         partnered: whether it is a quotient of two benchmarks of one run.
         diagnosed: whether launches that diagnose tell it, after the verdict on times.
-        repeats: the metric whose verdict it only repeats; empty for none.
-        stands_in_for: the metric in whose place it may be worse, where that remains undecided; empty for none.
+        repeats_step_time: whether its verdict only repeats that of the step time.
+        stands_in: whether it is worse only in place of a step time that remains undecided.
         paired_only: whether it is gated only where the reference is measured in the same rounds.
         outliers: at which end launches are out of line: at the worse one, for other load makes times worse, or at both.
         deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
-        deviates_with: the metric whose size that scatter is a share of; empty for its own.
+        deviates_with_step_time: whether that deviation is a share of the step time, and not of its own size.
         shared_scatter: whether launches of other benchmarks tell how its launches scatter.
         single_scatter: standard deviation of what a single launch tells, where launches are few; None where unknown.
         negligible: the amount below which a difference means nothing.
@@ -232,12 +227,12 @@ class MetricRules:
     timed: bool = False
     partnered: bool = False
     diagnosed: bool = False
-    repeats: str = ""
-    stands_in_for: str = ""
+    repeats_step_time: bool = False
+    stands_in: bool = False
     paired_only: bool = False
     outliers: Literal["worse", "both"] | None = None
     deviation: float = 1.0
-    deviates_with: str = ""
+    deviates_with_step_time: bool = False
     shared_scatter: bool = False
     single_scatter: float | None = None
     negligible: float = 0.0
@@ -259,7 +254,7 @@ class Series:
         scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction,
             ``exact`` for what has no noise and must be equal.
         gated: whether its verdict counts for the result's.
-        slack: the smallest tolerance that makes sense for this metric, as a fraction (or absolute, for differences).
+        min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         value: the typical value over launches, in ``unit``.
         interval: where that value lies; None where nothing tells of its scatter.
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where

@@ -31,7 +31,7 @@ def find(result: Result, metric: str) -> Comparison | None:
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """The comparisons without those that follow from a step time among them with the same verdict."""
     told = {c.verdict for c in comparisons if c.series.metric == "step_time"}
-    return tuple(c for c in comparisons if not c.series.rules.repeats or c.verdict not in told)
+    return tuple(c for c in comparisons if not c.series.rules.repeats_step_time or c.verdict not in told)
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:

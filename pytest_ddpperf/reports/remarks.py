@@ -50,7 +50,7 @@ def _promises(result: Result) -> list[str]:
         one
         for one in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
-        if result.verdict is Verdict.UNCHANGED or not one.series.rules.stands_in_for
+        if result.verdict is Verdict.UNCHANGED or not one.series.rules.stands_in
     ]
     return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 

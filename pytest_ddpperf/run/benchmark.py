@@ -61,7 +61,7 @@ class BenchmarkRun:
         if self._settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
-            self._hear(_of_candidate(variants, measurements))
+            self.measured = _of_candidate(variants, measurements)
             return measurements
         variants = self.passes.profiled(variants)
         observer = Observer(
@@ -74,13 +74,8 @@ class BenchmarkRun:
             self.passes.ready()
             budget = self.passes.budget(compared=compared)
             measurements = measure(variants, budget, self.passes.timed(), observer)
-        self._hear(_of_candidate(variants, measurements))
+        self.measured = _of_candidate(variants, measurements)
         return measurements
-
-    def _hear(self, measurements: tuple[Measurement, ...]) -> None:
-        """Keep what was measured, and tell those who listen."""
-        self.measured = measurements
-        self._session.extensions.measured(self._test, measurements)
 
     def _show(self, what: str, progress: Progress) -> None:
         name = f"{self._test} {what}"

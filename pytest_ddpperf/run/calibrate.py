@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.allowance import spread_between_runs
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.relating import DeriveSeries
-from pytest_ddpperf.metrics.table import STEP_TIME, series_of
+from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, Metric, series_of
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
@@ -37,10 +37,12 @@ class Runs:
     Attributes:
         each: for each run, what it measured of each variant.
         seconds: from the start of the first run to that of the last.
+        metrics: that hooks add to those of the table.
     """
 
     each: tuple[Measured, ...]
     seconds: float
+    metrics: tuple[Metric, ...] = ()
 
     def of(self, variant: int) -> Measured:
         """All runs of one variant."""
@@ -49,7 +51,7 @@ class Runs:
     @property
     def together(self) -> Measured:
         """The variants with the launches of all runs."""
-        return tuple(_joined(self.of(i)) for i in range(len(self.each[0])))
+        return tuple(_joined(self.of(i), self.metrics) for i in range(len(self.each[0])))
 
 
 def repeated(
@@ -66,7 +68,7 @@ def repeated(
         starts.append(clock())
         runs.append(measured(variants, run))
         variants = [replace(one, steps=of.plan.steps) for one, of in zip(variants, runs[0], strict=True)]
-    return Runs(tuple(runs), starts[-1] - starts[0])
+    return Runs(tuple(runs), starts[-1] - starts[0], variants[0].metrics)
 
 
 def calibrated(
@@ -76,7 +78,7 @@ def calibrated(
     number = len(runs.each)
     together = runs.together
     learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
-    outcomes = against_themselves(test, settings, runs.each, derive)
+    outcomes = against_themselves(test, settings, runs.each, derive, runs.metrics)
     round_seconds = math.fsum(_usual_seconds(every.launches) for every in _with_shares(together))
     found = []
     for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
@@ -113,7 +115,7 @@ def _usual_seconds(launches: Sequence[Launch]) -> float:
 
 
 def against_themselves(
-    test: str, settings: Settings, runs: Sequence[Measured], derive: DeriveSeries
+    test: str, settings: Settings, runs: Sequence[Measured], derive: DeriveSeries, metrics: tuple[Metric, ...] = ()
 ) -> list[tuple[Result, ...]]:
     """What is said of every run that is held against every other one as its baseline, for each variant.
 
@@ -130,7 +132,7 @@ def against_themselves(
     for base, new in pairs:
         found = tuple(StoredBaseline(record=record, origin="", counted=record) for record in records[base])
         later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
-        variants = [_variant(one) for one in runs[new]]
+        variants = [replace(_variant(measured), metrics=metrics) for measured in runs[new]]
         results.append(
             replayed(
                 Judge(test, settings, StoredReferences(found), derive),
@@ -182,7 +184,7 @@ def _variant(measured: Measurement) -> Variant:
     )
 
 
-def _joined(runs: Measured) -> Measurement:
+def _joined(runs: Measured, metrics: tuple[Metric, ...]) -> Measurement:
     """One measurement with the launches of all runs, and what was remarked on any of them."""
     every = [launch for run in runs for launch in run.launches]
     launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
@@ -190,4 +192,4 @@ def _joined(runs: Measured) -> Measurement:
     diagnoses = tuple(launch for run in runs for launch in run.diagnoses)
     joined = replace(runs[0], launches=launches, findings=findings, diagnoses=diagnoses)
     counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")
-    return replace(joined, series=(*series_of(joined), *counted))
+    return replace(joined, series=(*series_of(joined, (*METRICS, *metrics)), *counted))

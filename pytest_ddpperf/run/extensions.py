@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
@@ -60,7 +62,7 @@ class Extensions:
                     raise SettingError(f"pytest_ddpperf_metrics: there is a metric {row.name!r} already: rename it")
                 if not row.name.isidentifier() or row.name != row.name.lower():
                     raise SettingError(f"pytest_ddpperf_metrics: {row.name!r}: expected a name in snake_case")
-                added[row.name] = row
+                added[row.name] = replace(row, samples=partial(_checked, row))
         return tuple(added.values())
 
     @cached_property
@@ -72,6 +74,7 @@ class Extensions:
                 isinstance(one, str) for pair in given.items() for one in pair
             ):
                 raise SettingError(f"pytest_ddpperf_environment gave {given!r}: return texts by name")
+            self._require_new("pytest_ddpperf_environment", "fact", given, added)
             added |= given
         return added
 
@@ -87,12 +90,41 @@ class Extensions:
 
     def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
         """Title and text of each added part of the summary."""
-        parts = self._called("pytest_ddpperf_report", results=tuple(results)) if results else []
+        if not results:
+            return []
+        try:
+            parts = self._called("pytest_ddpperf_report", results=tuple(results))
+        except Exception as error:
+            raise SettingError(f"pytest_ddpperf_report failed: {type(error).__name__}: {error}") from error
         for part in parts:
             if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
                 raise SettingError(f"pytest_ddpperf_report gave {part!r}: return a title and a text, or None")
         return parts
 
+    def _require_new(self, hook: str, noun: str, names: Iterable[str], known: Container[str]) -> None:
+        for name in names:
+            if name in known:
+                raise SettingError(f"{hook}: there is a {noun} {name!r} already: rename it")
+
+    def recorded(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """Facts of the environment with those that hooks add."""
+        self._require_new("pytest_ddpperf_environment", "fact", self.facts, facts)
+        return {**facts, **self.facts}
+
     def _called(self, name: str, **arguments: Any) -> list[Any]:
         """What all implementations of a hook return, without None."""
         return [] if self._hook is None else getattr(self._hook, name)(**arguments)
+
+
+def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
+    """The samples of an added metric, each a finite number, no more than there are launches."""
+    samples = row.samples(measurement)
+    if samples is None:
+        return None
+    fits = 0 < len(samples) <= len(measurement.every)
+    if not fits or not all(isinstance(sample, (int, float)) and math.isfinite(sample) for sample in samples):
+        raise SettingError(
+            f"metric {row.name} of pytest_ddpperf_metrics: {samples!r} are no samples of "
+            f"{len(measurement.launches)} launches: return one finite number for each launch, or None for no metric"
+        )
+    return tuple(map(float, samples))

@@ -51,9 +51,11 @@ class JudgedRun(BenchmarkRun):
                 error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
             self._skip_unless_failing(error)
             raise
+        measured = tuple(result.measurement for result in results)
+        self._session.extensions.measured(self._test, measured)
         self._session.add(results)
         self._fail_if_due(results)
-        return tuple(result.measurement for result in results)
+        return measured
 
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the other revision."""
@@ -111,6 +113,7 @@ class JudgedRun(BenchmarkRun):
         runs = repeated(variants, number, run)
         self._session.calibrated += calibrated(self._test, self._settings, runs, derive, self._session.provenance())
         self.measured = derive(runs.together)
+        self._session.extensions.measured(self._test, self.measured)
         return self.measured
 
     def _scatter(self, environment: Environment) -> Spread | None:

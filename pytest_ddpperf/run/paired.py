@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import ReferenceFailed
@@ -21,7 +22,7 @@ class PairedReferences:
         revision: the reference's.
         variants: the candidates; their measurements come first, then those of the reference, in the same order.
         lacking: by benchmark, why the reference cannot run it.
-        relate: adds to measurements of the reference what they amount to side by side. Where the reference lacks a
+        derive: adds to measurements of the reference what they amount to side by side. Where the reference lacks a
             benchmark, what ``derive`` makes is for the candidates alone.
     """
 
@@ -29,7 +30,7 @@ class PairedReferences:
     variants: tuple[Variant, ...]
     derive: DeriveSeries
     lacking: Mapping[tuple[str, int], str]
-    paired: bool = True
+    paired: ClassVar[bool] = True
 
     def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
         """The reference of each candidate; the candidates come first in ``measured``."""

@@ -175,7 +175,7 @@ class Passes:
     def launch(
         self, variant: Variant, function: Callable[..., Any], *args: object, slot: int = 0, patience: int = 1
     ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``seat``.
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
 
         The deadline is ``patience`` times that of the settings.
         """
@@ -191,7 +191,7 @@ class Passes:
                 world_size=variant.environment.world_size,
                 backend=variant.environment.backend,
                 device=variant.environment.device,
-                timeout=min(self.settings.timeout * patience, MAX_TIMEOUT),
+                timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
                 mode=variant.mode,
                 preload=modules_of(variant.resolved),
             )

@@ -1,4 +1,4 @@
-"""What a pytest session owns: the launcher, the store of baselines, the results. It computes nothing."""
+"""What a pytest session owns: launchers, both sides of a paired run, results, and what hooks add."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class Session:
         calibrated: likewise, of every benchmark that was held against itself.
         prepared: what was found out about trainings before they were measured, by ``preparation.identity``.
         complaints: what the summary has to say about the session itself.
+        parts: of the summary, that hooks add; empty before the session has ended.
         reference: the side that benchmarks are held against; None where that is the stored baselines.
         tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
         extensions: what hooks add, and who is told.
@@ -85,6 +86,7 @@ class Session:
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}
         self.complaints: list[str] = []
+        self.parts: list[tuple[str, str]] = []
         self.reference = None
         self.candidate = None
         self.probe = probe
@@ -178,7 +180,7 @@ class Session:
             cuda=self._torch.cuda,
             gpu_names=self._torch.gpus,
         )
-        return replace(found, recorded={**found.recorded, **self.extensions.facts})
+        return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def add(self, results: Sequence[Result]) -> None:
         """List results, and tell those who listen."""
@@ -223,6 +225,10 @@ class Session:
         from pytest_ddpperf.records.results import Provenance
 
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
+
+    def collect_reports(self) -> None:
+        """Ask those who add parts to the summary."""
+        self.parts = self.extensions.reports(self.results)
 
     @property
     def silent(self) -> bool:

@@ -23,7 +23,7 @@ class Budget:
     Attributes:
         screening: seconds by which something must look worse to be confirmed in time; ``max_time`` where nothing can.
         turns: whether all that is measured side by side is launched at the same time where it can be, and takes turns.
-        seats: how many launches of a side can run at the same time; None for any number.
+        slots: how many launches of a side can run at the same time; None for any number.
         memory: bytes that the ranks of launches which run at the same time may take; None where nobody knows.
     """
 

@@ -138,15 +138,15 @@ ALIASES: Mapping[str, str] = {
 OPTION_ALIASES: Mapping[tuple[str, str], str] = {("fsdp1", "sharding_strategy"): "sharding"}
 
 
-def row_of(strategy: Strategy) -> StrategyRow:
+def row_of(strategy: Strategy, more: Iterable[str] = ()) -> StrategyRow:
     """The table's row of a strategy, or a row for one that brings its own function."""
     if strategy.function is not None:
         return StrategyRow(strategy.name, "a strategy of the user's own")
     row = STRATEGIES.get(ALIASES.get(strategy.name, strategy.name))
     if row is None:
         raise SettingError(
-            f"strategy {strategy.name!r} is unknown: {_closest(strategy.name, [*STRATEGIES, *ALIASES])}"
-            f"known strategies: {', '.join(sorted(STRATEGIES))}"
+            f"strategy {strategy.name!r} is unknown: {_closest(strategy.name, [*STRATEGIES, *ALIASES, *more])}"
+            f"known strategies: {', '.join(sorted([*STRATEGIES, *more]))}"
         )
     return row
 
@@ -162,7 +162,7 @@ def resolve(given: str | Strategy | Callable[..., Any], more: Mapping[str, Calla
         return strategy
     if strategy.name in more:
         return added(strategy.name, more[strategy.name], {name: literal(raw) for name, raw in strategy.options.items()})
-    row = row_of(strategy)
+    row = row_of(strategy, more)
     parsed = {}
     for said, raw in strategy.options.items():
         name = OPTION_ALIASES.get((row.name, said), said)
