@@ -60,7 +60,7 @@ class Metric:
         scale: compared by quotient or by subtraction.
         samples: one number for each launch that has it; None where none has.
         gated: whether its verdict counts for the result's.
-        slack: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         rules: what is special to it.
         within: what launches know of its scatter; None where they know nothing.
     """
