@@ -96,7 +96,10 @@ def record_table(name: str) -> str:
 
 
 def attributes(record: type[Any]) -> dict[str, tuple[str, str]]:
-    """The attributes that a record and its bases document, the bases' first: type and meaning of each."""
+    """The attributes that a record and its bases document, the bases' first: type and meaning of each.
+
+    A field that nobody can give, such as a cache, is left out. A name that the record does not have is a KeyError.
+    """
     documented = {
         name: text
         for base in reversed(record.__mro__)
@@ -107,7 +110,8 @@ def attributes(record: type[Any]) -> dict[str, tuple[str, str]]:
         name: value.fget.__annotations__["return"]
         for name, value in inspect.getmembers(record, lambda value: isinstance(value, property))
     }
-    return {name: (types[name], text) for name, text in documented.items()}
+    private = {field.name for field in dataclasses.fields(record) if not field.init}
+    return {name: (types[name], text) for name, text in documented.items() if name not in private}
 
 
 def docstring_parts(text: str) -> tuple[str, dict[str, str]]:
