@@ -112,49 +112,52 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         world_sizes,
-        "number of ranks (default: the number of GPUs, else 2); several, as in 1,2,4, for scaling benchmarks: "
-        "other benchmarks take the largest",
+        "number of ranks; default: the number of GPUs, or 2 without a GPU. Scaling benchmarks take several numbers, "
+        "such as 1,2,4; other benchmarks take the largest",
         "N[,N...]",
     )
     backend: str = _knob(
         "auto",
         one_of("auto", "nccl", "gloo"),
-        "auto (nccl where each rank has a GPU of its own, else gloo), nccl or gloo",
+        "backend of the process group: nccl, gloo, or auto (nccl where each rank has a GPU of its own, else gloo)",
         "NAME",
     )
-    device: str = _knob("auto", one_of("auto", "cpu", "cuda"), "auto (cuda where there is a GPU), cpu or cuda", "NAME")
+    device: str = _knob(
+        "auto",
+        one_of("auto", "cpu", "cuda"),
+        "device of the ranks: cpu, cuda, or auto (cuda where there is a GPU)",
+        "NAME",
+    )
     steps: int | None = _knob(
         None,
         steps,
-        "timed steps of a launch; auto: the baseline's, else as many as fill a second (half of one in turns with "
-        "another revision), or twice what all else in a launch takes",
+        "timed steps of a launch. auto: as many as the baseline has; without a baseline as many as fill a second (half "
+        "a second interleaved with another revision) or twice the time of everything else in the launch",
         "N",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
     launches: int = _knob(
         6,
         positive_int,
-        "launches before the first verdict; more are added until it is decided or its part of max-time is spent",
+        "launches before the first verdict. More launches follow until the benchmark is decided or their part of "
+        "max-time is spent",
         "N",
     )
     max_time: float = _knob(
-        60.0,
-        seconds,
-        "seconds of measuring for a benchmark, about; what is counted and verified before comes on top",
-        "SECONDS",
+        60.0, seconds, "approximate seconds of measuring for a benchmark. Counting and verifying come on top", "SECONDS"
     )
     timeout: float = _knob(
         120.0,
         seconds,
-        "deadline of one launch: ranks that have not finished by then are shown and killed; one that does several "
-        "things has as many times that",
+        "deadline of a launch. Ranks that have not finished by then are shown and killed. A launch with n tasks has n "
+        "times the deadline",
         "SECONDS",
     )
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "the worsening that a test accepts, such as 0.03 or 3%%; auto: 3%% of a stored baseline, 1.5%% of another "
-        "revision, which is measured in the same minutes",
+        "worsening that a test accepts, such as 0.03 or 3%%. auto: 3%% beside a stored baseline, 1.5%% beside another "
+        "revision, because both revisions are measured in the same minutes",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
@@ -164,7 +167,7 @@ class Settings:
         "VERDICT[,...]",
     )
     require_baseline: bool = _knob(
-        default=False, parse=switch, text="fail where there is no comparable baseline (new, incompatible)", flag=True
+        default=False, parse=switch, text="fail a test without a comparable baseline (new, incompatible)", flag=True
     )
     verify: bool = _knob(
         default=True,
@@ -175,37 +178,39 @@ class Settings:
     counted: bool = _knob(
         default=True,
         parse=switch,
-        text="count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own; gated exactly",
+        text="count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
+        "exactly",
         metavar="true|false",
     )
     counted_only: bool = _knob(
         default=False,
         parse=switch,
-        text="only count: no times, no memory of the process; seconds for a benchmark, on any machine",
+        text="count only, without times and without memory of the process: seconds for a benchmark, on any machine",
         flag=True,
     )
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),
-        text="measure exposed communication: steps with and without averaging gradients, in alternating blocks; "
+        text="measure exposed communication: blocks of steps with and without averaging of gradients alternate. "
         "auto: where no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
     profile: bool = _knob(
         default=False,
         parse=switch,
-        text="run a few steps under torch's profiler, in a launch of their own: busy time and overlap of communication",
+        text="run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of "
+        "communication",
         flag=True,
     )
     precision: str = _knob(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
-        "fp32, tf32 (CUDA), bf16 or fp16 (autocast; fp16 with a gradient scaler)",
+        "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
         "NAME",
         training=True,
     )
     accumulation_steps: int = _knob(
-        1, positive_int, "micro-batches whose gradients are added up for one optimizer step", "N", training=True
+        1, positive_int, "micro-batches that are accumulated for one optimizer step", "N", training=True
     )
     no_sync: bool = _knob(
         default=True,
@@ -217,32 +222,33 @@ class Settings:
     clip_grad_norm: float | None = _knob(
         None,
         optional(amount, "none"),
-        "largest global norm of the gradients; larger ones are scaled down",
+        "maximal global norm of the gradients. Gradients with a larger norm are scaled down",
         "NORM",
         training=True,
     )
     clip_steps: int | str | None = _knob(
         None,
         optional(steps_or_warmup, "all"),
-        "clip only the first N steps of a launch, warmup: the untimed ones",
+        "steps of a launch that are clipped: the first N, or warmup for the untimed steps",
         "N|warmup",
         training=True,
     )
     lr_warmup_steps: int | str | None = _knob(
         None,
         optional(steps_or_warmup, "none"),
-        "steps of a launch over which the learning rate rises linearly to its value, warmup: the untimed ones",
+        "first steps of a launch, in which the learning rate rises linearly to its value: N, or warmup for the untimed "
+        "steps",
         "N|warmup",
         training=True,
     )
     compile: str = _knob(
         "no",
         one_of("no", "model", "step"),
-        "torch.compile: of the model, of the whole step, or no",
+        "what torch.compile compiles: model, step (the whole step) or no",
         "NAME",
         training=True,
     )
-    compile_backend: str = _knob("inductor", identifier, "what torch.compile compiles with", "NAME", training=True)
+    compile_backend: str = _knob("inductor", identifier, "backend of torch.compile", "NAME", training=True)
     activation_checkpointing: bool = _knob(
         default=False,
         parse=switch,
@@ -253,8 +259,8 @@ class Settings:
     loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
         None,
         loader_settings,
-        "how the workload's DataLoader loads: auto, or workers=N, pin_memory=, prefetch_factor=, persistent_workers=, "
-        "sampler=rank, separated by commas",
+        "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
+        "persistent_workers=, sampler=rank; or auto",
         "SETTINGS",
         training=True,
     )
@@ -266,31 +272,23 @@ class Settings:
         per_test=False,
     )
     baseline: str | None = _knob(
-        None,
-        set_name,
-        "named set of baselines to compare with (default: the one that is saved to)",
-        "NAME",
-        per_test=False,
+        None, set_name, "set of baselines to compare with; default: the set of --ddpperf-save", "NAME", per_test=False
     )
     save: str | None = _knob(
         None,
         save_name,
-        "store what was measured as the new baseline, under NAME if one is given",
+        "store the results as new baselines, in the set NAME if a name is given",
         "NAME",
         per_test=False,
         bare=DEFAULT_SET,
     )
     force_save: bool = _knob(
-        default=False,
-        parse=switch,
-        text="let --ddpperf-save store inconclusive benchmarks too",
-        per_test=False,
-        flag=True,
+        default=False, parse=switch, text="let --ddpperf-save store inconclusive results too", per_test=False, flag=True
     )
     against: str | None = _knob(
         None,
         words,
-        "compare with a revision, measured side by side, instead of baselines: a branch, tag or commit, "
+        "revision to compare with in place of baselines, measured side by side: a branch, tag or commit, "
         "merge-base:BRANCH, or the folder of another checkout",
         "REV",
         per_test=False,
@@ -298,30 +296,31 @@ class Settings:
     against_setup: str | None = _knob(
         None,
         words,
-        "command that builds or installs that revision, such as 'pip install .': run there, in a virtual environment "
-        "of its own that finds what is installed here too",
+        "command that builds or installs the reference revision, such as 'pip install .'. It runs in the checkout of "
+        "the reference, in a virtual environment that finds the packages of this environment too",
         "COMMAND",
         per_test=False,
     )
     against_tests: bool = _knob(
         default=False,
         parse=switch,
-        text="run what that revision's own test modules define, found by name, instead of this checkout's",
+        text="run what the test modules of the reference revision define, found by name, in place of this checkout's "
+        "definitions",
         per_test=False,
         flag=True,
     )
     turns: bool = _knob(
         default=True,
         parse=switch,
-        text="launch what is measured side by side at the same time, and time its steps in blocks that alternate; "
-        "on the CPU",
+        text="interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
+        "alternate; on the CPU only",
         metavar="true|false",
     )
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),
-        "measure every benchmark N times and hold it against itself, not against baselines: false alarms, spreads, "
-        "noise floor; stores the floors beside the baselines",
+        "measure every benchmark N times and compare it with itself, not with baselines. The result is false alarms, "
+        "spreads and noise floors; the floors are stored beside the baselines",
         "N",
         per_test=False,
     )

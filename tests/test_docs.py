@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from pytest_ddpperf import hookspecs
 from pytest_ddpperf.cli.command import COMMANDS
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
@@ -27,8 +30,9 @@ EXAMPLE = re.compile(r"<!-- example: ([a-z ]+) -->\n```python\n(.*?)```", re.DOT
 EXAMPLES = {name: code for text in PAGES.values() for name, code in EXAMPLE.findall(text)}
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
-INI_NAME = re.compile(r"\bddpperf_(?!group\b)[a-z_]+")
+INI_NAME = re.compile(r"\bddpperf_(?!group\b|extras\b)[a-z_]+")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
+HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_ddpperf_")]
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +101,43 @@ def test_the_generated_commands_are_those_of_the_command_line(reference_tables: 
     assert "--first-parent" in text
 
 
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_is_shown_with_its_signature_and_each_argument(reference_tables: ModuleType, name: str) -> None:
+    text = reference_tables.hook_text(name)
+    arguments = list(inspect.signature(getattr(hookspecs, name)).parameters)
+    assert text.startswith(f"```text\n{name}({', '.join(arguments[:1])}")
+    assert re.findall(r"^- `(\w+)`: .+$", text, re.MULTILINE) == arguments
+    returns = getattr(hookspecs, name).__annotations__["return"] != "None"
+    assert ("\nReturns: " in text) is returns
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_has_an_example_that_is_run(name: str) -> None:
+    example = (ROOT / "examples" / "ddpperf_extras" / "ddpperf_extras.py").read_text()
+    assert f"def {name}(" in example
+    assert f":pyobject: {name}\n" in PAGES["docs/hooks.md"]
+    assert PAGES["docs/hooks.md"].count(f"| [`{name}`](#") == 1
+
+
+def test_the_tables_of_records_have_each_documented_attribute(reference_tables: ModuleType) -> None:
+    assert {"Finding", "Measurement", "Metric", "MetricRules", "Result"} <= set(reference_tables.RECORDS)
+    for name, record in reference_tables.RECORDS.items():
+        rows = re.findall(r"^\| `(\w+)` \| `.+` \| (.+) \|$", reference_tables.record_table(name), re.MULTILINE)
+        promised = re.findall(r"^        (\w+): ", (record.__doc__ or "").partition("Attributes:")[2], re.MULTILINE)
+        assert promised
+        given = {field.name: field.init for field in dataclasses.fields(record)}
+        assert {attribute for attribute in promised if given.get(attribute, True)} <= {
+            attribute for attribute, _ in rows
+        }
+
+
 def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
-    asked = re.findall(r"<!-- generated: ([a-z]+) -->", PAGES["docs/settings.md"])
-    assert sorted(asked) == sorted(reference_tables.PARTS)
+    asked = [place for text in PAGES.values() for place in re.findall(r"<!-- generated: (.*) -->", text)]
+    named = [f"hook {name}" for name in reference_tables.HOOKS] + [
+        f"record {name}" for name in reference_tables.RECORDS
+    ]
+    assert sorted(asked) == sorted(["settings", "commands", *named])
+    assert sorted({place.split()[0] for place in asked}) == sorted(reference_tables.PARTS)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -134,6 +134,14 @@ def pytest_ddpperf_metrics():
 """
 
 
+def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
+    inner.makeconftest(ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'))
+    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
+    run = inner.runpytest("-q")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant: better='less': expected lower or higher"])
+
+
 @pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)"])
 def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
     inner.makeconftest(ADDED.format(samples=samples))

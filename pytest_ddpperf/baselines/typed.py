@@ -40,9 +40,17 @@ _SCALARS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     Share: ("a number from 0 to 1", lambda number: 0 <= number <= 1),
     Confidence: ("a number between 0 and 1", lambda number: 0 < number < 1),
 }
-_hints = functools.cache(get_type_hints)  # a file has hundreds of records, of few types
 _SHOWN = 60  # characters of a wrong value in a message
 _KINDS = {dict: "an object ", list: "a list ", str: "text ", bool: "", NoneType: ""}
+
+
+@functools.cache  # a file has hundreds of records, of few types
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a record's fields, by the names of the modules that it and its bases were made in."""
+    names: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):  # modules may have been imported anew since
+        names |= getattr(base.__init__, "__globals__", {})
+    return get_type_hints(kind, names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ class RankLaunch:
     """What one rank reports of one launch.
 
     Attributes:
+        rank: its number.
         step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
             strategy does something every n steps only, the mean of each n that all did.
         skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
@@ -44,7 +45,8 @@ class RankLaunch:
         no_headroom: why not, where copies of what is trained would not fit into memory; the same on all ranks.
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
-        samples_per_step: this rank's samples in one step; None where unknown. ``tokens_per_step`` likewise.
+        samples_per_step: this rank's samples in one step; None where unknown.
+        tokens_per_step: this rank's tokens in one step; None where unknown.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
         taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
             None where a GPU does the work, where it took turns, or where the system does not tell.
@@ -80,8 +82,10 @@ class Launch:
 
     Attributes:
         round: which round of the run it belongs to; launches of variants in one round are partners.
+        ranks: what each rank reports, by rank.
         seconds: how long the whole launch took, start-up included.
         health: what else went on in the machine meanwhile; None where nobody looked.
+        step_times: seconds of each timed step; a step lasts as long as its slowest rank.
         figures: what was computed of it so far, by name; a changed copy begins with none.
     """
 

@@ -92,6 +92,7 @@ class BenchmarkId:
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         environment: the machine, the software and the group.
         recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
+        world_size: number of ranks.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Measurement(BenchmarkId):
     """One variant of one benchmark, measured: everything that metrics are computed from.
 
     Attributes:
+        plan: how many steps each launch ran.
         launches: in the order measured; only those that the verdict on times rests on.
         diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
         findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
@@ -250,11 +252,14 @@ class Series:
     """One metric of one measurement: a sample per launch that tells it, and what they amount to.
 
     Attributes:
+        metric: name of the metric.
+        unit: of its values.
         better: the direction of an improvement.
         scale: ``ratio`` for quantities compared by their quotient, ``difference`` for those compared by subtraction,
             ``exact`` for what has no noise and must be equal.
         gated: whether its verdict counts for the result's.
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
+        samples: one number for each launch.
         value: the typical value over launches, in ``unit``.
         interval: where that value lies; None where nothing tells of its scatter.
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where

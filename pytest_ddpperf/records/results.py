@@ -204,6 +204,9 @@ class Comparison:
     """One metric, judged.
 
     Attributes:
+        series: of the candidate.
+        gated: whether the verdict counts for the result's.
+        baseline: the value of the reference; None where it has none.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
         change_interval: where the change lies.
         tolerance: the change that the test accepts.
@@ -239,15 +242,26 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One benchmark, judged: a row of the summary and an entry of the JSON file."""
+    """One benchmark, judged: a row of the summary and an entry of the JSON file.
 
-    test: str  # pytest node id
+    Attributes:
+        test: pytest node id.
+        name: of the variant within its test.
+        measurement: of the candidate.
+        comparisons: one for each metric; ``result["step_time"]`` is one of them.
+        verdict: of the benchmark as a whole.
+        reference: what the benchmark is compared with: a stored baseline or another revision.
+        findings: remarks that a reader of the verdict needs.
+        seconds: of measuring, of all benchmarks that were measured side by side with this one.
+    """
+
+    test: str
     measurement: Measurement
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
     reference: Reference
     findings: tuple[Finding, ...] = ()
-    seconds: float = 0.0  # of measuring, of all benchmarks that were measured side by side with this one
+    seconds: float = 0.0
 
     @property
     def paired(self) -> PairedRevision | None:

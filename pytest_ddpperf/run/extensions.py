@@ -62,6 +62,7 @@ class Extensions:
                     raise SettingError(f"pytest_ddpperf_metrics: there is a metric {row.name!r} already: rename it")
                 if not row.name.isidentifier() or row.name != row.name.lower():
                     raise SettingError(f"pytest_ddpperf_metrics: {row.name!r}: expected a name in snake_case")
+                _require_columns(row)
                 added[row.name] = replace(row, samples=partial(_checked, row))
         return tuple(added.values())
 
@@ -114,6 +115,16 @@ class Extensions:
     def _called(self, name: str, **arguments: Any) -> list[Any]:
         """What all implementations of a hook return, without None."""
         return [] if self._hook is None else getattr(self._hook, name)(**arguments)
+
+
+def _require_columns(row: Metric) -> None:
+    """Refuse a row of which judging could make nothing."""
+    columns = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "scale": ("ratio", "difference")}
+    for column, words in columns.items():
+        if getattr(row, column) not in words:
+            raise SettingError(
+                f"pytest_ddpperf_metrics: {row.name}: {column}={getattr(row, column)!r}: expected {' or '.join(words)}"
+            )
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
