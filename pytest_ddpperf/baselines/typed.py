@@ -49,7 +49,7 @@ def _hints(kind: type) -> dict[str, Any]:
     """The types of a record's fields, by the names of the modules that it and its bases were made in."""
     names: dict[str, Any] = {}
     for base in reversed(kind.__mro__):  # modules may have been imported anew since
-        names |= getattr(base.__init__, "__globals__", {})
+        names |= getattr(vars(base).get("__init__"), "__globals__", {})
     return get_type_hints(kind, names)
 
 
