@@ -250,7 +250,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     width = writer.fullwidth if terminalreporter.isatty else None
     brief = config.get_verbosity() < QUIET
     session = config.stash[SESSION]
-    parts = summary_parts(session.told(), width, verdict_painter(writer.markup), brief=brief)
+    parts = summary_parts(session.summary(), width, verdict_painter(writer.markup), brief=brief)
     for title, text in (*parts, *session.parts):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)

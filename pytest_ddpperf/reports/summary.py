@@ -42,24 +42,24 @@ class SummaryData:
 
 
 def summary_parts(
-    told: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
+    summary: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
 ) -> list[tuple[str, str]]:
     """Title and text of each part that has anything to say."""
     parts = []
-    if told.results:
-        table = summary_table(told.results, accepting=told.accepting, here=told.here)
+    if summary.results:
+        table = summary_table(summary.results, accepting=summary.accepting, here=summary.here)
         parts.append(("ddpperf", render(table, width, paint)))
     if not brief:
-        more = {"phases": phase_table(told.results), "communication": communication_table(told.results)}
+        more = {"phases": phase_table(summary.results), "communication": communication_table(summary.results)}
         parts += [(f"ddpperf {name}", render(table, width)) for name, table in more.items() if table is not None]
-    if told.searches:
-        parts.append(("ddpperf batch sizes", "\n".join(wrapped(batch_size_lines(told.searches), width))))
-    if told.calibrated:
-        parts.append(("ddpperf calibration", render(calibration_table(told.calibrated), width)))
-    if told.complaints:
-        parts.append(("ddpperf errors", "\n".join(told.complaints)))
-    if told.stored:
-        parts.append(("ddpperf baselines", "\n".join(wrapped(told.stored, width))))
-    if told.recorded:
-        parts.append(("ddpperf history", told.recorded))
+    if summary.searches:
+        parts.append(("ddpperf batch sizes", "\n".join(wrapped(batch_size_lines(summary.searches), width))))
+    if summary.calibrated:
+        parts.append(("ddpperf calibration", render(calibration_table(summary.calibrated), width)))
+    if summary.complaints:
+        parts.append(("ddpperf errors", "\n".join(summary.complaints)))
+    if summary.stored:
+        parts.append(("ddpperf baselines", "\n".join(wrapped(summary.stored, width))))
+    if summary.recorded:
+        parts.append(("ddpperf history", summary.recorded))
     return parts

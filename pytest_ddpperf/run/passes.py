@@ -61,10 +61,10 @@ class Passes:
         imports: PairedLaunches | None = None,
     ) -> None:
         self.settings = settings
-        self._imports = imports
+        self._paired = imports
         self._session = session
         self._test = test
-        self._seats = 1  # launches of a side that can run at the same time
+        self._slots = 1  # launches of a side that can run at the same time
         self._memory: int | None = None  # bytes that their ranks may take
         self.sections = sections
 
@@ -83,35 +83,35 @@ class Passes:
     def start(self, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
         wanted, free = _launchers(self.settings, variants), free_memory()
-        other = self._session.reference
-        sides = [self._session.launchers.pids, *([] if other is None else [other.ranks_parents])]
+        reference = self._session.reference
+        sides = [self._session.launchers.pids, *([] if reference is None else [reference.ranks_parents])]
         missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
         needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
         enough = free is None or needed <= free
-        self._seats = wanted if enough else 1
+        self._slots = wanted if enough else 1
         self._memory = None if free is None else free - needed * enough
-        self._session.launchers.start(self._seats)
-        if other is not None:
-            other.start(self._seats)
+        self._session.launchers.start(self._slots)
+        if reference is not None:
+            reference.start(self._slots)
 
     def ready(self) -> None:
         """Return when that is done: else it would disturb steps, and cost the time that measuring has."""
         __tracebackhide__ = True
-        self._session.launchers.wait(self._seats)
-        if self._imports is not None and self._session.reference is not None:
-            self._session.reference.launchers.wait(self._seats)
+        self._session.launchers.wait(self._slots)
+        if self._paired is not None and self._session.reference is not None:
+            self._session.reference.launchers.wait(self._slots)
 
     def keep(self, number: int) -> None:
         """End the launchers of either side that are not needed, for so many launches of it run at the same time."""
-        if number < self._seats:
-            self._seats = number
+        if number < self._slots:
+            self._slots = number
             self._session.launchers.keep(number)
             if self._session.reference is not None:
                 self._session.reference.keep(number)
 
     def budget(self, *, compared: bool) -> Budget:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""
-        return replace(budget_of(self.settings, compared=compared), slots=self._seats, memory=self._memory)
+        return replace(budget_of(self.settings, compared=compared), slots=self._slots, memory=self._memory)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with what is found out before they are measured: pilot, counts, remarks on their verification.
@@ -128,7 +128,7 @@ class Passes:
             return self.launch(variant, PREPARE_LAUNCH, job, patience=job.parts)
 
         # Side by side, where nothing is timed, these launches alone tell what both sides import.
-        forgetful = self.settings.counted_only and self._imports is not None
+        forgetful = self.settings.counted_only and self._paired is not None
         with self.shown():
             return prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
 
@@ -155,8 +155,8 @@ class Passes:
     def abort(self) -> None:
         """End the launches of both sides that are under way in other threads."""
         self._session.launchers.abort()
-        if self._imports is not None:
-            self._imports.abort()
+        if self._paired is not None:
+            self._paired.abort()
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report that may use so many bytes each; None for what the device has."""
@@ -182,8 +182,8 @@ class Passes:
         __tracebackhide__ = True
         launchers = self._session.launchers
         run = launchers[slot].run
-        if self._imports is not None:
-            run = partial(self._imports.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
+        if self._paired is not None:
+            run = partial(self._paired.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
         try:
             return run(
                 function,
@@ -215,17 +215,17 @@ class _Timed:
         self._completed: list[tuple[str, Plan]] = []
         self._picked: dict[int, tuple[str, str]] = {}
         # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
-        self._seats: dict[tuple[str, int], int] = {}
+        self._slots: dict[tuple[str, int], int] = {}
 
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         __tracebackhide__ = True
         for variant, _ in launches:
-            self._seats.setdefault(variant.key, len(self._seats))
+            self._slots.setdefault(variant.key, len(self._slots))
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.environment.world_size, variant.pilot.picked)
         several = len({variant.key for variant, _ in launches}) > 1
-        slots = [self._seats[variant.key] if several else 0 for variant, _ in launches]
-        calls = [partial(self._result_of, slot, *launch, telling) for slot, launch in zip(slots, launches, strict=True)]
+        slots = [self._slots[variant.key] if several else 0 for variant, _ in launches]
+        calls = [partial(self._result_of, slot, *launch, extra) for slot, launch in zip(slots, launches, strict=True)]
         try:
             results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._passes.abort)
         except ReferenceFailed as error:
@@ -237,10 +237,10 @@ class _Timed:
             error.extend(after=_crowd(error, launches))
             raise
         self._completed.extend((_label(variant), plan) for variant, plan in launches)
-        return [self._kept(variant, telling, result) for (variant, _), result in zip(launches, results, strict=True)]
+        return [self._kept(variant, extra, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
-        self, slot: int, variant: Variant, plan: Plan, telling: ExtraPasses, turns: TurnSlot | None = None
+        self, slot: int, variant: Variant, plan: Plan, extra: ExtraPasses, turns: TurnSlot | None = None
     ) -> LaunchResult[RankLaunch]:
         __tracebackhide__ = True
         size = variant.world_size
@@ -248,8 +248,8 @@ class _Timed:
         job = self._passes.job(variant, plan, loader)
         # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
         seed = self._diagnosed[_label(variant)]
-        job = replace(job, seed=seed, diagnosed=telling.diagnosed, growth=telling.growth, turns=turns)
-        if not telling.times:
+        job = replace(job, seed=seed, diagnosed=extra.diagnosed, growth=extra.growth, turns=turns)
+        if not extra.times:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
         if turns is None:
             return self._passes.launch(variant, RUN_LAUNCH, job)
@@ -266,9 +266,9 @@ class _Timed:
             return f"it had run on the other revision before, and failed now: {error}"
         return None
 
-    def _kept(self, variant: Variant, telling: ExtraPasses, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
+    def _kept(self, variant: Variant, extra: ExtraPasses, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
         label, size = _label(variant), variant.environment.world_size
-        self._diagnosed[label] += telling.diagnosed
+        self._diagnosed[label] += extra.diagnosed
         if label not in self._printed:
             self._printed.add(label)
             self._passes.sections.extend((f"{label}, {title}", text) for title, text in result.sections)

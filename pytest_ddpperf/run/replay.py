@@ -27,13 +27,13 @@ class Dealer:
     now: float = 0.0
     dealt: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         """The next launch of each variant, cut down to the steps that are asked for, and the seconds it would take."""
-        return [self._deal(*launch, telling) for launch in launches]
+        return [self._deal(*launch, extra) for launch in launches]
 
-    def _deal(self, variant: Variant, plan: Plan, telling: ExtraPasses) -> LaunchOutcome:
+    def _deal(self, variant: Variant, plan: Plan, extra: ExtraPasses) -> LaunchOutcome:
         which = deck_of(variant)
-        if not telling.times:
+        if not extra.times:
             return self._diagnosis(variant)
         one = next(self.decks[which])
         self.dealt[which] += 1

@@ -118,12 +118,12 @@ class _Measuring:
         well.
         """
         spent = self._elapsed + self.piloted.diagnosis_seconds > self.budget.max_time
-        telling = ONLY_GROWTH if spent and not explain else DIAGNOSIS
+        extra = ONLY_GROWTH if spent and not explain else DIAGNOSIS
         try:
-            verdict = self._told(look, telling)
+            verdict = self._diagnose(look, extra)
             if verdict.action == "confirm":
                 self._doubt(verdict.suspects, 1)
-                self._told(look, telling)
+                self._diagnose(look, extra)
         except DdpperfError as error:
             if not explain and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
@@ -132,8 +132,8 @@ class _Measuring:
             self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
         return self._measurements()
 
-    def _told(self, look: Look, telling: ExtraPasses) -> Next:
-        self.rounds.diagnose(self.run, telling)
+    def _diagnose(self, look: Look, extra: ExtraPasses) -> Next:
+        self.rounds.diagnose(self.run, extra)
         return self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
 
     def _measurements(self) -> tuple[Measurement, ...]:
@@ -177,10 +177,10 @@ class _Rounds:
                 self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
         self.made += 1
 
-    def diagnose(self, run: LaunchRunner, telling: ExtraPasses) -> None:
+    def diagnose(self, run: LaunchRunner, extra: ExtraPasses) -> None:
         """A launch of each variant that tells why, in place of the one that did."""
         for group in together(self.groups, self._drawn()):
-            ran = run([(self.variants[i], self.plans[i]) for i in group], telling)
+            ran = run([(self.variants[i], self.plans[i]) for i in group], extra)
             for i, (ranks, seconds) in zip(group, ran, strict=True):
                 self.diagnoses[i] = [launch_of(0, ranks, seconds)]
 

@@ -236,7 +236,7 @@ class Session:
         archived = self._archive is not None and (self._archive.notes or self._archive.complaints)
         return not (self.results or self.searches or self.calibrated or self.complaints or self._recorded or archived)
 
-    def told(self) -> SummaryData:
+    def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
         from pytest_ddpperf.reports.summary import SummaryData
 

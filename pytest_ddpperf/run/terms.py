@@ -81,7 +81,7 @@ LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
 class LaunchRunner(Protocol):
     """Runs one launch of each of these variants; several at the same time, which then time their steps in turns."""
 
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> Sequence[LaunchOutcome]:
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> Sequence[LaunchOutcome]:
         """Run them; what became of each, in the same order."""
 
 

@@ -238,7 +238,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
 
 
 @pytest.mark.parametrize(
-    ("before", "plan", "telling", "stopped"),
+    ("before", "plan", "extra", "stopped"),
     [
         pytest.param(None, Plan(warmup=1, steps=5), ONLY_TIMES, False, id="its first launch"),
         pytest.param(
@@ -267,7 +267,7 @@ def test_what_the_other_revision_has_run_it_can_run(
     monkeypatch: pytest.MonkeyPatch,
     before: tuple[Plan, ExtraPasses] | None,
     plan: Plan,
-    telling: ExtraPasses,
+    extra: ExtraPasses,
     *,
     stopped: bool,
 ) -> None:
@@ -292,7 +292,7 @@ def test_what_the_other_revision_has_run_it_can_run(
         run([(theirs, before[0])], before[1])
         fine.clear()
     with pytest.raises(ReferenceStopped if stopped else ReferenceFailed):
-        run([(theirs, plan)], telling)
+        run([(theirs, plan)], extra)
 
 
 def own_step(_ctx: object) -> Callable[[], float]:

@@ -25,8 +25,8 @@ class Machine:
     seconds: float
     taken: list[int | None]
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
-        assert not telling.diagnosed
+    def run(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+        assert not extra.diagnosed
         taken = self.taken.pop(0)
         ranks = tuple(
             RankLaunch(
@@ -97,7 +97,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     ]
 
     def steps(fixed: float) -> set[int]:
-        def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+        def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
             ranks = tuple(
                 RankLaunch(
                     rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
@@ -114,7 +114,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
 def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         ranks = tuple(
             RankLaunch(
                 rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
@@ -149,7 +149,7 @@ def test_what_launches_take_that_diagnose() -> None:
 def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
     """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         ranks = tuple(
             RankLaunch(
                 rank=rank, step_times=(0.01,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None

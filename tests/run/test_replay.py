@@ -48,8 +48,8 @@ def test_launches_that_diagnose_are_dealt_apart() -> None:
     told = launch(0.1)
     told = replace(told, ranks=tuple(replace(rank, held=(1, 2, 3)) for rank in told.ranks))
     dealer = Dealer({deck_of(VARIANT): iter([launch(0.1)])}, {deck_of(VARIANT): iter([told, told])})
-    for telling, now in ((DIAGNOSIS, 0.6), (ONLY_GROWTH, 1.2)):
-        ((ranks, seconds),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], telling)
+    for extra, now in ((DIAGNOSIS, 0.6), (ONLY_GROWTH, 1.2)):
+        ((ranks, seconds),) = dealer.run([(VARIANT, Plan(warmup=5, steps=2))], extra)
         assert ranks == told.ranks
         assert seconds == pytest.approx(0.6)
         assert dealer.clock() == pytest.approx(now)

@@ -55,18 +55,18 @@ class Machine:
     growing: float = 0.4
     diagnosis: float = 1.0
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
-        if telling.times:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+        if extra.times:
             self.together.append(tuple((variant.name, variant.of_reference) for variant, _ in launches))
-        return [self._launch(variant, plan, telling) for variant, plan in launches]
+        return [self._launch(variant, plan, extra) for variant, plan in launches]
 
-    def _launch(self, variant: Variant, plan: Plan, telling: ExtraPasses) -> LaunchOutcome:
+    def _launch(self, variant: Variant, plan: Plan, extra: ExtraPasses) -> LaunchOutcome:
         seconds = FIXED + plan.steps * STEP + self.cold * (not self.asked)
-        if telling.times:
+        if extra.times:
             self.asked.append((variant.name, plan))
         else:
-            seconds = FIXED + STEP + self.growing * telling.growth + self.diagnosis * telling.diagnosed
-        self.told.append(telling)
+            seconds = FIXED + STEP + self.growing * extra.growth + self.diagnosis * extra.diagnosed
+        self.told.append(extra)
         self.now += seconds
         ranks = [
             RankLaunch(
@@ -129,7 +129,7 @@ def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
 
 def phases(machine: Machine) -> list[tuple[ExtraPasses, int]]:
     """What launches were to tell, and how many of them in a row."""
-    return [(telling, len(list(group))) for telling, group in groupby(machine.told)]
+    return [(extra, len(list(group))) for extra, group in groupby(machine.told)]
 
 
 def test_launches_that_diagnose_follow_the_verdict() -> None:
@@ -148,11 +148,11 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
     """The steps of the launches that diagnose take a thousand times as long."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
-        slower = 1.0 if telling.times else 1000.0
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+        slower = 1.0 if extra.times else 1000.0
         return [
             (tuple(replace(rank, step_times=tuple(slower * s for s in rank.step_times)) for rank in ranks), took)
-            for ranks, took in machine.run(launches, telling)
+            for ranks, took in machine.run(launches, extra)
         ]
 
     observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock)
@@ -211,9 +211,9 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
 ) -> None:
     machine, judge = Machine(), Script([Next("stop", explain=explain)])
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
-        if telling.times:
-            return machine.run(launches, telling)
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+        if extra.times:
+            return machine.run(launches, extra)
         raise failure
 
     def measured() -> Measurement:
@@ -289,7 +289,7 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         return [
             (
                 tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks)
@@ -297,7 +297,7 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
                 else ranks,
                 took,
             )
-            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, telling), strict=True)
+            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, extra), strict=True)
         ]
 
     sides = [variant("a"), variant("b", steps=7), variant("a", of_reference=True), variant("b", of_reference=True)]
@@ -345,8 +345,8 @@ def test_sides_are_launched_one_after_the_other(
 ) -> None:
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
-        ran = machine.run(launches, telling)
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+        ran = machine.run(launches, extra)
         return [
             ((ranks[0], replace(ranks[1], background=one.of_reference is background)), took)
             for (one, _), (ranks, took) in zip(launches, ran, strict=True)
@@ -532,9 +532,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(launches: Sequence[tuple[Variant, Plan]], telling: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
         if launches[0][1].steps == PILOT_STEPS:
-            return Machine().run(launches, telling)
+            return Machine().run(launches, extra)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:

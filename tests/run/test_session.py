@@ -207,7 +207,7 @@ def test_a_commit_held_against_itself_is_told(
     session = Session(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )
-    assert session.told().here == here
+    assert session.summary().here == here
 
 
 def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
