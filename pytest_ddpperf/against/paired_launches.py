@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pytest_ddpperf.against.reference_tests import reference_call
 from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.imports import TOOL, Observed, observed, observed_packed
 from pytest_ddpperf.launch.launcher import LaunchResult
@@ -36,6 +37,28 @@ class PairedLaunches:
         self._of_reference: dict[str, str] = {}
         self._shared: dict[str, None] = {}  # functions of test modules that both sides take from this checkout
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
+
+    @property
+    def revision(self) -> Revision:
+        """The revision of the reference."""
+        return self._reference.revision
+
+    @property
+    def ranks_parents(self) -> tuple[int | None, ...]:
+        """Process ids of what the reference's ranks are children of."""
+        return self._reference.ranks_parents
+
+    def start(self, number: int) -> None:
+        """Let ``number`` launchers of the reference import torch in the background."""
+        self._reference.start(number)
+
+    def wait(self, number: int) -> None:
+        """Return when ``number`` launchers of the reference are ready."""
+        self._reference.launchers.wait(number)
+
+    def keep(self, number: int) -> None:
+        """End all but the first ``number`` launchers of the reference."""
+        self._reference.keep(number)
 
     def run(
         self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any

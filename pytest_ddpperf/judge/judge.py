@@ -36,6 +36,10 @@ class References(Protocol):
     def paired(self) -> bool:
         """Whether the reference is measured in the same rounds."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether any reference has times that the candidate's are compared with."""
+
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The reference of each candidate; the candidates come first in ``measured``."""
 
@@ -46,6 +50,12 @@ class StoredReferences:
 
     baselines: tuple[StoredBaseline, ...]
     paired: ClassVar[bool] = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether any baseline that is comparable has times."""
+        records = [stored.record for stored in self.baselines if stored.record is not None and not stored.differs]
+        return any(series.scale != "exact" for record in records for series in record.series)
 
     def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The baselines, whatever was measured."""

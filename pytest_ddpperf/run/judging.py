@@ -60,8 +60,7 @@ class JudgedRun(BenchmarkRun):
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the other revision."""
         __tracebackhide__ = True
-        reference = self._session.reference
-        if self._paired is None or reference is None:
+        if self._paired is None:
             found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
             return self._judgement(_following(variants, found), StoredReferences(found), derive)
 
@@ -72,7 +71,7 @@ class JudgedRun(BenchmarkRun):
             except ReferenceFailed as error:
                 return error
 
-        results = paired_results(reference.revision, variants, derive, attempt)
+        results = paired_results(self._paired.revision, variants, derive, attempt)
         return tuple(map(self._paired.with_imports, results))
 
     def _judgement(
@@ -90,8 +89,7 @@ class JudgedRun(BenchmarkRun):
             margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
             scatter=None if references.paired else self._scatter(variants[0].environment),
         )
-        timed = isinstance(references, StoredReferences) and any(map(_has_times, references.baselines))
-        self.measure(self.passes.prepared(variants), judge, compared=references.paired or timed)
+        self.measure(self.passes.prepared(variants), judge, compared=references.timed)
         return judge.results
 
     def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
@@ -146,12 +144,6 @@ def _focused(derive: DeriveSeries, probe: Probe, measured: tuple[Measurement, ..
 def _following(variants: Sequence[Variant], found: Sequence[StoredBaseline]) -> list[Variant]:
     """The variants, each with as many steps as its baseline."""
     return [replace(variant, steps=_stored_steps(stored)) for variant, stored in zip(variants, found, strict=True)]
-
-
-def _has_times(stored: StoredBaseline) -> bool:
-    """Whether there is a baseline whose times this run can be held against."""
-    timed = stored.record is not None and any(series.scale != "exact" for series in stored.record.series)
-    return timed and not stored.differs
 
 
 def _stored_steps(stored: StoredBaseline) -> int | None:

@@ -31,6 +31,7 @@ class PairedReferences:
     derive: DeriveSeries
     lacking: Mapping[tuple[str, int], str]
     paired: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
 
     def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
         """The reference of each candidate; the candidates come first in ``measured``."""

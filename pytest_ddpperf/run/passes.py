@@ -83,31 +83,30 @@ class Passes:
     def start(self, variants: Sequence[Variant]) -> None:
         """Have torch imported meanwhile for launches of all variants at the same time, if there is memory for that."""
         wanted, free = _launchers(self.settings, variants), free_memory()
-        reference = self._session.reference
-        sides = [self._session.launchers.pids, *([] if reference is None else [reference.ranks_parents])]
+        sides = [self._session.launchers.pids, *([] if self._paired is None else [self._paired.ranks_parents])]
         missing = (wanted - sum(pid is not None for pid in pids) for pids in sides)
         needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
         enough = free is None or needed <= free
         self._slots = wanted if enough else 1
         self._memory = None if free is None else free - needed * enough
         self._session.launchers.start(self._slots)
-        if reference is not None:
-            reference.start(self._slots)
+        if self._paired is not None:
+            self._paired.start(self._slots)
 
     def ready(self) -> None:
         """Return when that is done: else it would disturb steps, and cost the time that measuring has."""
         __tracebackhide__ = True
         self._session.launchers.wait(self._slots)
-        if self._paired is not None and self._session.reference is not None:
-            self._session.reference.launchers.wait(self._slots)
+        if self._paired is not None:
+            self._paired.wait(self._slots)
 
     def keep(self, number: int) -> None:
         """End the launchers of either side that are not needed, for so many launches of it run at the same time."""
         if number < self._slots:
             self._slots = number
             self._session.launchers.keep(number)
-            if self._session.reference is not None:
-                self._session.reference.keep(number)
+            if self._paired is not None:
+                self._paired.keep(number)
 
     def budget(self, *, compared: bool) -> Budget:
         """How much measuring a benchmark may take, and how many of its launches may run at the same time."""

@@ -122,7 +122,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
     monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: free)
     session: Any = Both(here, there)
-    passes = Passes(session, "test_x.py::test_a", Settings(), [])
+    passes = Passes(session, "test_x.py::test_a", Settings(), [], session.reference)
     passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
     budget = passes.budget(compared=True)
     assert (budget.slots, budget.memory) == expected
@@ -134,7 +134,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
 def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
     monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: None)
     session: Any = Both(3, there)
-    passes = Passes(session, "test_x.py::test_a", Settings(), [])
+    passes = Passes(session, "test_x.py::test_a", Settings(), [], session.reference)
     passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
     passes.keep(3)
     assert session.launchers.kept == []
@@ -149,7 +149,7 @@ def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pyte
     one, two = (make_variant(name, environment=ENVIRONMENT) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)
-        Passes(session, "test_x.py::test_a", settings, []).start(variants)
+        Passes(session, "test_x.py::test_a", settings, [], session.reference).start(variants)
         assert session.launchers.started == session.reference.started == [1]
 
 
@@ -360,7 +360,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
 ) -> None:
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
-    imports: Any = object()
+    imports: Any = SimpleNamespace(wait=lambda _number: None)
     passes = Passes(session, "test_x.py::test_a", Settings(counted_only=counted_only), [], imports)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step, environment=ENVIRONMENT)])
