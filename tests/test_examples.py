@@ -142,7 +142,7 @@ def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester
     run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant: better='less': expected lower or higher"])
 
 
-@pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)"])
+@pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)", "lambda measured: 3.0"])
 def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
     inner.makeconftest(ADDED.format(samples=samples))
     inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
@@ -172,7 +172,7 @@ def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pyt
     inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0)\n")
     run = inner.runpytest("-q")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
-    run.stdout.fnmatch_lines(["test_it *", "pytest_ddpperf_report failed: ValueError: no disk"])
+    run.stdout.fnmatch_lines(["test_it *", "pytest_ddpperf_report failed at *conftest.py:2: ValueError: no disk"])
 
 
 def test_a_search_for_a_batch_is_no_measurement_that_expect_looks_at(inner: pytest.Pytester) -> None:
@@ -189,3 +189,20 @@ def test_it(ddpperf):
 """
     )
     inner.runpytest("-q").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("hook", "place"),
+    [
+        ("def pytest_ddpperf_metrics():\n    return nosuch\n", "pytest_ddpperf_metrics failed at *conftest.py:2"),
+        ("def pytest_ddpperf_verdict(result):\n    result.nosuch\n", "pytest_ddpperf_verdict failed at *conftest.py:2"),
+        (ADDED.format(samples="lambda measured: nosuch"), "pytest_ddpperf_metrics: metric constant failed at *:3"),
+    ],
+)
+def test_an_error_in_a_hook_is_told_in_one_line_with_its_place(inner: pytest.Pytester, hook: str, place: str) -> None:
+    inner.makeconftest(hook)
+    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0)\n")
+    run = inner.runpytest("-q")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines([f"{place}: *nosuch*"])
+    run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")

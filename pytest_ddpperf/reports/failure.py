@@ -11,7 +11,7 @@ from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import broken_reason
+from pytest_ddpperf.reports.findings import broken_reason, finding_text
 from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
     commit_text,
@@ -48,7 +48,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
     details = [
         _measured(result),
         *([] if general else [*_notes(heads), *_moved(result, heads), *_undecided(result, heads)]),
-        *findings(result, without={"broken"}),  # the first line
+        *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
         *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.paired else []),
     ]
     return "\n".join([*lines, *(f"  {detail}" for detail in details)])
@@ -60,6 +60,9 @@ def _general(result: Result) -> str:
         return f"broken: {broken_reason(result)}"
     if result.verdict is Verdict.NEW and result.baseline is None:
         return f"new: {result.origin}"
+    lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
+    if result.verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
+        return f"incompatible: {lost[0]}"
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         return f"incompatible: the baseline is not comparable: {', '.join(result.differs)}"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -93,10 +94,7 @@ class Extensions:
         """Title and text of each added part of the summary."""
         if not results:
             return []
-        try:
-            parts = self._called("pytest_ddpperf_report", results=tuple(results))
-        except Exception as error:
-            raise SettingError(f"pytest_ddpperf_report failed: {type(error).__name__}: {error}") from error
+        parts = self._called("pytest_ddpperf_report", results=tuple(results))
         for part in parts:
             if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
                 raise SettingError(f"pytest_ddpperf_report gave {part!r}: return a title and a text, or None")
@@ -114,7 +112,19 @@ class Extensions:
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
         """What all implementations of a hook return, without None."""
-        return [] if self._hook is None else getattr(self._hook, name)(**arguments)
+        if self._hook is None:
+            return []
+        try:
+            found: list[Any] = getattr(self._hook, name)(**arguments)
+        except Exception as error:
+            raise _failure(name, error) from error
+        return found
+
+
+def _failure(what: str, error: Exception) -> SettingError:
+    """An error in code of a hook, in one line with the place where it happened."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {type(error).__name__}: {error}")
 
 
 def _require_columns(row: Metric) -> None:
@@ -129,10 +139,13 @@ def _require_columns(row: Metric) -> None:
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:
     """The samples of an added metric, each a finite number, no more than there are launches."""
-    samples = row.samples(measurement)
+    try:
+        samples = row.samples(measurement)
+    except Exception as error:
+        raise _failure(f"pytest_ddpperf_metrics: metric {row.name}", error) from error
     if samples is None:
         return None
-    fits = 0 < len(samples) <= len(measurement.every)
+    fits = isinstance(samples, (tuple, list)) and 0 < len(samples) <= len(measurement.every)
     if not fits or not all(isinstance(sample, (int, float)) and math.isfinite(sample) for sample in samples):
         raise SettingError(
             f"metric {row.name} of pytest_ddpperf_metrics: {samples!r} are no samples of "
