@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from benchmarks.quality.launches import Campaign, Cell, Recorded, Sides, of_cell
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, beside, seconds_of, steps_of, stored
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.rates import Rate, suite_rate
+from pytest_ddpperf.stats.rates import Rate
 
 STORED = "stored baseline"
 PAIRED = "side by side"
@@ -40,6 +41,11 @@ SECONDS = 15.0  # to the verdict on an unchanged step
 Steps: TypeAlias = "Sequence[float]"
 Tallies: TypeAlias = "Mapping[str, Mapping[str, Tally]]"  # by rule, then by condition
 Rule: TypeAlias = "Callable[[Steps, Steps], bool]"
+
+
+def suite_rate(rate: float, benchmarks: int) -> float:
+    """How often at least one of so many independent benchmarks gives an alarm."""
+    return -math.expm1(benchmarks * math.log1p(-rate)) if rate < 1 else 1.0
 
 
 def _slower_by(factor: float, statistic: Callable[[Steps], float]) -> Rule:

@@ -15,13 +15,11 @@ class CountChange:
     """What became of a count.
 
     Attributes:
-        verdict: as of ``decide_count``.
         gated: whether the verdict counts: not where the steps of a run differ in it and that is nothing new or worse,
             nor where it follows another count that changed in the same direction.
         note: what the change is made of, or why it is not gated; None where nothing changed.
     """
 
-    verdict: Verdict
     gated: bool
     note: Finding | None
 
@@ -38,13 +36,13 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     worse = verdict is Verdict.REGRESSED
     if (unstable and unstable_then) or ((unstable or unstable_then) and not worse):
         reason = unstable or unstable_then
-        return CountChange(verdict, gated=False, note=Finding("unsteady_count", {"reason": reason}))
+        return CountChange(gated=False, note=Finding("unsteady_count", {"reason": reason}))
     parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
     now_text, then_text = unstable or "", unstable_then or ""
     note = None
     if parts or now_text or then_text:
         note = Finding("count_changed", {"parts": parts, "unsteady_now": now_text, "unsteady_then": then_text})
-    return CountChange(verdict, gated=not _follows(metric, verdict, then, now), note=note)
+    return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:

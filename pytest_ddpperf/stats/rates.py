@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from pytest_ddpperf.records.measurement import Interval
@@ -54,8 +53,3 @@ def clopper_pearson(found: float, of: float, confidence: float = CONFIDENCE) -> 
     low = 0.0 if found <= 0 else float(betaincinv(found, of - found + 1, tail))
     high = 1.0 if found >= of else float(betaincinv(found + 1, of - found, 1 - tail))
     return Interval(low=low, high=high, confidence=confidence)
-
-
-def suite_rate(rate: float, benchmarks: int) -> float:
-    """How often at least one of so many independent benchmarks gives an alarm."""
-    return -math.expm1(benchmarks * math.log1p(-rate)) if rate < 1 else 1.0

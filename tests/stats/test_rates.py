@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_ddpperf.stats.rates import Rate, clopper_pearson, suite_rate
+from pytest_ddpperf.stats.rates import Rate, clopper_pearson
 
 
 def test_the_interval_of_none_and_of_all() -> None:
@@ -33,8 +33,3 @@ def test_comparisons_that_share_launches_count_as_the_independent_ones() -> None
 def test_there_are_no_more_independent_comparisons_than_comparisons() -> None:
     assert Rate(0, 10, 1000).interval == clopper_pearson(0, 10)
     assert Rate(0, 10, 0).interval == clopper_pearson(0, 1)
-
-
-def test_a_suite_alarms_when_any_of_its_benchmarks_does() -> None:
-    assert suite_rate(0.0004, 50) == pytest.approx(1 - 0.9996**50)
-    assert (suite_rate(0, 50), suite_rate(1, 50)) == (0, 1)

@@ -19,6 +19,7 @@ from benchmarks.quality.rates import (
     goal_lines,
     judged,
     rule_rows,
+    suite_rate,
 )
 from benchmarks.quality.simulate import CELL
 from benchmarks.quality.steps import FIRST, UNCHANGED
@@ -220,3 +221,8 @@ def test_rows_that_say_nothing_are_left_out() -> None:
     ]
     faster = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(4, 4, 4))}
     assert rule_rows(STORED, faster, (UNCHANGED,), labels)[1] == ("stored baseline: improved", "100.0 % [40 .. 100]")
+
+
+def test_a_suite_alarms_when_any_of_its_benchmarks_does() -> None:
+    assert suite_rate(0.0004, 50) == pytest.approx(1 - 0.9996**50)
+    assert (suite_rate(0, 50), suite_rate(1, 50)) == (0, 1)

@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.count_changes import change_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
@@ -140,7 +141,7 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
     assert found.details["optimizer_steps"] == {"SGD": 1.0, "Adam": 1.0}
     steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={})
     told = change_of("optimizer_steps", steady, found)
-    assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
+    assert (decide_count("optimizer_steps", steady, found), told.gated) == (Verdict.REGRESSED, True)
     assert words_of_note(told.note).startswith("Adam 0 -> 1 per step (+1); no longer the same in every step: ")
 
 
