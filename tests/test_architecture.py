@@ -29,6 +29,9 @@ LONGER = {
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_PLUGIN = 300
 MAX_LOADED = 90  # modules in pytest's process, by a plain measure
+MAX_TAKING_PART = (
+    96  # files of which a function runs in a plain measure, in any process; to be lowered with what merges
+)
 
 
 def modules_after(statement: str) -> set[str]:
@@ -238,7 +241,7 @@ workload = Workload(
 
 
 def test_it(ddpperf):
-    ddpperf.measure(workload, world_size=1, max_time=1, launches=2, steps=5, warmup=1, device="cpu", backend="gloo")
+    ddpperf.measure(workload, world_size=2, max_time=1, launches=2, steps=5, warmup=1, device="cpu", backend="gloo")
 """
 COUNT = """
 import sys
@@ -259,3 +262,42 @@ def test_a_plain_measure_imports_few_modules(pytester: pytest.Pytester) -> None:
     run.assert_outcomes(passed=1)
     (line,) = [line for line in run.outlines if line.startswith("modules of pytest_ddpperf: ")]
     assert int(line.rpartition(" ")[2]) <= MAX_LOADED
+
+
+WATCH = """
+import os
+import sys
+import threading
+
+PACKAGE, LOG = os.environ["WATCHED_PACKAGE"], os.environ["WATCHED_LOG"]
+seen = set()
+
+
+def watch(frame, event, _):
+    code = frame.f_code
+    path = code.co_filename
+    if event != "call" or path in seen or not path.startswith(PACKAGE) or code.co_name == "<module>":
+        return
+    if not getattr(frame.f_globals.get("__spec__"), "_initializing", False):
+        seen.add(path)
+        with open(LOG, "a") as log:
+            log.write(path + "\\n")
+
+
+sys.setprofile(watch)
+threading.setprofile(watch)
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_measure_takes_part_in_few_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both sides: in pytest's own process and in all that it starts. A file that is only imported does not count."""
+    pytester.makepyfile(test_measure=MEASURE, sitecustomize=WATCH)
+    log = pytester.path / "log"
+    monkeypatch.setenv("WATCHED_PACKAGE", str(PACKAGE))
+    monkeypatch.setenv("WATCHED_LOG", str(log))
+    monkeypatch.setenv("PYTHONPATH", f"{pytester.path}:{ROOT}")
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+    files = sorted({str(Path(line).relative_to(PACKAGE)) for line in log.read_text().splitlines()})
+    assert {"fixture.py", "training/loop.py"} <= set(files), "processes are not watched"
+    assert len(files) <= MAX_TAKING_PART, "\n".join(files)
