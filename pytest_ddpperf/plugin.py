@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
-from pytest_ddpperf.run.contradictions import require_consistent
+from pytest_ddpperf.run.contradictions import require_consistent, require_one_controller
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
@@ -117,8 +118,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure."""
-    session.config.stash[TESTS] = sum("ddpperf" in getattr(item, "fixturenames", ()) for item in session.items)
+    """Count the tests that measure; refuse those that start ranks in one of several processes of a launcher."""
+    fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
+    session.config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
+    if any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
+        try:
+            require_one_controller(os.environ)
+        except SettingError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:

@@ -191,6 +191,19 @@ def test_a_wrong_marker_ends_the_run_before_any_test(inner: pytest.Pytester, mar
     run.stderr.fnmatch_lines([f"ERROR: {says}"])
 
 
+@pytest.mark.parametrize("fixture", ["ddpperf", "ddpperf_group"])
+def test_a_suite_under_torchrun_is_refused_before_any_test(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, fixture: str
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    inner.makepyfile(f"def test_it({fixture}): pass\n\ndef test_other(): pass")
+    run = inner.runpytest()
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["ERROR: torchrun started 2 processes (WORLD_SIZE=2), *pytest --ddpperf-world-size=2"])
+    inner.runpytest("-k", "test_other").assert_outcomes(passed=1, deselected=1)  # is none of ours
+
+
 def test_what_cannot_be_measured_is_said_in_a_line(inner: pytest.Pytester) -> None:
     """Each test fails with its one clear line, none of our frames, and is listed as broken; the last one passes."""
     inner.makepyfile(

@@ -15,6 +15,16 @@ LAUNCHER_VARIABLES = frozenset(
         "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
     }
 )  # fmt: skip
+TASK_VARIABLES = re.compile(
+    r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
+)
+"""Variables that tell a process which task of torchrun, srun or mpirun it is. Those of the job as a whole stay."""
+_STARTED_BY = (  # launcher, variable that only it sets, number of processes
+    ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
+    ("srun", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),  # sbatch alone sets SLURM_NTASKS, too
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),  # MPICH and Intel MPI
+)
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
 
@@ -39,13 +49,25 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
 
 
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
-    """Give ranks ``environ`` without the variables of another launcher, and with ``fixed`` on top."""
+    """Give ranks ``environ`` without the variables of another launcher, and with ``fixed`` on top.
+
+    Lightning, accelerate and DeepSpeed take the variables of a Slurm or MPI task for those of a rank.
+    """
     kept = {
         name: value
         for name, value in environ.items()
-        if name not in LAUNCHER_VARIABLES and not name.startswith("TORCHELASTIC_")
+        if name not in LAUNCHER_VARIABLES and not TASK_VARIABLES.match(name)
     }
     return {**kept, **fixed}
+
+
+def started_by(environ: Mapping[str, str]) -> tuple[str, str, int] | None:
+    """The launcher that started this process as one of several, the variable with their number, and that number."""
+    for launcher, mark, number in _STARTED_BY:
+        processes = environ.get(number, "")
+        if mark in environ and processes.isdecimal() and int(processes) > 1:
+            return launcher, number, int(processes)
+    return None
 
 
 def group_variables(rank: int, world_size: int, local_rank: int, local_world_size: int, port: int) -> dict[str, str]:

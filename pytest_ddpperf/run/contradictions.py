@@ -1,10 +1,11 @@
-"""Settings of a session that cannot go together. Imports no torch."""
+"""Settings and surroundings of a session that cannot go together. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import started_by
 from pytest_ddpperf.settings import KNOBS, Settings
 
 FOR: Mapping[str, tuple[str, str]] = {  # the setting without which one means nothing, and what that one is for
@@ -40,4 +41,16 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         raise SettingError(
             f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
             f"and {KNOBS[name].option} asks for something else: give one of them"
+        )
+
+
+def require_one_controller(environ: Mapping[str, str]) -> None:
+    """Refuse to measure in one of several processes: all would run the suite and overwrite each other's results."""
+    launched = started_by(environ)
+    if launched is not None:
+        launcher, variable, processes = launched
+        raise SettingError(
+            f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
+            f"pytest starts the ranks itself, so start one pytest without {launcher}, "
+            f"for example: pytest --ddpperf-world-size={processes}"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.launch.environment import group_variables, inherited, pinned, search_path, thread_count
+from pytest_ddpperf.launch.environment import group_variables, inherited, pinned, search_path, started_by, thread_count
 
 
 def test_a_rank_gets_one_thread_like_under_torchrun() -> None:
@@ -24,6 +24,40 @@ def test_the_users_threads_win_and_the_interface_is_loopback() -> None:
 def test_nothing_of_an_outer_launcher_reaches_the_ranks() -> None:
     outer = {"RANK": "3", "MASTER_ADDR": "far", "TORCHELASTIC_RUN_ID": "x", "HOME": "/root", "OMP_NUM_THREADS": "8"}
     assert inherited(outer, {"OMP_NUM_THREADS": "1"}) == {"HOME": "/root", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_TASK_PID", "SLURM_NPROCS", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
+    ],
+)
+def test_no_task_of_slurm_or_mpi_reaches_the_ranks(name: str) -> None:
+    assert inherited({name: "0", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, {}) == {
+        "SLURM_JOB_ID": "7",
+        "SLURM_CPUS_ON_NODE": "8",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"}, ("torchrun", "WORLD_SIZE", 2)),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, None),  # of a pod, which is one process on one machine
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, ("srun", "SLURM_STEP_NUM_TASKS", 4)),
+        ({"SLURM_JOB_ID": "9", "SLURM_NTASKS": "4"}, None),  # sbatch without srun
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, ("mpirun", "OMPI_COMM_WORLD_SIZE", 3)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, ("mpirun", "PMI_SIZE", 3)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_one_of_several_processes_knows_its_launcher(
+    variables: dict[str, str], found: tuple[str, str, int] | None
+) -> None:
+    assert started_by(variables) == found
 
 
 def test_ranks_find_what_torchrun_would_have_set() -> None:
