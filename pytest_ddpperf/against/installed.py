@@ -13,9 +13,8 @@ from urllib.request import url2pathname
 
 from pytest_ddpperf.launch.redirection import PACKAGES, within
 
-ORIGIN = (
-    "direct_url.json"  # PEP 610: pip, uv and others write it for an install from a folder, an archive or a repository
-)
+# PEP 610: pip, uv and others write it for an install from a folder, an archive or a repository.
+ORIGIN = "direct_url.json"
 LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 

@@ -1,19 +1,28 @@
-"""One side of a paired run whose code is a revision: its files and its ranks."""
+"""One side of a paired run whose code is a revision: its files, its virtual environment if it needs one, its ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from pytest_ddpperf.against.environment import prepared
+from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.installed import copies_of
 from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders
+from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
+
+_SHOWN_LINES = 20
+_SETUP_SECONDS = 3600.0  # compilers take their time
 
 
 class RevisionSide:
@@ -49,24 +58,76 @@ class RevisionSide:
         worktree = self._worktree = self._worktree or Worktree(self.revision)
         target = os.path.realpath(worktree.path)
         plain = Redirection(root, target, interpreter_folders(root), copies=copies_of(root))
-        return plain if self._setup is None else prepared(plain, worktree.folder, self._setup)
+        return plain if self._setup is None else _with_environment(plain, worktree.folder, self._setup)
 
     def start(self, number: int = 1) -> None:
         """Let ``number`` launchers import torch in the background; the first launch raises what prevents that."""
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 
-    def keep(self, number: int) -> None:
-        """End all but the first ``number`` zygotes."""
-        self.launchers.keep(number)
-
-    @property
-    def ranks_parents(self) -> tuple[int | None, ...]:
-        """Process ids of the zygotes, which are the parents of ranks."""
-        return self.launchers.pids
-
     def close(self) -> None:
         """End the ranks and remove the files."""
         self.launchers.close()
         if self._worktree is not None:
             self._worktree.close()
+
+
+def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
+    """Make a virtual environment in ``folder``, run ``command`` in the target, and redirect ranks to its Python.
+
+    The command finds the environment's ``python`` and ``pip`` first on PATH. Packages that are installed here can be
+    imported in the environment; packages that are installed in it come first.
+    """
+    environment = folder / guard.ENVIRONMENT
+    _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
+    python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))
+    if (packages / "setuptools").is_dir() and importlib.util.find_spec("setuptools") is not None:
+        # Before Python 3.12 an environment brings a setuptools as old as Python; builds here use the installed one.
+        remove = [python, "-m", "pip", "uninstall", "-q", "-y", "setuptools"]
+        _run(remove, folder, None, "cannot use the setuptools that is installed here")
+    # The name sorts last, so import hooks of editable installs in the environment itself come first.
+    installed_here = [entry for entry in sys.path if Path(entry).name in PACKAGES]
+    lines = (f"import site; site.addsitedir({entry!r})\n" for entry in installed_here)
+    (packages / "zz_installed_here.pth").write_text("".join(lines), encoding="utf-8")
+    variables = {
+        **redirection.environ(os.environ),
+        "PATH": os.pathsep.join((str(environment / "bin"), os.environ.get("PATH", os.defpath))),
+        "VIRTUAL_ENV": str(environment),  # the guard finds these processes by it
+    }
+    variables.pop("PYTHONHOME", None)
+    target = Path(redirection.target)
+    _run(["/bin/sh", "-c", command], target, variables, f"{command!r} failed")
+    search = [python, "-c", "import sys; print(*sys.path, sep=chr(10))"]
+    path = _run(search, target, {**variables, "PYTHONPATH": ""}, "its python does not run")
+    own = (str(environment), redirection.target)
+    first = tuple(entry for entry in path.splitlines() if entry and any(within(entry, folder) for folder in own))
+    return replace(redirection, python=python, first=first, environment=str(environment))
+
+
+def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str) -> str:
+    """Run a command and return its output; an interrupted command ends with all processes that it has started."""
+    try:
+        with subprocess.Popen(  # noqa: S603  the user's own command
+            command,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # a process group that can be killed as one
+        ) as process:
+            try:
+                printed, _ = process.communicate(timeout=_SETUP_SECONDS)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
+    if process.returncode:
+        tail = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
+        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {process.returncode}\n{tail}".rstrip())
+    return printed

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import counts_data, environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key

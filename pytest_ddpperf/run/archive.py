@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.baselines.calibration import Calibrated

@@ -21,7 +21,7 @@ from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.against.checkout import Checkout
+    from pytest_ddpperf.against.git import Checkout
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.baselines.calibration import Calibrated
@@ -132,7 +132,7 @@ class Session:
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of what ranks are children of, on both sides; None for one that there is not yet."""
-        return (*self.launchers.pids, *(() if self.reference is None else self.reference.ranks_parents))
+        return (*self.launchers.pids, *(() if self.reference is None else self.reference.launchers.pids))
 
     @cached_property
     def _torch(self) -> TorchMachine:
@@ -150,7 +150,7 @@ class Session:
     @cached_property
     def _code(self) -> Checkout | None:
         """What is measured. Baselines that were saved meanwhile are no change of it."""
-        from pytest_ddpperf.against.checkout import checkout
+        from pytest_ddpperf.against.git import checkout
 
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
@@ -206,7 +206,7 @@ class Session:
         if self._launchers is not None:
             self._launchers.keep(KEPT)
         if self.reference is not None:
-            self.reference.keep(KEPT)
+            self.reference.launchers.keep(KEPT)
         calibrated = [one for one in self.calibrated if passed and one.test == test]
         if calibrated:
             self.archive.store_noise(test, calibrated)

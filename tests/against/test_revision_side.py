@@ -1,15 +1,23 @@
-"""The side of a revision: its files are checked out when a launch first needs them."""
+"""The side of a revision: files that are checked out when a launch needs them, and the command that sets them up."""
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.against import revision_side
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import LaunchError
+
+ENDED_MS = 20_000
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -30,8 +38,8 @@ def worktrees(revision: Revision) -> int:
 
 def test_a_side_that_no_launch_needs_checks_out_nothing(revision: Revision) -> None:
     side = RevisionSide(revision, None, ())
-    side.keep(1)
-    assert side.ranks_parents == ()
+    side.launchers.keep(1)
+    assert side.launchers.pids == ()
     assert worktrees(revision) == 1
     side.close()
 
@@ -60,3 +68,59 @@ def test_a_failed_checkout_is_not_tried_again(revision: Revision, monkeypatch: p
             side.launchers.wait(1)
     assert attempts == [revision]
     side.close()
+
+
+def setup(command: str, folder: Path) -> str:
+    return revision_side._run(["/bin/sh", "-c", command], folder, None, "it failed")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[int]:
+    """The reading end of the pipe ``held`` in the folder; it hangs up when nobody is left who has opened the other."""
+    os.mkfifo(tmp_path / "held")
+    reading = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    os.close(os.open(tmp_path / "held", os.O_WRONLY))
+    yield reading
+    os.close(reading)
+
+
+def hung_up(pipe: int) -> bool:
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLHUP)
+    return bool(waiting.poll(ENDED_MS))
+
+
+def test_what_it_prints(tmp_path: Path) -> None:
+    assert setup("echo one; echo two >&2", tmp_path) == "one\ntwo\n"
+    with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed with status 3\nno compiler$"):
+        setup("echo no compiler; exit 3", tmp_path)
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as a terminal's: what runs in the background may have been started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "waiting")
+
+    def communicate(_process: subprocess.Popen[str], timeout: float) -> tuple[str, None]:
+        (tmp_path / "waiting").write_text("now\n")
+        threading.Event().wait(timeout)  # Popen.wait may be cut short between taking its lock and what releases it
+        return "", None
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    with pytest.raises(KeyboardInterrupt):
+        setup("exec 3> held; sleep 600 & read now < waiting; kill -INT $PPID; wait", tmp_path)
+    assert hung_up(held)
+
+
+def test_so_does_the_end_of_its_time(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revision_side, "_SETUP_SECONDS", 0.5)
+    with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed: .* timed out after 0.5 seconds"):
+        setup("exec 3> held; sleep 600 & wait", tmp_path)
+    assert hung_up(held)

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.counted import counted_series

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
@@ -182,7 +182,7 @@ def test_the_commit_that_results_name_is_that_of_the_first_launch(
 ) -> None:
     """Another may be checked out before the session ends."""
     commits = iter([Checkout("1" * 40, "main", dirty=False), Checkout("2" * 40, "main", dirty=True)])
-    monkeypatch.setattr("pytest_ddpperf.against.checkout.checkout", lambda *_: next(commits))
+    monkeypatch.setattr("pytest_ddpperf.against.git.checkout", lambda *_: next(commits))
     session = Session(settings, tmp_path, LiveLine(None, None))
     _ = session.launchers
     if read:
@@ -203,7 +203,7 @@ def test_a_commit_held_against_itself_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_out: Checkout | None, here: str
 ) -> None:
     """As on a push to the branch whose merge base is asked for: such a gate could never fail."""
-    monkeypatch.setattr("pytest_ddpperf.against.checkout.checkout", lambda *_: checked_out)
+    monkeypatch.setattr("pytest_ddpperf.against.git.checkout", lambda *_: checked_out)
     session = Session(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )

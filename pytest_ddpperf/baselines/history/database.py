@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import environment_data
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.checkout import Checkout
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series

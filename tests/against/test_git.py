@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.checkout import Checkout, checkout
+from pytest_ddpperf.against.git import Checkout, checkout
 
-module = importlib.import_module("pytest_ddpperf.against.checkout")  # its package has a function of that name
+module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
 SIGNER = """#!/bin/sh
 case "$*" in
 *--verify*) echo "gpg: Good signature" >&2; echo "[GNUPG:] GOODSIG 0" ;;
