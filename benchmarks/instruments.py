@@ -78,8 +78,7 @@ def bare_launch(ctx: RankContext, one: LaunchJob) -> tuple[float, ...]:
     """On a rank: the step times of a loop that nothing follows."""
     import torch.distributed as dist
 
-    from pytest_ddpperf.instruments.clock import clock_for
-    from pytest_ddpperf.instruments.collector import collector_paused
+    from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.training.step import build_step
     from pytest_ddpperf.training.timing import timed_block
 

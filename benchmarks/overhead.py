@@ -53,8 +53,7 @@ def measure_pairs(ctx: RankContext, pairs: int, steps: int, seed: int) -> list[P
     import torch
     import torch.distributed as dist
 
-    from pytest_ddpperf.instruments.clock import clock_for
-    from pytest_ddpperf.instruments.collector import collector_paused
+    from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.training.timing import timed_block
 
     matrix = torch.full((128, 128), 1 / 128)

@@ -144,7 +144,7 @@ def measure_rounds(ctx: RankContext, transformer: Transformer, seed: int) -> lis
     """On a rank: seconds per step of a block of each strategy, for every round."""
     import torch.distributed as dist
 
-    from pytest_ddpperf.instruments.collector import collector_paused
+    from pytest_ddpperf.instruments.clock import collector_paused
 
     steps = {strategy: training(ctx, transformer, strategy) for strategy in STRATEGIES}
 

@@ -82,7 +82,7 @@ def test_imports_keep_the_contracts() -> None:
         ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
         ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
         ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
-        ("instruments/growth.py", "from pytest_ddpperf.instruments.profile import spans", "Instruments are used"),
+        ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),
         ("reports/progress.py", "from pytest_ddpperf.reports import failure", "A report is one renderer"),
     ],
 )

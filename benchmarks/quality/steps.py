@@ -196,8 +196,7 @@ def calibrate(ctx: RankContext, length: Length) -> Calibration:
     import torch
     from torch.distributed import barrier
 
-    from pytest_ddpperf.instruments.clock import clock_for
-    from pytest_ddpperf.instruments.collector import collector_paused
+    from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.training.timing import timed_block
 
     step = training_step(length)

@@ -1,9 +1,11 @@
-"""Clocks that mark the borders of steps: a monotonic clock on CPU, events on CUDA."""
+"""Clocks that mark the borders of steps, and no garbage collection between them."""
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -71,3 +73,20 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
     return Clock(settle=settle, mark=mark, seconds=seconds)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Within, there is no garbage collection; what is due is collected before.
+
+    The objects that ranks inherit from the process they were forked from are frozen, so this takes no time. They must
+    stay frozen: a collection of them would copy all of that process's memory.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,16 +1,22 @@
-"""The peak memory of a rank: resident on CPU, from the caching allocator on CUDA; and its GPU's memory."""
+"""The memory of a rank: its peak, what it holds now, what it still holds after each step, and its GPU's."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.torch_internals import uncompiled
 from pytest_ddpperf.records.launch import DeviceMemory
+from pytest_ddpperf.records.phases import MemoryKind
 
 if TYPE_CHECKING:
     import torch
+
 
 LABELS: Mapping[str, str] = {
     "peak_resident": "peak resident memory above the level before the model was built, program files left out",
@@ -153,3 +159,95 @@ def read_resident(proc: Path = _PROC) -> Resident | None:
         return Resident(now=kib["VmRSS"] * 1024, files=kib["RssFile"] * 1024, peak=kib["VmHWM"] * 1024)
     except (OSError, KeyError):
         return None
+
+
+Reading = tuple[int, "int | None"]  # bytes now, and the most since the reading before
+
+_PROBE = 2**20
+_PROBES = 5  # another thread may free memory during a probe
+# The fields of struct mallinfo2 of glibc (mallinfo(3)).
+_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+class _MallInfo(ctypes.Structure):
+    """What malloc says of its heaps."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
+
+
+def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
+    """The kind of bytes that can be read, and the function that reads them; None if the system does not report any.
+
+    On CUDA each reading resets the allocator's peak of the whole process.
+    """
+    if device.type == "cuda":
+        return "allocated", _cuda_reader(device)
+    read = _heap_reader()
+    return None if read is None else ("heap", read)
+
+
+def _cuda_reader(device: torch.device) -> Callable[[], Reading]:
+    import torch
+
+    @uncompiled
+    def read() -> Reading:
+        reading = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return reading
+
+    return read
+
+
+def _heap_reader() -> Callable[[], Reading] | None:
+    """Reads malloc's heaps; None without glibc 2.33 or newer, or if tensors do not come from its malloc."""
+    import torch
+
+    mallinfo: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return None
+    mallinfo.restype = _MallInfo
+
+    @uncompiled
+    def read() -> Reading:
+        info = mallinfo()
+        return info.uordblks + info.hblkhd, None  # in the heaps, and in pages of their own
+
+    def sees_tensors() -> bool:
+        before, _ = read()
+        probe = torch.empty(_PROBE, dtype=torch.uint8)
+        after, _ = read()
+        del probe
+        return after - before >= _PROBE // 2
+
+    return read if any(sees_tensors() for _ in range(_PROBES)) else None
+
+
+BLOCK_BYTES = 64
+"""The assumed size of a small Python object: Python has pages of its own for them, and tells only their number."""
+
+
+def held_after_steps(run: Callable[[], object], steps: int, device: torch.device) -> tuple[int, ...]:
+    """The bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
+
+    On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
+    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. That is cheap on a
+    rank, where objects of the process it was forked from are set aside. If the system does not report memory, the
+    result is empty, but the steps run, because other ranks wait in theirs.
+    """
+    reader = memory_reader(device)
+    if reader is None:
+        for _ in range(steps):
+            run()
+        return ()
+    kind, read = reader
+    block = BLOCK_BYTES if kind == "heap" else 0
+
+    def held() -> int:
+        gc.collect()
+        return read()[0] + block * sys.getallocatedblocks()
+
+    readings = [held()]
+    for _ in range(steps):
+        run()
+        readings.append(held())
+    return tuple(readings)

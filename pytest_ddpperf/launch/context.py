@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.instruments.phases.recorder import Section
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_ddpperf.instruments.health.watch import watch_health
+from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.reports.progress import progress_line

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.clock import clock_for
-from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.training.steps import blocks_for
 from pytest_ddpperf.training.timing import by_period, timed_block

@@ -13,11 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for
-from pytest_ddpperf.instruments.collector import collector_paused
-from pytest_ddpperf.instruments.compiler import compiled_graphs
-from pytest_ddpperf.instruments.growth import held_after_steps
-from pytest_ddpperf.instruments.memory import begin_peaks, most_taken, read_device_memory, watch_memory
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused
+from pytest_ddpperf.instruments.memory import (
+    begin_peaks,
+    held_after_steps,
+    most_taken,
+    read_device_memory,
+    watch_memory,
+)
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.instruments.compiler import compiled_graphs, warmed_up
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.training.loop import (

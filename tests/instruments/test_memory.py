@@ -1,4 +1,4 @@
-"""Memory peaks: read as the kernel tells them, and of what size they should be."""
+"""Peaks, live memory and growth of a process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pytest_ddpperf.instruments import memory
+from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.memory import (
+    BLOCK_BYTES,
     LABELS,
     Resident,
     allocator_figures,
     begin_peaks,
+    held_after_steps,
+    memory_reader,
     most_taken,
     peak_above,
     read_device_memory,
@@ -20,6 +25,7 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.records.launch import DeviceMemory
+from pytest_ddpperf.stats.growth import growth_per_step
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -169,3 +175,83 @@ def test_allocator_peaks_on_cuda() -> None:
     memory = read_device_memory(device)
     assert memory is not None
     assert memory.used > memory.reserved >= 0
+
+
+SLACK = MIB // 4  # for what else a process asks malloc for
+readable = pytest.mark.skipif(memory_reader(CPU) is None, reason="this system does not tell what malloc has given out")
+
+
+@readable
+def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
+    reader = memory_reader(CPU)
+    assert reader is not None
+    kind, read = reader
+    before, peak = read()
+    held = [torch.empty(4 * MIB, dtype=torch.uint8), *(torch.empty(MIB // 64) for _ in range(64))]
+    full, _ = read()
+    held.clear()
+    after, _ = read()
+    assert (kind, peak) == ("heap", None)
+    assert full - before == pytest.approx(8 * MIB, abs=SLACK)
+    assert after - before == pytest.approx(0, abs=SLACK)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_each_reading_has_a_peak_of_its_own() -> None:
+    device = torch.device("cuda", 0)
+    found = memory_reader(device)
+    assert found is not None
+    kind, read = found
+    before, _ = read()
+    torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    assert read() == (before, before + 16 * MIB)
+    assert read() == (before, before)
+    assert kind == "allocated"
+
+
+STEPS = 5
+
+
+@readable
+def test_one_reading_before_and_one_after_each_step() -> None:
+    done: list[int] = []
+    with collector_paused():
+        readings = held_after_steps(lambda: done.append(1), STEPS, CPU)
+    assert len(readings) == STEPS + 1
+    assert len(done) == STEPS
+
+
+@readable
+def test_bytes_that_are_no_tensor_are_seen() -> None:
+    kept: list[bytes] = []
+    with collector_paused():
+        readings = held_after_steps(lambda: kept.append(bytes(200_000)), STEPS, CPU)
+    assert 200_000 <= growth_per_step(readings) < 210_000
+
+
+@readable
+def test_small_objects_are_seen_by_their_number() -> None:
+    """A thousand dictionaries and their floats, for which Python has pages of its own."""
+    kept: list[dict[str, float]] = []
+    with collector_paused():
+        readings = held_after_steps(lambda: kept.extend({"loss": i / 7} for i in range(1000)), STEPS, CPU)
+    assert growth_per_step(readings) >= 2000 * BLOCK_BYTES
+
+
+@readable
+def test_garbage_that_waits_to_be_collected_is_no_growth() -> None:
+    def circle() -> None:
+        kept: list[object] = [bytes(200_000)]
+        kept.append(kept)
+
+    with collector_paused():
+        readings = held_after_steps(circle, STEPS, CPU)
+    assert growth_per_step(readings) < 20_000
+
+
+def test_a_rank_that_cannot_read_runs_the_steps_that_the_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_reader", lambda _device: None)
+    done: list[int] = []
+    assert held_after_steps(lambda: done.append(1), STEPS, CPU) == ()
+    assert len(done) == STEPS

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.live_memory import memory_reader
+from pytest_ddpperf.instruments.memory import memory_reader
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_growth
 from pytest_ddpperf.records.launch import Launch
@@ -71,7 +71,7 @@ def launched_without_reader(ctx: Any, job: LaunchJob) -> Any:
     """What a launch reports where rank 1 cannot read its memory."""
     if ctx.rank == 0:
         return run_launch(ctx, job)
-    with patch("pytest_ddpperf.instruments.growth.memory_reader", return_value=None):
+    with patch("pytest_ddpperf.instruments.memory.memory_reader", return_value=None):
         return run_launch(ctx, job)
 
 

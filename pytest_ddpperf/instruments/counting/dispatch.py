@@ -16,13 +16,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import dataloader
 
-from pytest_ddpperf.instruments.counting.attribution import Attribution
-from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, tensors_in
-from pytest_ddpperf.instruments.counting.communicating import communicate, is_on_cpu
-from pytest_ddpperf.instruments.counting.flops import flops_of
-from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
+from pytest_ddpperf.instruments.counting.collectives import (
+    NAMESPACES,
+    collectives_of,
+    communicate,
+    is_on_cpu,
+    tensors_in,
+)
+from pytest_ddpperf.instruments.counting.module_tracker import Attribution
+from pytest_ddpperf.instruments.counting.operators import flops_of, host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.patching import replaced
+from pytest_ddpperf.instruments.torch_internals import replaced
 
 METRICS = (
     "collective_calls",

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_ddpperf.instruments.compiler import uncompiled
-from pytest_ddpperf.instruments.patching import replaced
-from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.instruments.phases.recorder import Section
+from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import get_ident
+from types import TracebackType
 from typing import Any
 
-from pytest_ddpperf.instruments.compiler import uncompiled
+from pytest_ddpperf.instruments.torch_internals import uncompiled
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER, PHASES
 
 # What may open inside what, where torch's own calls are recognised. A dataset may call modules, checkpointing calls
@@ -125,3 +126,25 @@ class Recorder:
         self._marks.append(self._mark())
         self._places.append(place)
         self._top = place
+
+
+class Section:
+    """``with ctx.phase(name)``: does nothing until a diagnosed pass replaces these methods.
+
+    No state tells whether a pass runs: reading it would cost time in timed steps, and make torch.compile compile anew
+    what it has compiled without a pass.
+    """
+
+    __slots__ = ("before", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.before: PhaseNode | None = None
+
+    def __enter__(self) -> None:
+        """Nothing, outside of the pass."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing, outside of the pass."""

@@ -1,11 +1,12 @@
-"""Steps under torch's profiler."""
+"""Steps under torch's profiler, and what torch notes of the collectives in them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,13 +17,93 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pytest_ddpperf.instruments.activity import activity_of
-from pytest_ddpperf.instruments.collector import collector_paused
+from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, is_nccl_kernel, steps_of
-from pytest_ddpperf.instruments.profile.notes import EVENT, Note, notes_in_trace, notes_of_kernels
+from pytest_ddpperf.instruments.torch_internals import activity_of
 from pytest_ddpperf.records.communication import RankProfile, Window
 
-_ITEM_SIZES = {  # the profiler's names of types
+EVENT = "record_param_comms"
+
+_TEXTS = frozenset({"Collective name", "dtype"})
+
+_KINDS = {  # by ProcessGroupNCCL's names; other names stay
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "_allgather_base": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "all_to_allv": "all_to_all",
+}
+_ITEM_SIZES = {  # by c10's names of types
+    **dict.fromkeys(("Double", "Long", "UInt64", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int", "UInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short", "UInt16"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    "ComplexDouble": 16,
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of one collective before it begins.
+
+    Attributes:
+        kind: ``all_reduce``, ``all_gather`` ...
+        nbytes: what this rank puts into it; None if the type is unknown.
+        ranks: how many ranks its group has; None if that is not noted.
+    """
+
+    kind: str
+    nbytes: float | None
+    ranks: int | None
+
+
+def note_of(fields: Mapping[str, Any]) -> Note | None:
+    """The note with these fields, texts in JSON or values; None if it is of no collective."""
+    name = _value(fields, "Collective name")
+    if not name or name == "wait":
+        return None
+    count, size = _value(fields, "In msg nelems"), _ITEM_SIZES.get(str(_value(fields, "dtype")))
+    ranks = _value(fields, "Group size")
+    return Note(
+        kind=_KINDS.get(name, name),
+        nbytes=None if count is None or size is None else float(count * size),
+        ranks=ranks or None,
+    )
+
+
+def notes_in_trace(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """The fields of each note in an exported trace, by the number that kernels are linked to."""
+    events = (event for event in trace.get("traceEvents", ()) if event.get("name") == EVENT)
+    return {event["args"]["External id"]: event["args"] for event in events if "External id" in event.get("args", {})}
+
+
+def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
+    """The notes of those numbers that exactly one kernel of NCCL is linked to.
+
+    ``links`` holds the number of each kernel, 0 for none. If collectives are sent as a group, one note stands for
+    several kernels, or one kernel for several notes: then nobody knows what a kernel sent. A kernel that stands for
+    several notes is linked to none of them.
+    """
+    noted = {
+        number: note_of(fields[number]) for number, times in Counter(links).items() if times == 1 and number in fields
+    }
+    return {number: note for number, note in noted.items() if note is not None}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> Any:
+    value = fields.get(name)
+    if name in _TEXTS:
+        return value.strip('"') if isinstance(value, str) else None
+    return json.loads(value) if isinstance(value, str) else value
+
+
+_SHAPE_ITEM_SIZES = {  # the profiler's names of types
     **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
     **dict.fromkeys(("float", "int"), 4),
     **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int"), 2),
@@ -110,7 +191,7 @@ def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
 
 def _nbytes(event: Any) -> float | None:
     """The bytes of a collective's inputs, from their shapes and types; None if a type is unknown."""
-    sizes = [_ITEM_SIZES.get(dtype) for dtype in event.dtypes()]
+    sizes = [_SHAPE_ITEM_SIZES.get(dtype) for dtype in event.dtypes()]
     if not sizes or None in sizes or len(sizes) != len(event.shapes()):
         return None
     return float(sum(math.prod(shape) * size for shape, size in zip(event.shapes(), sizes, strict=True) if size))

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.instruments.counting.flops import flops_of
+from pytest_ddpperf.instruments.counting.operators import flops_of
 from pytest_ddpperf.records.counts import Counts
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.instruments.counting.kernels import STEP, Recorded, work_in
+from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, work_in
 
 
 def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:

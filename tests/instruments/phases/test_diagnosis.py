@@ -1,9 +1,10 @@
-"""The pass as a whole: a custom step, its time and its memory; two ranks that wait for each other."""
+"""Phases of real steps, and the breakdown of traces."""
 
 from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,12 +14,183 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from pytest_ddpperf.instruments.phases.diagnosis import diagnose
-from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.instruments.phases.diagnosis import break_down, diagnose
+from pytest_ddpperf.instruments.phases.recorder import Recorder, Section, Trace
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.phases import PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.stats.summaries import quantile
+
+
+def taken_apart(recorder: Recorder, run: Callable[[], None], times: Iterable[float], steps: int = 1) -> PhaseTimes:
+    trace = recorder.record(run, steps, iter(times).__next__)
+    return break_down(trace, differences(trace))
+
+
+def differences(trace: Trace) -> list[float]:
+    return [after - before for before, after in zip(trace.marks, trace.marks[1:], strict=False)]
+
+
+def within(recorder: Recorder, phase: str, *inside: Callable[[], None]) -> None:
+    before = recorder.enter(phase)
+    for one in inside:
+        one()
+    if before is not None:
+        recorder.go(before)
+
+
+def section(recorder: Recorder, name: str, *inside: Callable[[], None]) -> None:
+    before = recorder.enter_section(name)
+    for one in inside:
+        one()
+    assert before is not None
+    recorder.go(before)
+
+
+def seconds(found: PhaseTimes, step: int = 0) -> dict[str, float]:
+    """Of the phases that took any time."""
+    return {phase: times[step] for phase, times in found.seconds.items() if times[step]}
+
+
+def test_time_goes_to_the_phase_on_top() -> None:
+    """Marks: begin 0, forward 1 to 3, backward 7 to 15, end 31. Other: 1 + 4 + 16."""
+    recorder = Recorder()
+
+    def run() -> None:
+        within(recorder, "forward")
+        within(recorder, "backward")
+
+    found = taken_apart(recorder, run, [0, 1, 3, 7, 15, 31])
+    assert tuple(found.seconds) == PHASES
+    assert seconds(found) == {"forward": 2, "backward": 8, "other": 21}
+    assert found.step_times == (31,)
+    assert found.sections == ()
+    assert found.memory == {}
+
+
+def test_steps_follow_each_other_without_a_gap() -> None:
+    """Three marks a step, of which the first is the end of the one before: 1 + 3 + 0, 5 + 7 + 4."""
+    recorder = Recorder()
+    found = taken_apart(recorder, lambda: within(recorder, "optimizer"), [0, 1, 4, 4, 9, 16, 20], steps=2)
+    assert found.step_times == (4, 16)
+    assert seconds(found, 0) == {"optimizer": 3, "other": 1}
+    assert seconds(found, 1) == {"optimizer": 7, "other": 9}
+
+
+def test_what_belongs_to_a_phase_makes_no_mark() -> None:
+    """A recomputed module and a bucket that is sent in backward: backward from 1 to 8, whole."""
+    recorder = Recorder()
+
+    def run() -> None:
+        within(
+            recorder,
+            "backward",
+            lambda: within(recorder, "forward"),
+            lambda: within(recorder, "gradient_sync"),
+            lambda: within(recorder, "backward"),
+        )
+
+    assert seconds(taken_apart(recorder, run, [0, 1, 8, 10])) == {"backward": 7, "other": 3}
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("optimizer", "forward"), ("optimizer", "backward"), ("backward", "optimizer")]
+)
+def test_the_inner_one_has_the_time(outer: str, inner: str) -> None:
+    """Outer 1 to 15, inner 3 to 7 in it: 4 of 14."""
+    recorder = Recorder()
+    found = taken_apart(
+        recorder, lambda: within(recorder, outer, lambda: within(recorder, inner)), [0, 1, 3, 7, 15, 31]
+    )
+    assert seconds(found) == {outer: 10, inner: 4, "other": 17}
+
+
+def test_sections_share_the_time_with_what_is_around_them() -> None:
+    """Marks: outer 1, inner 3, out of it 7, forward 15, inner 31, out of it 63, of forward 127, of outer 255, end 511.
+
+    Inner is 4, then 32; outer is 254, of which 36 are inner's. Forward is 127 - 15, inner's 32 included.
+    """
+    recorder = Recorder()
+
+    def inner() -> None:
+        section(recorder, "inner")
+
+    def run() -> None:
+        section(recorder, "outer", inner, lambda: within(recorder, "forward", inner))
+
+    found = taken_apart(recorder, run, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511])
+    assert [(one.path, one.count, one.seconds, one.own_seconds) for one in found.sections] == [
+        ("outer", 1, (254,), (218,)),
+        ("outer/inner", 2, (36,), (0 + 36,)),
+    ]
+    assert seconds(found) == {"forward": 112, "other": 399}
+
+
+def test_a_section_counts_its_entries_per_step_and_not_the_returns_to_it() -> None:
+    """Three entries of `outer` in two steps, each with one of `inner`: 1.5 a step."""
+    recorder = Recorder()
+    entries = iter([1, 2])
+
+    def run() -> None:
+        for _ in range(next(entries)):
+            section(recorder, "outer", lambda: section(recorder, "inner"))
+
+    found = taken_apart(recorder, run, range(15), steps=2)
+    assert [(one.path, one.count, one.seconds) for one in found.sections] == [
+        ("outer", 1.5, (3, 6)),
+        ("outer/inner", 1.5, (1, 2)),
+    ]
+
+
+def test_a_section_named_like_a_phase_is_that_phase() -> None:
+    """Backward, which would keep a module's forward, does not keep what the user calls so: 3 to 7."""
+    recorder = Recorder()
+    found = taken_apart(
+        recorder, lambda: within(recorder, "backward", lambda: section(recorder, "forward")), [0, 1, 3, 7, 15, 31]
+    )
+    assert seconds(found) == {"forward": 4, "backward": 10, "other": 17}
+    assert [(one.path, one.seconds) for one in found.sections] == [("forward", (4,))]
+
+
+def test_what_was_left_open_ends_with_what_is_around_it_or_with_the_step() -> None:
+    """The optimizer of the section is left open from 3 to 7, where the section ends; the second one at 15 to 31."""
+    recorder = Recorder()
+
+    def run() -> None:
+        section(recorder, "mine", lambda: (recorder.enter("optimizer"), None)[1])
+        recorder.enter("optimizer")
+
+    found = taken_apart(recorder, run, [0, 1, 3, 7, 15, 31, 32, 33, 34, 35, 36], steps=2)
+    assert seconds(found, 0) == {"optimizer": 20, "other": 11}
+    assert seconds(found, 1) == {"optimizer": 2, "other": 3}
+
+
+def test_memory_of_phases_is_their_own_and_that_of_sections_is_whole() -> None:
+    """Readings: 100, forward 110, section 130, out of it 150, out of forward 120, end 121; then the peaks before each.
+
+    Forward: 130 - 110 + 120 - 150 around the section, hence -10, and at most 190; other: 10 + 1.
+    """
+    recorder = Recorder()
+    readings = [(100, 0), (110, 115), (130, 190), (150, 160), (120, 155), (121, 125)]
+    trace = recorder.record(
+        lambda: within(recorder, "forward", lambda: section(recorder, "mine")), 1, iter(readings).__next__
+    )
+    found = break_down(trace, [1.0] * 5, ("allocated", trace))
+    assert found.memory == {
+        "other": MemoryUse(kind="allocated", change=11, peak=125),
+        "forward": MemoryUse(kind="allocated", change=10, peak=190),
+    }
+    assert [one.memory for one in found.sections] == [MemoryUse(kind="allocated", change=20, peak=160)]
+
+
+def test_memory_without_peaks_has_none() -> None:
+    recorder = Recorder()
+    trace = recorder.record(lambda: within(recorder, "forward"), 1, iter([(5, None)] * 4).__next__)
+    assert break_down(trace, [1.0] * 3, ("heap", trace)).memory == {
+        "other": MemoryUse(kind="heap", change=0, peak=None),
+        "forward": MemoryUse(kind="heap", change=0, peak=None),
+    }
+
 
 CPU = torch.device("cpu")
 MIB = 2**20

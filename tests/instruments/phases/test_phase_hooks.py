@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook, followed, optimizers_followed, torch_phase_hooks
-from pytest_ddpperf.instruments.phases.recorder import Recorder
-from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.instruments.phases.recorder import Recorder, Section
 
 Step = Callable[[], object]
 

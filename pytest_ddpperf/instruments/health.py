@@ -1,20 +1,16 @@
-"""The processor during a launch: two readings of the kernel's counters, and their difference.
-
-psutil is no replacement: it drops the numbers of the cores, takes every page for 4 KiB, guesses frequencies that the
-kernel does not report, and knows neither throttling nor governors nor control groups.
-"""
+"""The machine's health during a launch, read by the controller; the ranks do nothing for it. Imports no torch."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
-from pytest_ddpperf.records.health import CpuHealth
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
@@ -154,3 +150,22 @@ def _sum(values: Iterable[int | None]) -> int | None:
 def _number(file: Path) -> int | None:
     text = kernel_text(file).strip()
     return int(text) if text.isdecimal() else None
+
+
+Watch = Callable[[], Health]
+
+
+def watch_health(ranks_parents: Collection[int | None], *, gpus: bool = False) -> Watch:
+    """Starts to watch; call the result when the launch has ended.
+
+    ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
+    does not exist yet; then other processes' CPU time cannot be told from the ranks'.
+    """
+    pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
+    seen: Callable[[], tuple[GpuHealth, ...]] = tuple
+    if gpus:
+        from pytest_ddpperf.instruments.gpu_health import watch_gpus
+
+        seen = watch_gpus()
+    before = read_cpu(pids)
+    return lambda: Health(cpu=cpu_health(before, read_cpu(pids)), gpus=seen())

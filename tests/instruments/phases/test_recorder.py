@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.phases.section import Section
+from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.launch.context import RankContext
 
 

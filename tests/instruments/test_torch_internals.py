@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddpperf.instruments.activity import activity_of
+from pytest_ddpperf.instruments.torch_internals import activity_of
 
 
 def test_an_event_that_tells_is_believed() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.instruments.health import gpu
-from pytest_ddpperf.instruments.health.gpu import GpuReading, GpuWatch, gpu_health, read_gpu, watch_gpus
-from pytest_ddpperf.instruments.health.watch import watch_health
+from pytest_ddpperf.instruments import gpu_health as gpus
+from pytest_ddpperf.instruments.gpu_health import GpuReading, GpuWatch, gpu_health, read_gpu, watch_gpus
+from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.records.health import GpuHealth
 
 
@@ -81,9 +81,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
     """Installed as pynvml."""
     fake = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    gpu._library.cache_clear()
+    gpus._library.cache_clear()
     yield fake
-    gpu._library.cache_clear()
+    gpus._library.cache_clear()
 
 
 def reading(utilisation: int, sm_clock: int = 1700, reasons: int = 0) -> GpuReading:

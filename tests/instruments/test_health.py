@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.instruments.health import watch
-from pytest_ddpperf.instruments.health.cpu import (
+from pytest_ddpperf.instruments import health
+from pytest_ddpperf.instruments.health import (
     CpuReading,
     Ticks,
     core_ticks,
@@ -20,8 +20,8 @@ from pytest_ddpperf.instruments.health.cpu import (
     read_cpu,
     swapped_pages,
     throttled_seconds,
+    watch_health,
 )
-from pytest_ddpperf.instruments.health.watch import watch_health
 from pytest_ddpperf.records.health import CpuHealth
 
 # user nice system idle iowait irq softirq steal guest guest_nice
@@ -143,7 +143,7 @@ def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypat
         ticks = sum(times * ours[pid] for pid in pids)
         return CpuReading(Ticks(400 * times, 0, 400 * times), ticks, None, None, None)
 
-    monkeypatch.setattr(watch, "read_cpu", read)
+    monkeypatch.setattr(health, "read_cpu", read)
     assert watch_health([4242])().cpu.others == 120 / 400
 
 

@@ -1,14 +1,31 @@
-"""Where instruments meet torch.compile: what it has compiled, and what it must not compile. Importable without torch.
-
-torch._dynamo's statistics have no public reader.
-"""
+"""What instruments need of torch without a public interface. Importable without torch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
+
+HOST = "cpu_op"
+
+
+def activity_of(event: Any) -> str:
+    """Kineto's word for an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...
+
+    torch before 2.12 does not say; there it follows from where the event ran and its name.
+    """
+    tell = getattr(event, "activity_type", None)
+    if tell is not None:
+        return str(tell())
+    on_host = getattr(event.device_type(), "name", "") != "CUDA"
+    if event.is_user_annotation():
+        return "user_annotation" if on_host else "gpu_user_annotation"
+    if on_host:
+        return HOST
+    name = event.name()
+    return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,3 +93,19 @@ def _graph_breaks() -> dict[str, float]:
         line = str(reason).partition("\n")[0]
         breaks[line] = breaks.get(line, 0.0) + times
     return breaks
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """Within, an attribute of a module, class or object is another one; afterwards its own or inherited one again."""
+    own = vars(owner)
+    inherited = name not in own
+    before = own.get(name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
