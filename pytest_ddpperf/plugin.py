@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _require_baselines(settings, config.rootpath / settings.baseline_dir)
         config.stash[REVISION] = _revision(config, settings)
         if settings.json is not None:
-            from pytest_ddpperf.reports.json_report import ensure_writable
+            from pytest_ddpperf.reports.document import ensure_writable
 
             ensure_writable(config.rootpath / settings.json)
         if settings.history is not None:

@@ -13,10 +13,11 @@ from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
-from pytest_ddpperf.reports.json_report import write
+from pytest_ddpperf.reports.document import write
+from pytest_ddpperf.reports.documents.trend import trend_document
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.terminal import render
-from pytest_ddpperf.reports.trend import changes_text, trend_document, trend_table
+from pytest_ddpperf.reports.trend import changes_text, trend_table
 from pytest_ddpperf.settings import KNOBS
 
 _HISTORY = KNOBS["history"]

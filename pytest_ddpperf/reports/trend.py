@@ -1,27 +1,20 @@
-"""Trends as tables, sentences and JSON; ``trend.schema.json`` describes the JSON."""
+"""Trends as tables and sentences."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from pytest_ddpperf.baselines.codec import interval_data
 from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
-from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
 from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
-SCHEMA = "pytest-ddpperf/trend/1"
-SCHEMA_FILE = Path(__file__).with_name("trend.schema.json")
 _SHORT_COMMIT = 7
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
@@ -78,34 +71,6 @@ def change_texts(trend: Trend) -> tuple[str, ...]:
     if len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact":
         return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
     return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
-
-
-def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
-    """The trends as JSON data."""
-    return {
-        "schema": SCHEMA,
-        "metric": metric,
-        "trends": [
-            {
-                "test": trend.benchmark.test,
-                "name": trend.benchmark.name,
-                "strategy": trend.benchmark.strategy,
-                "mode": trend.benchmark.mode,
-                "recipe": json.loads(trend.benchmark.recipe),
-                "world_size": trend.benchmark.world_size,
-                "environment_key": trend.benchmark.environment_key,
-                "steps": trend.benchmark.steps,
-                "beside": trend.benchmark.interleaved,
-                "unit": trend.benchmark.unit,
-                "better": trend.benchmark.better,
-                "scale": trend.benchmark.scale,
-                "points": [_point_data(point) for point in trend.points],
-                "changes": [_change_data(trend, change) for change in trend.changes],
-                "outliers": list(trend.outliers),
-            }
-            for trend in trends
-        ],
-    }
 
 
 def _heading(trend: Trend) -> str:
@@ -241,32 +206,3 @@ def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:
     line[place(point.level)] = "|"
     line[place(point.value)] = "x" if outlying else "o"
     return "".join(line)
-
-
-def _point_data(point: Point) -> dict[str, Any]:
-    return {
-        **_run_data(point.run),
-        "branch": point.run.branch,
-        "recorded": point.run.date,
-        "runs": point.runs,
-        "value": rounded(point.value),
-        "interval": interval_data(point.interval),
-        "level": rounded(point.level),
-        "change": None if point.change is None else rounded(point.change),
-    }
-
-
-def _change_data(trend: Trend, change: TrendChange) -> dict[str, Any]:
-    places = ("before", "after", "earliest", "latest")
-    return {
-        "kind": change.kind,
-        "worse": trend.worsening(change) > 0,
-        "size": rounded(change.size),
-        "interval": {"low": rounded(change.low), "high": rounded(change.high), "confidence": CONFIDENCE},
-        **{place: _run_data(trend.points[getattr(change, place)].run) for place in places},
-        "evidence": rounded(change.evidence) if math.isfinite(change.evidence) else None,
-    }
-
-
-def _run_data(run: HistoryRun) -> dict[str, Any]:
-    return {"commit": run.commit, "dirty": run.dirty, "date": run.commit_date or run.date}

@@ -266,7 +266,8 @@ class Session:
     def write_json(self) -> None:
         """Write the results to the file that was asked for, if one was."""
         if self.settings.json is not None:
-            from pytest_ddpperf.reports.json_report import results_document, write
+            from pytest_ddpperf.reports.document import write
+            from pytest_ddpperf.reports.documents.results import results_document
 
             document = results_document(self.results, self._code, self.searches, self.calibrated)
             write(self._root / self.settings.json, document)

@@ -15,7 +15,7 @@ from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.trend import SCHEMA_FILE
+from pytest_ddpperf.reports.documents.trend import SCHEMA_FILE
 from tests.factories import make_environment, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)

@@ -2,120 +2,286 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
 
-from typing_extensions import TypedDict
+from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.metrics.communication import still_sent
+from pytest_ddpperf.metrics.memory import memory_by_rank
+from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
+from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
+from pytest_ddpperf.reports.documents.parts import (
+    AgainstData,
+    BaselineData,
+    CountsData,
+    EnvironmentData,
+    HealthData,
+    MemoryUseData,
+    PlanData,
+    ProfileData,
+    SectionData,
+)
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.reports.phrases import findings
 
-from pytest_ddpperf.reports.documents.benchmark import ResultData
-from pytest_ddpperf.reports.documents.kinds import IntervalData, Natural, NotNegative, Positive, about
-from pytest_ddpperf.reports.documents.machine import EnvironmentData, LaunchesHealth
+SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
+
+VerdictWord = Annotated[
+    Literal["improved", "unchanged", "new", "incompatible", "inconclusive", "regressed", "broken"],
+    (
+        "description",
+        (
+            "What the comparison with the baseline says. inconclusive: this run could not tell. new: there is no "
+            "baseline. incompatible: the baseline is of another environment. broken: it could not be measured."
+        ),
+    ),
+]
 
 
-class TrialData(TypedDict):
+def results_document(
+    results: Sequence[Result],
+    code: Checkout | None,
+    searches: Sequence[Search] = (),
+    calibrated: Sequence[Calibrated] = (),
+) -> dict[str, Any]:
+    """The results, searches and calibrated benchmarks of a run, each in the order made, and the code that was run."""
+    benchmarks: list[Result | Calibrated] = [*results, *calibrated]
+    environments = [benchmark.measurement.environment for benchmark in benchmarks]
+    return ResultsData.filled_from(
+        SimpleNamespace(
+            schema="pytest-ddpperf/results/1",
+            # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
+            environment=max(environments, key=lambda environment: environment.world_size, default=None),
+            commit=None if code is None else code.commit,
+            dirty=code is not None and code.dirty,
+            results=results,
+            batch_sizes=searches,
+            calibration=calibrated,
+        )
+    )
+
+
+def _environment_key(benchmark: Result | Calibrated) -> str:
+    return environment_key(benchmark.measurement.environment)
+
+
+def _health(benchmark: Result | Calibrated) -> list[Launch | None]:
+    return [None if launch.health is None else launch for launch in benchmark.measurement.launches]
+
+
+def _note(comparison: Comparison) -> str:
+    return "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
+
+
+class MetricData(Document, parts=("series",)):
+    """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
+
+    unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
+    better: Better = about("The direction of an improvement.")
+    family: Family = about(
+        "absolute: depends on the machine. relative: to a partner of the same run. counted: without noise, the same "
+        "on every machine."
+    )
+    scale: Scale = about(
+        "How change, change_interval, tolerance, margin and mde are meant: as fractions of the baseline, or as "
+        "differences in the unit; exact ones must be equal."
+    )
+    gated: bool = about("Whether this verdict counts for the benchmark's.")
+    value: float | None = about("Typical value over the launches; null where it is not finite.")
+    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.")
+    samples: list[float | None] = about("One value for each launch that tells the metric: all, or the first ones.")
+    baseline: float | None = about("The baseline's value.")
+    baseline_samples: list[float | None] = about(
+        "One value for each launch of the baseline that tells it; beside another revision, of the same rounds and in "
+        "the same order as samples. Empty without a baseline, and for counts.",
+        "base_samples",
+    )
+    change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
+    change_interval: IntervalData | None = about("Where the change lies.")
+    tolerance: NotNegative | None = about("The change that the test accepts; null where there is no limit.")
+    margin: NotNegative | None = about(
+        "The worsening that an unchanged metric was shown not to reach: five thirds of the tolerance; null where "
+        "nothing was compared, and for counts."
+    )
+    mde: NotNegative | None = about(
+        "Minimal detectable effect: the smallest worsening that this run would have found with 95 % probability."
+    )
+    verdict: VerdictWord = about()
+    note: str = about("Why the verdict is what it is, where the numbers do not say it; may be empty.", _note)
+
+
+class BenchmarkData(Document):
+    """A benchmark that was measured."""
+
+    test: str = about("pytest node id.")
+    name: str = about("Tells the benchmarks of one test apart.")
+    strategy: str = about("How training is made parallel, options included; custom for a step that brings its own.")
+    recipe: dict[str, str] = about("The settings that change what a step does, where they are not the defaults.")
+    world_size: Positive = about("Number of ranks.")
+    environment_key: str = about(
+        "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
+    )
+    health: list[HealthData | None] = about(
+        "What else went on in the machine, for each launch; null where nobody looked.", _health
+    )
+
+
+class ResultData(BenchmarkData, parts=("measurement",)):
+    """One benchmark."""
+
+    mode: Mode | None = about("How a point of a scaling curve was measured; null for a plain benchmark.")
+    over: str | None = about(
+        "Name of the benchmark, measured side by side, that speedup is held against; null for none."
+    )
+    effective_batch_size: float | None = about(
+        "Samples that one optimizer step of all ranks trains on; null where unknown."
+    )
+    verdict: VerdictWord = about()
+    metrics: dict[MetricName, MetricData] = about(
+        "By name, snake_case; empty for a broken benchmark.",
+        lambda result: {comparison.series.metric: comparison for comparison in result.comparisons},
+    )
+    plan: PlanData = about("Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.")
+    turns: bool = about(
+        "Whether its steps were timed in turns with those of other launches, and so last a little longer."
+    )
+    launches: Natural = about(
+        "Number of launches that the verdict rests on: each a fresh process group and one sample.",
+        lambda result: len(result.measurement.launches),
+    )
+    seconds: NotNegative = about(
+        "Seconds of measuring until the verdict, of all benchmarks that were measured side by side with this one; 0 "
+        "where nothing was timed."
+    )
+    against: AgainstData | None = about("The other side of a run with --ddpperf-against; null without.", "paired")
+    baseline: BaselineData | None = about("The record compared with; null for none.")
+    origin: str = about("Where the baseline comes from, or in words why there is none.")
+    counts: CountsData | None = about(
+        "What one step does, counted: what the counted metrics are made of; null where nothing was counted."
+    )
+    still_sent: str = about(
+        "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
+        "nothing.",
+        lambda result: still_sent(result.measurement),
+    )
+    profile: ProfileData | None = about(
+        "Communication of a step as the profiler sees it, averages over steps and ranks, in seconds; null without "
+        "--ddpperf-profile."
+    )
+    sections: list[SectionData] = about(
+        "The parts of a step that the user named, averaged over ranks, launches and the faster three quarters of "
+        "steps.",
+        lambda result: sections_of(result.measurement),
+    )
+    memory_by_rank: dict[str, list[float]] = about(
+        "By kind of memory: each rank's, averaged over launches; bytes, but for alloc_retries and ooms.",
+        lambda result: memory_by_rank(result.measurement),
+    )
+    memory_by_phase: dict[str, MemoryUseData] = about(
+        "By phase: what it did to the memory of a rank in one step; the largest figures over ranks and launches.",
+        lambda result: memory_of_phases(result.measurement),
+    )
+    findings: list[str] = about("Remarks that a reader of the numbers needs, a sentence each.", findings)
+
+
+class TrialData(Document):
     """A batch size that was tried."""
 
-    size: Annotated[Positive, about("The batch size.")]
-    fits: Annotated[bool, about("Whether every rank could train with it.")]
-    peak: Annotated[
-        NotNegative | None, about("The most bytes that a rank used; null where one ran out of memory, or cannot tell.")
-    ]
+    size: Positive = about("The batch size.")
+    fits: bool = about("Whether every rank could train with it.")
+    peak: NotNegative | None = about(
+        "The most bytes that a rank used; null where one ran out of memory, or cannot tell."
+    )
 
 
-class BatchSizeData(TypedDict):
+class BatchSizeData(Document, parts=("found",)):
     """A search for the largest batch that fits into memory."""
 
-    test: Annotated[str, about("pytest node id.")]
-    training: Annotated[str, about("Strategy and settings in one line.")]
-    world_size: Annotated[Positive, about("Number of ranks.")]
-    environment_key: Annotated[str, about("Stands for the environment of the search.")]
-    size: Annotated[Positive, about("The largest batch size of a rank that fits.")]
-    peak: Annotated[NotNegative | None, about("The most bytes that a rank used with it; null where it cannot tell.")]
-    limit: Annotated[Positive | None, about("The largest size that was to be tried; null for no limit.")]
-    memory_limit: Annotated[Positive | None, about("Bytes that each rank might use; null for what the device has.")]
-    tried: Annotated[list[TrialData], about("What was tried, in order.", min_length=1)]
+    test: str = about("pytest node id.")
+    training: str = about("Strategy and settings in one line.")
+    world_size: Positive = about("Number of ranks.", lambda search: search.environment.world_size)
+    environment_key: str = about(
+        "Stands for the environment of the search.", lambda search: environment_key(search.environment)
+    )
+    size: Positive = about("The largest batch size of a rank that fits.")
+    peak: NotNegative | None = about("The most bytes that a rank used with it; null where it cannot tell.")
+    limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
+    memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
+    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.")
 
 
-class SpreadData(TypedDict):
+class SpreadData(Document):
     """A standard deviation on the scale of logarithms: 0.01 is 1 %."""
 
-    sd: Annotated[NotNegative | None, about("The standard deviation.")]
-    df: Annotated[Natural, about("Degrees of freedom of the estimate.")]
+    sd: NotNegative | None = about("The standard deviation.")
+    df: Natural = about("Degrees of freedom of the estimate.")
 
 
-class RateData(TypedDict):
+class RateData(Document):
     """A share of comparisons."""
 
-    found: Annotated[Natural, about("Comparisons in which it happened.")]
-    of: Annotated[Positive, about("Comparisons.")]
-    independent: Annotated[Positive, about("How many of them have no run in common: what the interval rests on.")]
-    value: Annotated[NotNegative | None, about("The share.")]
-    interval: Annotated[IntervalData | None, about("Clopper and Pearson's.")]
+    found: Natural = about("Comparisons in which it happened.")
+    of: Positive = about("Comparisons.")
+    independent: Positive = about("How many of them have no run in common: what the interval rests on.", "effective")
+    value: NotNegative | None = about("The share.")
+    interval: IntervalData | None = about("Clopper and Pearson's.")
 
 
-class RecommendedData(TypedDict):
+class RecommendedData(Document):
     """Settings that the benchmark wants, given its noise."""
 
-    launches: Annotated[Positive, about("Launches before the first verdict.")]
-    steps: Annotated[Positive, about("Timed steps of a launch.")]
-    tolerance: Annotated[NotNegative, about("The worsening to accept.")]
-    max_time: Annotated[NotNegative | None, about("Seconds of measuring; null where the present setting is enough.")]
+    launches: Positive = about("Launches before the first verdict.")
+    steps: Positive = about("Timed steps of a launch.")
+    tolerance: NotNegative = about("The worsening to accept.")
+    max_time: NotNegative | None = about("Seconds of measuring; null where the present setting is enough.")
 
 
-class CalibratedData(TypedDict):
+class CalibratedData(BenchmarkData, parts=("measurement", "calibration")):
     """A benchmark that was held against itself."""
 
-    test: Annotated[str, about("pytest node id.")]
-    name: Annotated[str, about("Tells the benchmarks of one test apart.")]
-    strategy: Annotated[
-        str, about("How training is made parallel, options included; custom for a step that brings its own.")
-    ]
-    recipe: Annotated[
-        dict[str, str], about("The settings that change what a step does, where they are not the defaults.")
-    ]
-    world_size: Annotated[Positive, about("Number of ranks.")]
-    environment_key: Annotated[
-        str, about("Stands for the environment of this benchmark; names the folder of its baseline.")
-    ]
-    step_time: Annotated[list[list[float | None]], about("Seconds of a typical step, by run and launch.")]
-    steps: Annotated[Positive, about("Timed steps of each launch.")]
-    seconds: Annotated[NotNegative | None, about("From the start of the first run to that of the last.")]
-    within: Annotated[SpreadData, about("How far the steps of a launch lie apart.")]
-    between_launches: Annotated[SpreadData, about("How far the typical steps of a run's launches lie apart.")]
-    between_runs: Annotated[SpreadData, about("How far runs deviate beyond what their launches explain.")]
-    noise_floor: Annotated[
-        NotNegative | None,
-        about("The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning."),
-    ]
-    mde: Annotated[
-        NotNegative | None, about("Minimal detectable effect of the step time in a comparison of two runs; the median.")
-    ]
-    false_alarms: Annotated[RateData, about("Runs that were called slower than another run of the same code.")]
-    inconclusive: Annotated[RateData, about("Runs of which it could not be told.")]
-    recommended: Annotated[RecommendedData, about("Settings that the benchmark wants, given this noise.")]
-    health: LaunchesHealth
-    findings: Annotated[list[str], about("Remarks that a reader of the numbers needs, a sentence each.")]
+    step_time: list[list[float | None]] = about("Seconds of a typical step, by run and launch.", "runs")
+    steps: Positive = about("Timed steps of each launch.")
+    seconds: NotNegative | None = about("From the start of the first run to that of the last.")
+    within: SpreadData = about("How far the steps of a launch lie apart.")
+    between_launches: SpreadData = about("How far the typical steps of a run's launches lie apart.")
+    between_runs: SpreadData = about("How far runs deviate beyond what their launches explain.")
+    noise_floor: NotNegative | None = about(
+        "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.", "floor"
+    )
+    mde: NotNegative | None = about(
+        "Minimal detectable effect of the step time in a comparison of two runs; the median."
+    )
+    false_alarms: RateData = about("Runs that were called slower than another run of the same code.", "alarms")
+    inconclusive: RateData = about("Runs of which it could not be told.")
+    recommended: RecommendedData = about("Settings that the benchmark wants, given this noise.")
+    findings: list[str] = about(
+        "Remarks that a reader of the numbers needs, a sentence each.",
+        lambda calibrated: map(finding_text, calibrated.findings),
+    )
 
 
-class ResultsData(TypedDict):
+class ResultsData(Document):
     """What --ddpperf-json writes: every benchmark of a run, measured and judged."""
 
-    schema: Annotated[Literal["pytest-ddpperf/results/1"], about("Name and version of this format.")]
-    environment: Annotated[
-        EnvironmentData | None,
-        about("The environment of the largest process group of the run; null if nothing was measured."),
-    ]
-    commit: Annotated[
-        str | None, about("Full hash of the commit that was checked out; null outside of a git repository.")
-    ]
-    dirty: Annotated[bool, about("Whether tracked files, those of the baselines apart, differed from the commit.")]
-    results: Annotated[list[ResultData], about("One entry for each benchmark, in the order measured.")]
-    batch_sizes: Annotated[
-        list[BatchSizeData], about("One entry for each search for the largest batch that fits, in the order made.")
-    ]
-    calibration: Annotated[
-        list[CalibratedData],
-        about(
-            "One entry for each benchmark that --ddpperf-calibrate held against itself, in the order measured; "
-            "empty otherwise."
-        ),
-    ]
+    schema: Literal["pytest-ddpperf/results/1"] = about("Name and version of this format.")
+    environment: EnvironmentData | None = about(
+        "The environment of the largest process group of the run; null if nothing was measured."
+    )
+    commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
+    dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
+    results: list[ResultData] = about("One entry for each benchmark, in the order measured.")
+    batch_sizes: list[BatchSizeData] = about(
+        "One entry for each search for the largest batch that fits, in the order made."
+    )
+    calibration: list[CalibratedData] = about(
+        "One entry for each benchmark that --ddpperf-calibrate held against itself, in the order measured; empty "
+        "otherwise."
+    )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -23,7 +23,9 @@ from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.json_report import SCHEMA_FILE, results_document, write
+from pytest_ddpperf.reports.document import write
+from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, VerdictWord, results_document
+from tests.reports.schemas import DOCUMENTS, schema_text
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -318,3 +320,14 @@ def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) ->
             "demo.new": {"here": "/here/new.py", "there": None},
         },
     }
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_the_published_schema_is_made_of_the_classes(file: Path) -> None:
+    made = schema_text(*DOCUMENTS[file])
+    again = "python -m tests.reports.schemas writes the file again"
+    assert file.read_text(encoding="utf-8") == made, again
+
+
+def test_the_schema_has_every_verdict() -> None:
+    assert get_args(get_args(VerdictWord)[0]) == tuple(verdict.value for verdict in Verdict)

@@ -1,0 +1,109 @@
+"""JSON documents: a class declares each object of a document, and makes it of a record."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
+from pytest_ddpperf.errors import SettingError
+
+# What follows a type in brackets is for its JSON schema.
+Natural = Annotated[int, ("minimum", 0)]
+Positive = Annotated[int, ("minimum", 1)]
+NotNegative = Annotated[float, ("minimum", 0)]
+Confidence = Annotated[float, ("exclusiveMinimum", 0), ("exclusiveMaximum", 1)]
+Date = Annotated[str, ("format", "date")]
+MetricName = Annotated[str, ("pattern", "^[a-z][a-z0-9_]*$")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """What is known of a field besides its name and its type."""
+
+    description: str  # for the schema
+    source: str | Callable[[Any], Any]  # an attribute of the record, or a function of the record
+    optional: bool  # whether it is left out where it is empty
+
+
+def about(description: str = "", source: str | Callable[[Any], Any] = "", *, optional: bool = False) -> Any:
+    """Declares a field of a document; its source is the attribute of the same name if none is named."""
+    return Field(description=description, source=source, optional=optional)
+
+
+class Document:
+    """A JSON object, by its fields: each is an attribute of a record, or of one of the record's ``parts``."""
+
+    fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
+    _parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, parts: tuple[str, ...] = ()) -> None:
+        hints = get_type_hints(cls, include_extras=True).items()
+        cls.fields = {name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name), Field)}
+        cls._parts = parts
+
+    @classmethod
+    def filled_from(cls, record: Any) -> dict[str, Any]:
+        """The object as JSON data."""
+        owners = (record, *(getattr(record, part) for part in cls._parts))
+
+        def value(source: str | Callable[[Any], Any]) -> Any:
+            if not isinstance(source, str):
+                return source(record)
+            return getattr(next((owner for owner in owners if hasattr(owner, source)), record), source)
+
+        return {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
+
+
+def _json_value(hint: Any, value: Any) -> Any:
+    """A value as JSON data of the type; null for a number that is not finite (an interval from too few launches)."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if value is None or (hint is float and not math.isfinite(value)):
+        return None
+    if origin in {Annotated, Union, UnionType}:  # with what is for the schema, or with None
+        return _json_value(next(argument for argument in arguments if argument is not NoneType), value)
+    if origin is list:
+        return [_json_value(arguments[0], item) for item in value]
+    if origin is dict:
+        return {key: _json_value(arguments[1], item) for key, item in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Document):
+        return hint.filled_from(value)
+    return rounded(value) if hint is float else value
+
+
+class IntervalData(Document):
+    """A confidence interval; an end is null where it is not finite."""
+
+    low: float | None = about("Lower end.")
+    high: float | None = about("Upper end.")
+    confidence: Confidence = about("Confidence level: 0.95 for 95 %.")
+
+
+def ensure_writable(path: Path) -> None:
+    """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
+    """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, render(document))
+    except OSError as error:
+        raise _unwritable(path, error, option) from None
+
+
+def _unwritable(path: Path, error: OSError, option: str = "--ddpperf-json") -> SettingError:
+    return SettingError(f"{option}: {path} cannot be written: {error.strerror or error}; name another file")
