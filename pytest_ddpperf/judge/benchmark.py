@@ -1,13 +1,12 @@
-"""The judgement on a benchmark: each of its metrics against the baseline's, and the worst gated one for all."""
+"""The judgement on a benchmark: each of its metrics beside the reference's, and the worst gated one for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pytest_ddpperf.judge.allowance import floor_of
-from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
-from pytest_ddpperf.judge.decision import decide_benchmark, decide_failure, with_stand_in
+from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, decide_failure, with_stand_in
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.records.finding import Finding
@@ -16,10 +15,7 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
-    """The judgement on one benchmark: each of its metrics beside the reference's, and the worst gated one for all.
-
-    A reference of another environment is compared for display, and judges nothing but counts.
-    """
+    """The judgement on one benchmark; a reference of another environment is shown, and judges nothing but counts."""
     comparisons = with_stand_in(
         [
             compare_counted(series, measurement, reference)
@@ -29,7 +25,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         ],
         last=context.last,
     )
-    lost = lost_metrics(measurement, reference)
+    lost = _lost_metrics(measurement, reference)
     return Result(
         test=test,
         measurement=measurement,
@@ -41,8 +37,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *findings_of(measurement),
             *lost,
             *count_findings(comparisons, measurement, reference),
-            *near_misses(reference),
-            *raised_tolerance(comparisons, reference, context.tolerance),
+            *_near_misses(reference),
+            *_raised_tolerance(comparisons, reference, context.tolerance),
         ),
     )
 
@@ -50,10 +46,10 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
     """The result of a benchmark that could not be measured."""
     findings = (Finding("broken", {"reason": reason}),)
-    measured = Measurement(**identity.identity_fields, plan=Plan(warmup=0, steps=0), launches=(), findings=findings)
+    plan = Plan(warmup=0, steps=0)
     return Result(
         test=test,
-        measurement=measured,
+        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=findings),
         comparisons=(),
         verdict=decide_failure(),
         reference=StoredBaseline(record=None, origin="not compared"),
@@ -61,11 +57,8 @@ def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
     )
 
 
-def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Each gated metric that the comparable baseline has and this measurement does not.
-
-    What only stands in for another metric is not missed.
-    """
+def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Each gated metric that the comparable reference has and this measurement does not, stand-ins left out."""
     if reference.record is None or reference.differs:
         return ()
     there = {series.metric for series in measurement.series}
@@ -81,19 +74,23 @@ def lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findin
     )
 
 
-def near_misses(reference: Reference) -> tuple[Finding, ...]:
+def _near_misses(reference: Reference) -> tuple[Finding, ...]:
     """Where there is no baseline, but one of the same benchmark with other options."""
     if not isinstance(reference, StoredBaseline) or not reference.alike:
         return ()
     return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
-def raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
+def _raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
     """Where the noise floor took the place of the test's tolerance."""
     if isinstance(reference, PairedRevision) or reference.noise is None or reference.differs:
         return ()
-    judged = [one.series for one in comparisons if one.gated and one.baseline is not None]
     noise = reference.noise
-    if not any(floor_of(series, noise) > tolerance for series in judged if series.scale != "exact"):
+    raised = any(
+        floor_of(comparison.series, noise) > tolerance
+        for comparison in comparisons
+        if comparison.gated and comparison.baseline is not None
+    )
+    if not raised:
         return ()
     return (Finding("raised_tolerance", {"tolerance": tolerance, "floor": noise.floor, "origin": noise.origin}),)

@@ -1,12 +1,12 @@
-"""Counts held against a baseline's: compared exactly, and what of them no gate guards is named."""
+"""The judgement on counts: they are compared exactly, because no noise explains a difference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pytest_ddpperf.judge.count_changes import change_of
-from pytest_ddpperf.judge.decision import decide_compared_count
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
+from pytest_ddpperf.records.counts import Counts, count_row, difference_text
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
@@ -18,15 +18,19 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
     differs = (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
     verdict = decide_compared_count(metric, then, now, differs=bool(differs))
-    missing = Finding("no_counts_in_reference", {"reference": reference.words})
-    if then is None or now is None:
-        return _new_count(series, now, verdict, None if reference.record is None else missing)
-    if metric not in then.totals:
-        return _new_count(series, now, verdict, Finding("not_in_reference", {"reference": reference.words}))
+    if then is None or now is None or metric not in then.totals:
+        absent = Finding(
+            "no_counts_in_reference" if then is None else "not_in_reference", {"reference": reference.words}
+        )
+        return Comparison(
+            series=series,
+            tolerance=0.0,
+            verdict=verdict,
+            gated=series.gated and (now is None or metric not in now.unstable),  # what is not steady asks for nothing
+            note=None if then is None and reference.record is None else absent,
+        )
     change = change_of(metric, then, now)
-    note, difference = change.note, None
-    if differs and change.gated:
-        note, difference = Finding("incomparable", {"differs": differs}), change.note
+    incomparable = bool(differs) and change.gated
     return Comparison(
         series=series,
         baseline=then.totals[metric],
@@ -35,95 +39,118 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
         mde=0.0,
         verdict=verdict,
         gated=series.gated and change.gated,
-        note=note,
-        difference=difference,
+        note=Finding("incomparable", {"differs": differs}) if incomparable else change.note,
+        difference=change.note if incomparable else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CountChange:
+    """What became of a count."""
+
+    # Whether the verdict counts. It does not where steps of a run differ in the count and that is nothing new or worse,
+    # nor where the count follows another one that changed in the same direction.
+    gated: bool
+    note: Finding | None  # what the change is made of, or why it is not gated; None where nothing changed
+
+
+def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
+    """What became of a count that both have.
+
+    Where steps differ, the largest is compared. A count that is steady on one side and more now is a regression like
+    any other: else more work in every second step, saved once, would open the gate. Where steps differ on both sides,
+    so may two runs of the same code.
+    """
+    verdict = decide_count(metric, then, now)
+    unsteady_now, unsteady_then = now.unstable.get(metric, ""), then.unstable.get(metric, "")
+    restless = bool(unsteady_now or unsteady_then)
+    if restless and ((unsteady_now and unsteady_then) or verdict is not Verdict.REGRESSED):
+        return CountChange(gated=False, note=Finding("unsteady_count", {"reason": unsteady_now or unsteady_then}))
+    parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
+    note = None
+    if parts or restless:
+        facts = {"parts": parts, "unsteady_now": unsteady_now, "unsteady_then": unsteady_then}
+        note = Finding("count_changed", facts)
+    return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
+
+
+def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
+    """Whether the change of another count says already what this one's does."""
+    leader = count_row(metric).follows
+    if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
+        return False
+    return decide_count(leader, then, now) in {Verdict.REGRESSED, verdict}
 
 
 def count_findings(
     comparisons: Sequence[Comparison], measurement: Measurement, reference: Reference
 ) -> tuple[Finding, ...]:
-    """What is to be said of the counts as a whole, beside the verdict on each."""
+    """The findings on the counts as a whole, beside the verdict on each."""
+    exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
+    worse = any(comparison.gated and comparison.verdict is Verdict.REGRESSED for comparison in comparisons)
     return (
-        *lost_counts(measurement, reference),
-        *fewer_counts(comparisons, reference),
-        *ungated_counts(comparisons, measurement, reference),
+        *_lost_counts(measurement, reference),
+        *_fewer_counts(exact, reference, worse=worse),
+        *_ungated_counts(exact, measurement, reference),
     )
 
 
-def lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Where there are counts to hold others against, and this run has none."""
+def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Where the reference has counts, and this run has none."""
     if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
         return ()
     return (Finding("lost_counts", {"reference": reference.words}),)
 
 
-def fewer_counts(comparisons: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
+def _fewer_counts(exact: Sequence[Comparison], reference: Reference, *, worse: bool) -> tuple[Finding, ...]:
     """Each count that fell, and what to do: no noise explains it, so the baseline guards it no longer.
 
     Where something else became more, less may be part of the same fault (a forgotten autocast leaves out its casts), so
     nobody is told to renew the baseline.
     """
     fell = tuple(
-        _fewer(one, one.baseline, reference)
-        for one in comparisons
-        if one.series.scale == "exact" and one.gated and one.verdict is Verdict.IMPROVED and one.baseline is not None
+        Finding(
+            "fewer_counted",
+            {
+                "metric": comparison.series.metric,
+                "then": comparison.baseline,
+                "now": comparison.series.value,
+                "made_of": () if comparison.note is None else comparison.note.facts.get("parts", ()),
+                "reference": reference.words,
+            },
+        )
+        for comparison in exact
+        if comparison.gated and comparison.verdict is Verdict.IMPROVED
     )
-    worse = any(one.gated and one.verdict is Verdict.REGRESSED for one in comparisons)
     if not fell or worse or isinstance(reference, PairedRevision):
         return fell
     return (*fell, Finding("fewer_than_baseline"))
 
 
-def ungated_counts(
-    comparisons: Sequence[Comparison], measurement: Measurement, reference: Reference
-) -> tuple[Finding, ...]:
-    """The counts that no gate guards, because steps differ in them now or did in the baseline."""
-    then, now = _counts_of(reference), measurement.counts
-    unstable_now = {} if now is None else now.unstable
-    unstable_then = {} if then is None else then.unstable
-    restless = {**unstable_now, **unstable_then}
+def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """The counts that no gate guards, because steps differ in them now or did in the baseline.
+
+    Of each the name, the difference between steps, whether it is there now, and both values where this run's is more.
+    """
+    then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
+    restless = {**then, **now}
     ungated = [
-        one
-        for one in comparisons
-        if one.series.scale == "exact" and one.series.gated and not one.gated and one.series.metric in restless
+        comparison
+        for comparison in exact
+        if comparison.series.gated and not comparison.gated and comparison.series.metric in restless
     ]
-    unsteady = tuple(
-        _unsteady(one, unstable_now.get(one.series.metric), reference)
-        for one in ungated
-        if count_row(one.series.metric).follows not in restless  # told by that
-    )
-    if not unsteady:
+    told = []
+    for comparison in ungated:
+        metric, baseline, value = comparison.series.metric, comparison.baseline, comparison.series.value
+        if count_row(metric).follows not in restless:  # else that one tells it
+            values = (baseline, value) if baseline is not None and value > baseline else ()
+            told.append((metric, restless[metric], metric in now, values))
+    if not told:
         return ()
-    steady_now = any(one.series.metric not in unstable_now for one in ungated)
+    steady_now = any(comparison.series.metric not in now for comparison in ungated)
     renew = steady_now and not isinstance(reference, PairedRevision)
-    return (Finding("ungated_counts", {"counts": unsteady, "reference": reference.words, "renew": renew}),)
-
-
-def _unsteady(one: Comparison, unstable: str | None, reference: Reference) -> tuple[str, str, bool, tuple[float, ...]]:
-    """A count, in what steps differ, whether they do so now, and the most of both sides where this run's is more."""
-    then, metric = _counts_of(reference), one.series.metric
-    reason = unstable if unstable is not None else "" if then is None else then.unstable[metric]
-    more = one.baseline is not None and one.series.value > one.baseline
-    values = (one.baseline, one.series.value) if more and one.baseline is not None else ()
-    return metric, reason, unstable is not None, values
-
-
-def _fewer(one: Comparison, baseline: float, reference: Reference) -> Finding:
-    """A count that fell, in all or in what it is made of."""
-    made_of = () if one.note is None else one.note.facts.get("parts", ())
-    metric, now = one.series.metric, one.series.value
-    return Finding(
-        "fewer_counted",
-        {"metric": metric, "then": baseline, "now": now, "made_of": made_of, "reference": reference.words},
-    )
+    return (Finding("ungated_counts", {"counts": tuple(told), "reference": reference.words, "renew": renew}),)
 
 
 def _counts_of(reference: Reference) -> Counts | None:
     return None if reference.counted is None else reference.counted.counts
-
-
-def _new_count(series: Series, now: Counts | None, verdict: Verdict, note: Finding | None) -> Comparison:
-    """A count without anything to compare with; one that is not the same in every step asks for nothing."""
-    steady = now is None or series.metric not in now.unstable
-    return Comparison(series=series, tolerance=0.0, verdict=verdict, gated=series.gated and steady, note=note)

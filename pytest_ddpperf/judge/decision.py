@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from pytest_ddpperf.judge.context import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Series
+from pytest_ddpperf.records.measurement import Better, Series, Spread
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
@@ -19,42 +17,45 @@ from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
 MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
 
-Ground = Literal[
-    "numbers", "no_reference", "incomparable", "negligible", "no_change", "unconfirmed", "excused", "proven"
-]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionContext:
+    """What a judgement goes by besides the numbers."""
+
+    tolerance: float  # the worsening that is accepted, as a fraction (absolute for differences)
+    alpha: float  # two-sided significance level of each metric
+    margin: float = EQUIVALENCE_MARGIN  # times the tolerance
+    affordable: int = 0  # launches that a suspect is confirmed by, or would have been; 0 for those there are
+    last: bool = False  # whether there is no time for another look
+    screened: bool = False  # whether there is no time to confirm what looks worse from now on
+    # The metrics that an earlier look showed to be no worse, and that are measured on because they looked better, with
+    # the number of launches at that look.
+    proven: Mapping[str, int] = field(default_factory=dict)
+    suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
+    scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
+    max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What the verdict on one metric rests on.
+    """What the verdict on one metric rests on."""
 
-    Attributes:
-        series: of the candidate.
-        base: of the reference; None where it has no such metric.
-        differs: whether the reference is of another environment or training.
-        obstacle: whether something else stands against comparing the two.
-        negligible: whether both values are too small to mean anything.
-        change: from the reference to the candidate; None where none can be computed.
-        tolerance: of this metric.
-        excused: whether something besides the code may explain a worsening of this size.
-    """
-
-    series: Series
-    base: Series | None
-    differs: bool = False
-    obstacle: bool = False
-    negligible: bool = False
-    change: Change | None = None
-    tolerance: float = 0.0
-    excused: bool = False
+    series: Series  # of the candidate
+    base: Series | None  # of the reference; None where it has no such metric
+    differs: bool = False  # whether the reference is of another environment or training
+    obstacle: Finding | None = None  # why the two cannot be compared
+    negligible: bool = False  # whether both values are too small to mean anything
+    change: Change | None = None  # from the reference to the candidate; None where none can be computed
+    tolerance: float = 0.0  # of this metric
+    excuse: Finding | None = None  # what besides the code may explain a worsening of this size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict and the ground that it rests on."""
+    """A verdict; ``note`` explains one that the numbers alone do not give."""
 
     verdict: Verdict
-    ground: Ground = "numbers"
+    note: Finding | None = None
 
 
 def decide(
@@ -128,14 +129,15 @@ def needed(
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
     """The verdict on one metric that is judged by its scatter."""
     metric, change = evidence.series.metric, evidence.change
-    if evidence.differs or evidence.obstacle:
-        return Decision(Verdict.INCOMPATIBLE, "incomparable")
-    if evidence.base is None:
-        return Decision(Verdict.NEW, "no_reference")
+    if evidence.base is None and not evidence.differs:
+        return Decision(Verdict.NEW, evidence.obstacle)
+    if evidence.base is None or evidence.obstacle is not None:
+        return Decision(Verdict.INCOMPATIBLE, evidence.obstacle)
     if evidence.negligible:
-        return Decision(Verdict.UNCHANGED, "negligible")
+        return Decision(Verdict.UNCHANGED)
     if change is None:
-        return Decision(Verdict.INCONCLUSIVE, "no_change")
+        return Decision(Verdict.INCONCLUSIVE, Finding("no_change_from", {"baseline": evidence.base.value}))
+    note = None
     verdict = decide(
         change,
         better=evidence.series.better,
@@ -144,14 +146,13 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         margin=context.margin,
         last=context.last,
     )
-    ground: Ground = "numbers"
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
-        verdict, ground = Verdict.INCONCLUSIVE, "unconfirmed"
-    elif verdict is Verdict.REGRESSED and evidence.excused:
-        verdict, ground = Verdict.INCONCLUSIVE, "excused"
+        verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
+    elif verdict is Verdict.REGRESSED and evidence.excuse is not None:
+        verdict, note = Verdict.INCONCLUSIVE, evidence.excuse
     if verdict is Verdict.INCONCLUSIVE and metric in context.proven:
-        return Decision(Verdict.UNCHANGED, "proven")
-    return Decision(verdict, ground)
+        return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric]}))
+    return Decision(verdict, note)
 
 
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
@@ -186,15 +187,16 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
     """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
-    More work that makes no step longer is no regression: so it takes a step time that is at least not shorter, and
-    counts at the last look alone, for until then the step time may be decided. Less work is no proof of shorter steps.
-    Where the step time is not gated, all stay as they are.
+    More work that makes no step longer is no regression. So the CPU time counts only where the step time is at least
+    not shorter, and at the last look alone, for until then the step time may be decided. Less work is no proof of
+    shorter steps. Where the step time is not gated, all stay as they are.
     """
-    step = next((one for one in comparisons if one.series.metric == STEP_TIME and one.gated), None)
+    steps = [comparison for comparison in comparisons if comparison.series.metric == STEP_TIME and comparison.gated]
 
     def standing_in(cpu: Comparison) -> Comparison:
-        if step is None or not cpu.gated or not cpu.series.rules.stands_in:
+        if not steps or not cpu.gated or not cpu.series.rules.stands_in:
             return cpu
+        step = steps[0]
         longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
         if not longer or cpu.verdict is Verdict.IMPROVED:
             return replace(cpu, gated=False)
@@ -206,37 +208,29 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
 
 
 def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
-    """The worst verdict among the gated comparisons; without any, what is to be said of the reference alone.
+    """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 
-    Beside another revision, what got better and nowhere worse is improved: the question is what the change did, and
-    what remains undecided in other metrics is told with it. So it is where there are counts alone, each of which is
-    known exactly. Of times beside a baseline it takes all, for the word says that the whole baseline is stale.
-
-    Args:
-        comparisons: of all metrics.
-        reference: what the benchmark is compared with.
-        lost: whether the reference has gated metrics that the candidate has not.
+    Beside another revision, a benchmark that got better and nowhere worse is improved: the question is what the change
+    did, and metrics that remain undecided are told with it. So is a benchmark that has counts alone, each of which is
+    known exactly. Beside a baseline, all times have to be improved, for the word says that the whole baseline is stale.
+    ``lost`` tells whether the reference has gated metrics that the candidate has not.
     """
     gated = [comparison.verdict for comparison in comparisons if comparison.gated]
     paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:
-        gated = [one for one in gated if one is not Verdict.NEW] or gated  # the candidate alone has it: told beside
+        gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
-    better_alone = Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE
-    if better_alone and (only_counts or paired):
-        verdict = Verdict.IMPROVED
+    if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
+        verdicts = [Verdict.IMPROVED]
+    elif gated:
+        verdicts = gated
+    elif reference.differs:
+        verdicts = [Verdict.INCOMPATIBLE]
     else:
-        verdict = max(gated, key=lambda one: one.severity, default=_without_judgement(reference))
-    return max(verdict, Verdict.INCOMPATIBLE if lost else Verdict.IMPROVED, key=lambda one: one.severity)
+        verdicts = [Verdict.NEW if reference.record is None else Verdict.UNCHANGED]
+    return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
 
 
 def decide_failure() -> Verdict:
     """The verdict on a benchmark that could not be measured."""
     return Verdict.BROKEN
-
-
-def _without_judgement(reference: Reference) -> Verdict:
-    """What the reference alone, or its lack, says about what it cannot judge."""
-    if reference.differs:
-        return Verdict.INCOMPATIBLE
-    return Verdict.NEW if reference.record is None else Verdict.UNCHANGED

@@ -11,23 +11,22 @@ POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the margin may pass as unchanged
 
 EQUIVALENCE_MARGIN = 5 / 3
-"""Times the tolerance: the worsening that what is unchanged is shown not to reach (a non-inferiority margin).
+"""Times the tolerance: the worsening that an unchanged metric is shown not to reach (a non-inferiority margin).
 
-What lies between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
+A worsening between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
 sequential test (Wald 1945, its zone of indifference). To rule out the tolerance itself takes several times the
-launches, and left a third of what is unchanged undecided. With twice the tolerance, side by side, more than one in 20
-slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
+launches, and left a third of the unchanged benchmarks undecided. With twice the tolerance, side by side, more than one
+in 20 slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
 """
-SUSPICIOUS = 0.1  # one-sided: how often what is unchanged may look worse (or better) at one look, and be measured on
+SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at one look, and be measured on
 LAST_SUSPICIOUS = 0.3
 """The same where a suspicion comes last, beside a stored baseline: the other half of the time is spent either way.
 
-What passes a screening there by chance is likely to pass the confirmation, which has the same baseline, so it is that
-one which keeps the error budget, and the screening may let through what it likes.
+What passes a screening there by chance is likely to pass the confirmation, which has the same baseline. So the
+confirmation keeps the error budget, and the screening may let through what it likes.
 """
 
-LAST_SHARE = 0.7
-"""Of the significance level, for the last look that there is time for: it sees most, and asks for least."""
+LAST_SHARE = 0.7  # of the significance level, for the last look: it sees most, and asks for least
 
 SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
 """What looking after every launch costs: each look before the last tests at this part of the rest of the level.
@@ -41,7 +40,7 @@ baseline, whose own error is in all of them, judged with the smaller side's free
 def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
     """Whether a change looks so much worse that fresh launches have to tell: ``decide``'s two keys, easy to turn.
 
-    ``level`` is one-sided: how often what is unchanged may look so.
+    ``level`` is one-sided: how often an unchanged metric may look so.
     """
     half = half_width(change, 2 * level)
     return half is not None and worsening(change, better) > max(half, limit(change, tolerance))

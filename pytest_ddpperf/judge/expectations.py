@@ -1,4 +1,4 @@
-"""What a test expects of counts, held against what was counted. Pure."""
+"""The counts that a test expects, held against those of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddpperf.units import format_number
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """Why nothing can be held against what is expected, in a sentence: there is none, or no number; else None."""
+    """What is missing or no number in an expectation, in a sentence; None where it can be held against counts."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
@@ -22,53 +22,56 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
 
 
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
-    """What is wrong with the names of expected counts, in a sentence; None where they are those of counts."""
-    for words, known, kind in ((collectives, COLLECTIVES, "collective"), (totals, counts.totals, "count")):
-        for word in words:
-            if word not in known:
-                names = [*known, *(["collectives"] if kind == "count" else [])]
-                close = difflib.get_close_matches(word, names, n=1)
+    """The first expected count that has no such name, in a sentence; None where all are names of counts."""
+    known_totals = [*counts.totals, "collectives"]
+    for kind, names, known in (("collective", collectives, COLLECTIVES), ("count", totals, counts.totals)):
+        for name in names:
+            if name not in known:
+                close = difflib.get_close_matches(name, known_totals if kind == "count" else known, n=1)
                 hint = f"did you mean {close[0]}? " if close else ""
-                return f"there is no {kind} {word}; {hint}There are {', '.join(known)}"
+                return f"there is no {kind} {name}; {hint}There are {', '.join(known)}"
     return None
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, on every rank, a line each. What is not the same in every step is never as expected."""
-    asked = [*(["collective_calls"] if collectives is not None else []), *totals]
+    """What is not as expected, on every rank, a line each; what differs between steps is never as expected."""
+    # By rank the total of the calls is known, and not of which collectives.
+    expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
     lines = [
         f"expected {metric} to be the same in every step: {counts.unstable[metric]}"
-        for metric in asked
+        for metric in expected
         if metric in counts.unstable
     ]
-    calls = counts.details.get("collective_calls", {})
-    for name in sorted({*collectives, *calls} if collectives is not None else ()):
-        wanted, found = (collectives or {}).get(name, 0), calls.get(name, 0)
-        if wanted != found and "collective_calls" not in counts.unstable:
-            calls_text = f"{format_number(wanted)} {name} call{'' if wanted == 1 else 's'}"
-            lines.append(f"expected {calls_text} per step, counted {format_number(found)}")
+    steady = {metric: wanted for metric, wanted in expected.items() if metric not in counts.unstable}
+    if collectives is not None and "collective_calls" in steady:
+        lines += _unexpected_calls(counts.details.get("collective_calls", {}), collectives)
     for metric, wanted in totals.items():
-        found = counts.totals[metric]
-        if wanted != found and metric not in counts.unstable:
-            want, got = quantity_texts(metric, [wanted, found])
-            made = ", ".join(
-                f"{name} {text}"
-                for name, text in zip(
-                    counts.details[metric], quantity_texts(metric, counts.details[metric].values()), strict=True
-                )
-            )
-            lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made})' if made else ''}")
-    # By rank the total of the calls is known, and not of which collectives.
-    everywhere = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
-    return lines + [
-        line for metric, wanted in everywhere.items() for line in _unexpected_on_ranks(counts, metric, wanted)
+        if metric in steady and wanted != counts.totals[metric]:
+            details = counts.details[metric]
+            want, got = quantity_texts(metric, [wanted, counts.totals[metric]])
+            parts = zip(details, quantity_texts(metric, details.values()), strict=True)
+            made_of = ", ".join(f"{name} {text}" for name, text in parts)
+            lines.append(f"expected {metric} {want} per step, counted {got}{f' ({made_of})' if made_of else ''}")
+    for metric, wanted in steady.items():
+        lines += _unexpected_on_ranks(counts, metric, wanted)
+    return lines
+
+
+def _unexpected_calls(calls: Mapping[str, float], expected: Mapping[str, float]) -> list[str]:
+    """A line for each collective that is called more or less often than expected."""
+    numbers = [(name, expected.get(name, 0), calls.get(name, 0)) for name in sorted({*expected, *calls})]
+    return [
+        f"expected {format_number(wanted)} {name} call{'' if wanted == 1 else 's'} per step, "
+        f"counted {format_number(found)}"
+        for name, wanted, found in numbers
+        if wanted != found
     ]
 
 
 def _unexpected_on_ranks(counts: Counts, metric: str, wanted: float) -> list[str]:
     """A line on the ranks that do otherwise, where not all do the same; else none."""
     others = {rank: value for rank, value in enumerate(counts.by_rank.get(metric, ())) if value != wanted}
-    if not others or metric in counts.unstable:
+    if not others:
         return []
     want, *got = quantity_texts(metric, [wanted, *others.values()])
     told = [f"rank {rank}: {text}" for rank, text in zip(others, got, strict=True)]

@@ -1,9 +1,9 @@
 """The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
 
-A screening phase looks after every launch until all metrics are decided or half of the time is up. What looks worse
-there, by an easy test, is a suspect only: a second phase judges it by fresh launches alone, no fewer than the first
-had, and by a hard test. A false alarm has to pass both, so the first may be easy, which lets few slowdowns slip by.
-What has not looked worse by then is measured on to show that it is not, and can no longer be found worse.
+A screening phase looks after every launch until all metrics are decided or half of the time is up. A metric that looks
+worse there, by an easy test, is a suspect only: a second phase judges it by fresh launches alone, no fewer than the
+first had, and by a hard test. A false alarm has to pass both tests, so the first one may be easy, and few slowdowns
+slip by. A metric that has not looked worse by then is measured on to show that it is not, and cannot be found worse.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """Two-sided, for all benchmarks of a suite together: half of it is for the worse, so 2 % of suites raise a false alarm.
 
-Beside a stored baseline screening and confirmation share the baseline's error and the run's deviation: what passes the
-one by chance is likely to pass the other, so that the confirmation alone has to keep the budget.
+Beside a stored baseline screening and confirmation share the baseline's error and the run's deviation. What passes the
+one by chance is likely to pass the other, so the confirmation alone has to keep the budget.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.04, 0.2
 """The same where both sides are measured in the same rounds: then the phases share nothing.
 
-What is unchanged has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
+An unchanged metric has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:
 of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py and, for several variants, several.py find.
 """
 
@@ -41,65 +41,40 @@ class Phase(str, Enum):
     CLEAR = "clear"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Look:
-    """Where a benchmark stands when a judge looks at it.
+    """Where a benchmark stands when a judge looks at it."""
 
-    Attributes:
-        elapsed: seconds of measuring so far.
-        round_seconds: that another launch of each variant takes.
-        last: whether there is no time for another one.
-        screened: whether there is no time any more to confirm what looks worse from now on.
-        diagnosed: whether the launches that tell if memory grows have been made as well.
-    """
-
-    elapsed: float
-    round_seconds: float
-    last: bool
-    screened: bool = False
-    diagnosed: bool = False
+    elapsed: float  # seconds of measuring so far
+    round_seconds: float  # of another launch of each variant
+    last: bool  # whether there is no time for another launch
+    screened: bool = False  # whether there is no time to confirm what looks worse from now on
+    diagnosed: bool = False  # whether the launches that tell if memory grows have been made as well
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Next:
-    """What a judge wants after looking: to stop, ``launches`` more, or to start again with that many fresh ones.
+    """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
 
-    After launches that diagnose, ``confirm`` asks for fresh ones of these.
-
-    Attributes:
-        suspects: the metrics that looked worse, in words.
-        explain: whether it is asked for where the time goes, though there is no time left.
+    After diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
     """
 
     action: Literal["stop", "more", "confirm"]
     launches: int = 0
-    suspects: tuple[str, ...] = ()
-    explain: bool = False
+    suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
+    explain: bool = False  # whether a diagnosis is wanted though no time is left
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class State:
-    """Where the procedure stands when a look has been taken.
+    """Where the procedure stands when a look has been taken."""
 
-    Attributes:
-        launches: of this phase, so far; the ones that the verdict rests on.
-        first: how many launches the first look of a phase has.
-    """
-
-    launches: int
-    first: int
+    launches: int  # of this phase, so far; the ones that the verdict rests on
+    first: int  # launches at the first look of a phase
     phase: Phase = Phase.SCREEN
 
 
-@dataclass(frozen=True)
-class Action:
-    """What to do next: ``stop``, measure ``launches`` ``more``, or ``confirm``: begin again with that many."""
-
-    action: Literal["stop", "more", "confirm"]
-    launches: int = 0
-
-
-STOP = Action("stop")
+STOP = Next("stop")
 
 
 def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> float:
@@ -108,24 +83,21 @@ def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> f
     return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
 
 
-def advance(state: State, action: Action, *, screened: bool = False) -> State:
+def advance(state: State, action: Next, *, screened: bool = False) -> State:
     """The state at the next look, when what ``action`` asked for has been measured."""
     if action.action == "confirm":
-        return State(launches=action.launches, first=state.first, phase=Phase.CONFIRM)
+        return State(action.launches, state.first, Phase.CONFIRM)
     phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
     return replace(state, launches=state.launches + action.launches, phase=phase)
 
 
 def next_action(
     state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
-) -> Action:
-    """What to do after a look.
-
-    A confirmation takes a first look whatever it costs: a suspect is never the verdict.
-    """
+) -> Next:
+    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict."""
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Action("confirm", max(state.first, state.launches))
+        return Next("confirm", max(state.first, state.launches))
     if Verdict.REGRESSED in seen or not (measure_on or Verdict.INCONCLUSIVE in seen):
         return STOP
-    return STOP if last else Action("more", 1)
+    return STOP if last else Next("more", 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding

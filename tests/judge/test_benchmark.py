@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.results import PairedRevision, StoredBaseline

@@ -16,7 +16,7 @@ import pytest
 from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_worse
-from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, State, advance, next_action
+from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Next, Phase, State, advance, next_action
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Series
@@ -143,7 +143,7 @@ class Simulated:
                 state, [verdict], suspects=looks_worse(change, better="lower", tolerance=tolerance), last=last
             )
             if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
-                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)
+                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Next("more", 1)
             if action.action == "stop":
                 break
             pairs = [] if action.action == "confirm" else pairs

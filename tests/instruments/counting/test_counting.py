@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.judge.count_changes import change_of
+from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.verdict import Verdict

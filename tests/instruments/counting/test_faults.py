@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.context import DecisionContext
+from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.counted import counted_series
