@@ -6,14 +6,18 @@ A slow stretch of the machine then slows all launches alike, and cancels out.
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import selectors
 import socket
 import struct
 import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
+
+from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +28,9 @@ T = TypeVar("T")
 
 _GO = b"\0"
 _LEFT, _CLOSED = b"L", b"C"
-_REQUEST = struct.Struct("=Bd")  # a launch's slot, and the part of its timed steps that is done
+_REQUEST = struct.Struct("=16sBd")  # the token, a launch's slot, and the part of its timed steps that is done
+_TOKEN_BYTES = 16
+_CREDENTIALS = struct.Struct("=3i")  # pid, uid and gid of a peer
 _ABORT_SECONDS = 0.1
 
 
@@ -35,6 +41,7 @@ class TurnSlot:
     address: str  # of the turn server: a socket in the abstract namespace
     slot: int  # of this launch among the interleaved ones
     slots: int
+    token: bytes = field(repr=False)  # other users can see the address, and not this
 
 
 class TurnServer:
@@ -42,7 +49,7 @@ class TurnServer:
 
     Launches of many and of few turns thus end together. Launches that are equally far follow in the order of their
     slots. The first turn waits until every launch has asked for it, so none is still being built. A launch that has
-    ended is not waited for.
+    ended is not waited for. A connection without the token, or of another user, is dropped.
     """
 
     def __init__(self, slots: int) -> None:
@@ -53,7 +60,9 @@ class TurnServer:
         self._listening.listen(slots)
         self._inbox, self._outbox = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread = threading.Thread(target=self._serve, name="ddpperf-turns", daemon=True)
-        self._queue = _Queue(slots)
+        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._queue = _Queue(slots, self._token)
+        self.error: Exception | None = None  # what has ended the turns
 
     @property
     def held_up(self) -> frozenset[int]:
@@ -72,13 +81,20 @@ class TurnServer:
 
     def turns(self, slot: int) -> TurnSlot:
         """Give the ranks of one launch their address."""
-        return TurnSlot(self._address, slot, self._slots)
+        return TurnSlot(self._address, slot, self._slots, self._token)
 
     def leave(self, slot: int) -> None:
         """Stop waiting for a launch that has ended."""
         self._outbox.send(_LEFT + bytes([slot]))
 
     def _serve(self) -> None:
+        try:
+            self._give_turns()
+        except Exception as error:  # noqa: BLE001 - raised by ``run_interleaved``
+            self.error = error
+            self._listening.close()  # else who comes now would wait until the deadline
+
+    def _give_turns(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
             selector.register(self._listening, selectors.EVENT_READ)
             selector.register(self._inbox, selectors.EVENT_READ)
@@ -90,18 +106,23 @@ class TurnServer:
                             return
                         self._queue.leave(message[1])
                     elif key.fileobj is self._listening:
-                        connection, _ = self._listening.accept()
-                        selector.register(connections.enter_context(connection), selectors.EVENT_READ)
+                        connection = connections.enter_context(self._listening.accept()[0])
+                        if _user_of(connection) == os.geteuid():
+                            selector.register(connection, selectors.EVENT_READ)
+                        else:
+                            connection.close()
                     elif isinstance(key.fileobj, socket.socket) and not self._queue.hear(key.fileobj):
                         selector.unregister(key.fileobj)
+                        key.fileobj.close()
                 self._queue.go_on()
 
 
 class _Queue:
     """The launches that wait for their turns, and the one that has its turn."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, token: bytes) -> None:
         self._slots = slots
+        self._token = token
         self._waiting: dict[int, tuple[float, socket.socket]] = {}
         self._slot_of: dict[socket.socket, int] = {}
         self.held_up: set[int] = set()
@@ -110,23 +131,30 @@ class _Queue:
         self._last = -1
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take a launch's request, which ends the turn that it had; False where the connection has ended."""
+        """Take a launch's request, which ends the turn that it had; False where the connection has ended or is none."""
         try:
-            request = connection.recv(_REQUEST.size)
+            message = connection.recv(_REQUEST.size + 1)
         except ConnectionResetError:
-            request = b""
-        slot, progress = _REQUEST.unpack(request) if request else (self._slot_of.get(connection), 0.0)
-        if slot is None:
+            message = b""
+        request = self._request(message)
+        if request is None:
+            slot = self._slot_of.pop(connection, None)
+            if slot is not None:
+                self.leave(slot)
             return False
+        slot, progress = request
         if self._active == slot:
             self._active = None
-        if request:
-            self._slot_of[connection] = slot
-            self._waiting[slot] = progress, connection
-            self.held_up.discard(slot)
-        else:
-            self.leave(slot)
-        return bool(request)
+        self._slot_of[connection] = slot
+        self._waiting[slot] = progress, connection
+        self.held_up.discard(slot)
+        return True
+
+    def _request(self, message: bytes) -> tuple[int, float] | None:
+        if len(message) != _REQUEST.size:
+            return None
+        token, slot, progress = _REQUEST.unpack(message)
+        return (slot, progress) if secrets.compare_digest(token, self._token) and slot < self._slots else None
 
     def leave(self, slot: int) -> None:
         """Go on without a launch; those that wait now have lost time by it."""
@@ -180,10 +208,19 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
             while wait(others, _ABORT_SECONDS).not_done:  # one may have begun just after the abort
                 abort()
             raise
+    if server.error is not None:
+        raise LaunchError(f"interleaved launches got no more turns: {server.error!r}") from server.error
     if errors:
         # A launch that has run out of time while it waited for its turn is not to blame.
         raise errors[min(errors, key=lambda slot: (slot in server.held_up, slot))]
     return cast("list[T]", results)
+
+
+def _user_of(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(peer)[1]
+    return uid
 
 
 class TurnClient:
@@ -201,10 +238,12 @@ class TurnClient:
         if self._connection is None:
             self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._connection.connect(self._turns.address)
-        # When the server is gone, the controller ends this launch as well: there is nothing to wait for.
+        go = b""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.sendall(_REQUEST.pack(self._turns.slot, progress))
-            self._connection.recv(len(_GO))
+            self._connection.sendall(_REQUEST.pack(self._turns.token, self._turns.slot, progress))
+            go = self._connection.recv(len(_GO))
+        if go != _GO:  # to go on without a turn would be to time steps beside another launch
+            raise LaunchError("this launch waited for its turn, and the controller has stopped giving turns")
 
     def close(self) -> None:
         """Give back the turn, for good."""

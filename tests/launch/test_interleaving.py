@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.launch import interleaving
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import _REQUEST, TurnClient, TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
@@ -126,7 +127,7 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
     def waits(turns: TurnSlot) -> str:
         connection = connected(turns)
         assert connection.recv(1)  # a first turn
-        connection.sendall(_REQUEST.pack(turns.slot, 0.5))  # which ends with the wish for the next one
+        connection.sendall(_REQUEST.pack(turns.token, turns.slot, 0.5))  # which ends with the wish for the next one
         assert playing.wait(30)
         if first == "hangs":
             assert connection.recv(1)  # too late to do anything with it
@@ -146,7 +147,7 @@ def connected(turns: TurnSlot) -> socket.socket:
     """Rank 0's place in the queue, where it has asked for its first turn."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(turns.address)
-    connection.sendall(_REQUEST.pack(turns.slot, 0.0))
+    connection.sendall(_REQUEST.pack(turns.token, turns.slot, 0.0))
     return connection
 
 
@@ -196,7 +197,7 @@ def test_a_launch_that_begins_only_then_is_aborted_too() -> None:
 
 
 def test_a_rank_that_does_not_ask_does_not_wait() -> None:
-    waiting = TurnClient(TurnSlot("\0nobody listens here", 0, 1), asking=False)
+    waiting = TurnClient(TurnSlot("\0nobody listens here", 0, 1, b""), asking=False)
     waiting.wait()
     waiting.close()
 
@@ -235,7 +236,7 @@ def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
         listening.bind(address)
         listening.listen()
         with pytest.raises(RanksTimedOut, match=r"^rank 0 of 1 blocked after 1 s in the queue for its turn\n"):
-            launcher.run(waits, TurnSlot(address, 0, 2), world_size=1, device="cpu", backend="gloo", timeout=1)
+            launcher.run(waits, TurnSlot(address, 0, 2, b""), world_size=1, device="cpu", backend="gloo", timeout=1)
 
 
 def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
@@ -259,3 +260,40 @@ def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
             launcher.run(hang, world_size=1)
         aborting.join()
         assert launcher.run(lambda ctx: ctx.rank, world_size=1).values == (0,)
+
+
+@pytest.mark.parametrize("words", [b"x", b"\0" * _REQUEST.size, b"\0" * 200, _REQUEST.pack(b"guessed", 0, 0.0)])
+def test_a_stranger_gets_no_turn_and_disturbs_none(words: bytes) -> None:
+    written: list[str] = []
+    heard: list[bytes] = []
+
+    def beside_a_stranger(turns: TurnSlot) -> str:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect(turns.address)
+            stranger.sendall(words)
+            heard.append(stranger.recv(1))
+        return player("a", 3, written)(turns)
+
+    run_interleaved([beside_a_stranger, player("b", 3, written)], no_abort)
+    assert heard == [b""]
+    assert "".join(written) == "aabbaabbaabb"
+
+
+def test_the_process_of_another_user_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it knows the token."""
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # so that this process is another user's
+    with pytest.raises(LaunchError, match="has stopped giving turns"):
+        run_interleaved([player("a", 1, []), player("b", 1, [])], no_abort)
+
+
+def test_a_server_that_fails_fails_the_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not go on without turns, all at once."""
+
+    def failing(_connection: socket.socket) -> int:
+        raise OSError("too many open files")
+
+    written: list[str] = []
+    monkeypatch.setattr(interleaving, "_user_of", failing)
+    with pytest.raises(LaunchError, match=r"interleaved launches got no more turns: OSError\('too many open files'\)"):
+        run_interleaved([player("a", 2, written), player("b", 2, written)], no_abort)
+    assert written == []
