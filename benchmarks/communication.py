@@ -41,10 +41,10 @@ from pytest_ddpperf.stats.intervals import Change, center, change
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import parallelise, resolve
-from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.profiling import profile_launch
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.launches import profile_launch
 from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.timing import alternating_blocks
 from pytest_ddpperf.training.workload import Workload
 
 if TYPE_CHECKING:
@@ -143,7 +143,9 @@ def blocks(ctx: RankContext, job: LaunchJob) -> Blocks:
     for _ in range(job.plan.warmup):
         step.run()
     assert step.unsynchronised is not None  # noqa: S101  a workload's step
-    times = alternating_blocks(step.unsynchronised, job.plan.steps, step.period, ctx.device, job.seed)
+    times = alternating_blocks(
+        step.run, step.unsynchronised, ctx.device, steps=job.plan.steps, period=step.period, seed=job.seed
+    )
     assert times is not None  # noqa: S101  there are steps enough
     return Blocks(times, tuple(_LASTED))
 

@@ -32,7 +32,7 @@ from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import step_summary, typical
-from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.timing import turn_sizes
 

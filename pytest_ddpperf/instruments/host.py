@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/")
+_SPARED = 0.25  # of the available memory: left to other processes
 # What vendors put around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
 
@@ -84,6 +85,12 @@ def available_memory(root: Path = _ROOT) -> int | None:
     machine = [fields["MemAvailable"] * 1024] if "MemAvailable" in fields else []
     groups = map(_memory_left, group_folders("memory", root))
     return min([*machine, *(left for left in groups if left is not None)], default=None)
+
+
+def free_memory() -> int | None:
+    """Bytes that benchmarks may take on this machine; None if the system does not report them."""
+    available = available_memory()
+    return None if available is None else int((1 - _SPARED) * available)
 
 
 def _memory_left(folder: Path) -> int | None:

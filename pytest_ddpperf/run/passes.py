@@ -21,6 +21,7 @@ from pytest_ddpperf.errors import (
     ReferenceStopped,
     SameCode,
 )
+from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES
@@ -35,9 +36,15 @@ from pytest_ddpperf.run.terms import Budget, ExtraPasses, LaunchOutcome, LaunchR
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.job import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob
-from pytest_ddpperf.training.memory_headroom import free_memory
-from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import (
+    PREPARE_LAUNCH,
+    PROBE_LAUNCH,
+    PROFILE_LAUNCH,
+    RUN_LAUNCH,
+    LaunchJob,
+    PrepareJob,
+    RankPrepared,
+)
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:

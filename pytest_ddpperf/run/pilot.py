@@ -13,7 +13,7 @@ from pytest_ddpperf.run.groups import Groups, grouped
 from pytest_ddpperf.run.terms import ONLY_TIMES, Budget, LaunchRunner
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.training.steps import DIAGNOSED_STEPS, blocks_for, growth_steps
+from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, blocks_for, growth_steps
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps: least of what runs alone: long enough to see through the neighbours

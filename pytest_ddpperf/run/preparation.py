@@ -29,9 +29,8 @@ from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
-from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification, VerifyJob, discrepancy_text
-from pytest_ddpperf.training.job import PREPARE_LAUNCH, LaunchJob
-from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
+from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
 from pytest_ddpperf.units import format_count
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
@@ -136,9 +135,9 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     training = Settings(**own, warmup=settings.warmup)
     loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
     plan = pilot_plan(settings.warmup, settings.steps)
-    samples, tokens = variant.samples_per_step, variant.tokens_per_step
+    counts = (variant.samples_per_step, variant.tokens_per_step)
     return PrepareJob(
-        LaunchJob(variant.subject, variant.resolved, loading, plan, samples, tokens),
+        LaunchJob(variant.subject, variant.resolved, loading, plan, *counts),
         timed=not settings.counted_only,
         counted=counted,
         verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,

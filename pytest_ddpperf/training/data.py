@@ -32,7 +32,8 @@ class Batches:
         loads: whether a step waits for data; not if one batch was made for all steps.
         size: samples of a batch, by the first dimension of its first tensor; None if it has none.
         burst: how many batches workers hold ready: so many steps may be fast, and the next one slow.
-        picked: what ``loader=auto`` picked, and a sentence that explains it; None if nothing was to be picked.
+        picked: what ``loader=auto`` picked as a value of the setting, and a sentence that explains it; None if nothing
+            was to be picked.
         close: ends the workers.
     """
 
@@ -40,7 +41,7 @@ class Batches:
     loads: bool
     size: int | None = None
     burst: int = 1
-    picked: tuple[LoaderSettings, str] | None = None
+    picked: tuple[str, str] | None = None
     close: Callable[[], None] = lambda: None
 
     def __call__(self) -> tuple[Any, Any]:
@@ -93,7 +94,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
 
 def with_settings(
     ctx: RankView, loader: object, settings: LoaderSettings, source: str
-) -> tuple[DataLoader[Any], tuple[LoaderSettings, str] | None]:
+) -> tuple[DataLoader[Any], tuple[str, str] | None]:
     """Applies the settings to the loader, and returns what was picked if they are ``auto``.
 
     In strong mode every rank reads all data and takes its slice of each batch, so samples are not divided.
@@ -104,7 +105,7 @@ def with_settings(
         return rebuilt(own, settings, share, source), None
     picked, reason = pick(ctx, own)
     picked = replace(picked, sampler=settings.sampler)
-    return rebuilt(own, picked, share, source), (picked, reason)
+    return rebuilt(own, picked, share, source), (str(picked), reason)
 
 
 def _burst(loader: object) -> int:

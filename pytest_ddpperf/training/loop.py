@@ -6,14 +6,15 @@ import math
 import multiprocessing
 import numbers
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import clock_for, collector_paused
+from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
     held_after_steps,
@@ -23,22 +24,22 @@ from pytest_ddpperf.instruments.memory import (
 )
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs
 from pytest_ddpperf.launch.interleaving import TurnClient
+from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.training.exposed import alternating_blocks
-from pytest_ddpperf.training.memory_headroom import headroom_for
-from pytest_ddpperf.training.steps import DIAGNOSED_STEPS, growth_steps
-from pytest_ddpperf.training.timing import by_period, timed_blocks, turn_sizes
+from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, growth_steps
+from pytest_ddpperf.training.timing import alternating_blocks, by_period, timed_blocks, turn_sizes
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
-    from pytest_ddpperf.records.phases import PhaseTimes
+    import torch
+
+    from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.job import LaunchJob
+    from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
+_PLENTY = 2**62  # bytes: more than any copy needs
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 
 
@@ -56,94 +57,54 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
         )
-        begin = partial(begin_together, turns)
         warmup = _warm_up(ctx, job, step)
-        steps = whole_periods(job.plan.steps, step)
         begin_peaks(ctx.device)
-        sizes = (steps,) if job.turns is None else turn_sizes(steps, step.period, job.blocks)
-        timed = time_steps(ctx, job, step, sizes, warmup=warmup, begin=begin)
+        timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        begin()  # neither the passes below nor the end of the ranks may disturb timed steps of another launch
-        taken = most_taken() if job.turns is None and ctx.device.type == "cpu" else None
+        begin_together(turns)  # neither the passes below nor the end of the ranks may disturb another launch's steps
+        taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:
             with collector_paused():
-                held = held_after_steps(step.run, growth_steps(job.diagnosed_plan.steps), ctx.device)
-        background = works_in_background()
-        diagnosis = _diagnosis(ctx, job, step, begin) if job.diagnosed else _Diagnosis()
-    # A block that lost steps to overflows has no counterpart in the paired launch.
-    blocks = () if job.turns is None or timed.skipped else tuple(size // step.period for size in sizes)
-    cpu_known = not timed.skipped and ctx.device.type == "cpu"
-    return RankLaunch(
-        rank=ctx.rank,
-        step_times=timed.times,
-        skipped_steps=timed.skipped,
-        phases=diagnosis.phases,
-        communication=diagnosis.communication,
-        no_headroom=diagnosis.no_headroom,
-        held=held,
-        picked=picked_text(step),
-        memory=peaks,
-        device_memory=device_memory,
-        loss=timed.loss,
-        samples_per_step=step.samples_per_step,
-        tokens_per_step=step.tokens_per_step,
-        background=background,
-        taken=taken,
-        cpu_time=timed.cpu or None if cpu_known else None,
-        blocks=blocks,
-        cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
-    )
+                held = held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
+        launch = replace(
+            timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
+        )
+        return replace(launch, **_diagnosis(ctx, job, step, turns)) if job.diagnosed else launch
 
 
-@dataclass(frozen=True)
-class TimedSteps:
-    """Timed steps after a warm-up.
+def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
+    """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
 
-    Attributes:
-        times: seconds of a step, averaged over each period; periods with a skipped step are left out.
-        skipped: numbers of the timed steps that overflowed in fp16, from 0.
-        loss: the last one.
-        cpu: CPU seconds of one step, averaged over all.
-        cpu_blocks: CPU seconds of one step, averaged over each block.
+    Raises a WorkloadError for times that are not those of training.
     """
-
-    times: tuple[float, ...]
-    skipped: tuple[int, ...]
-    loss: float | None
-    cpu: float
-    cpu_blocks: tuple[float, ...]
-
-
-def whole_periods(steps: int, step: Step) -> int:
-    """Rounds a number of steps up to whole periods."""
-    return math.ceil(steps / step.period) * step.period
-
-
-def time_steps(
-    ctx: RankView, job: LaunchJob, step: Step, sizes: Sequence[int], *, warmup: int, begin: Callable[[float], None]
-) -> TimedSteps:
-    """Times blocks of these sizes after ``warmup`` steps, and refuses times that are not those of training."""
+    steps = math.ceil(job.plan.steps / step.period) * step.period
+    sizes = (steps,) if turns is None else turn_sizes(steps, step.period, job.blocks)
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
     with collector_paused():
-        timed = timed_blocks(step.run, sizes, clock, begin)
+        timed = timed_blocks(step.run, sizes, clock, partial(begin_together, turns))
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
     times = by_period(timed.seconds, step.period)
     if job.counts:
         _refuse_compiling(compiled_graphs() - graphs, job.plan)
         times = _without_skipped(times, skipped, step.period)
-    loss = loss_value(timed.loss, f"after {sum(sizes)} timed steps on rank {ctx.rank}")
-    return TimedSteps(times, skipped, loss, timed.cpu, timed.cpu_blocks)
-
-
-@dataclass(frozen=True)
-class _Diagnosis:
-    """Where the time of a rank goes; the fields of ``RankLaunch``."""
-
-    phases: PhaseTimes | None = None
-    communication: BlockTimes | None = None
-    no_headroom: MemoryHeadroom | None = None
+    # A block that lost steps to overflows has no counterpart in the paired launch.
+    blocks = () if turns is None or skipped else tuple(size // step.period for size in sizes)
+    cpu_known = not skipped and ctx.device.type == "cpu"
+    return RankLaunch(
+        rank=ctx.rank,
+        step_times=times,
+        memory={},
+        loss=loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}"),
+        samples_per_step=step.samples_per_step,
+        tokens_per_step=step.tokens_per_step,
+        skipped_steps=skipped,
+        picked=None if step.data is None else step.data.picked,
+        cpu_time=timed.cpu or None if cpu_known else None,
+        blocks=blocks,
+        cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
+    )
 
 
 def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
@@ -198,32 +159,42 @@ def works_in_background() -> bool:
     return bool(threads or multiprocessing.active_children())
 
 
-def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, begin: Callable[[], None]) -> _Diagnosis:
-    """Runs the diagnosing passes one after the other, each with steps of its own."""
+def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
+    """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
 
-    plan = job.diagnosed_plan
+    steps = job.diagnosed_steps
     for _ in range(_MAX_DIAGNOSES):
         overflowed = len(step.skipped_steps)
-        begin()
+        begin_together(turns)
         with collector_paused():
-            phases = diagnose(step.run, min(plan.steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
+            phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
         if not _on_any_rank(ctx, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
-    if step.unsynchronised is None or job.settings.communication is False:
-        return _Diagnosis(phases)
-    headroom = headroom_for(step.unsynchronised.snapshot_bytes(), ctx.device)
+    trainer = step.unsynchronised
+    if trainer is None or job.settings.communication is False:
+        return {"phases": phases}
+    headroom = headroom_for(trainer.snapshot_bytes(), ctx.device)
     if not headroom.enough:
-        return _Diagnosis(phases, no_headroom=headroom)
-    return _Diagnosis(phases, alternating_blocks(step.unsynchronised, plan.steps, step.period, ctx.device, job.seed))
+        return {"phases": phases, "no_headroom": headroom}
+    times = alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
+    return {"phases": phases, "communication": times}
 
 
-def picked_text(step: Step) -> tuple[str, str] | None:
-    """The data loading settings that ``auto`` picked, as the text of a knob, and the sentence that explains them."""
-    if step.data is None or step.data.picked is None:
-        return None
-    settings, sentence = step.data.picked
-    return str(settings), sentence
+def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
+    """Whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
+
+    A collective. No rank may decide alone: if one rank left out steps, the others would wait for it.
+    """
+    import torch
+    import torch.distributed as dist
+
+    free = free_memory()
+    own = torch.tensor([nbytes, _PLENTY if free is None else free], dtype=torch.int64, device=device)
+    ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, own)
+    needed, found = zip(*(rank.tolist() for rank in ranks), strict=True)
+    return MemoryHeadroom(needed=sum(needed), free=min(found))
 
 
 def _refuse_compiling(graphs: int, plan: Plan) -> None:

@@ -15,17 +15,16 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
-from pytest_ddpperf.training.exposed import UnsynchronisedStep
-from pytest_ddpperf.training.trainer import MODEL_SEED, Trainer, describe_value, seed
+from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed
+from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.job import LaunchJob
+    from pytest_ddpperf.training.jobs import LaunchJob
 
-DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numbers
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
@@ -45,7 +44,7 @@ class Step:
         period: after how many steps the work and the times of data loading repeat; the same on all ranks.
         work_period: after how many steps the work repeats; data loading runs ahead of the steps.
         phase_hooks: functions that a diagnosed pass watches to tell phases apart.
-        unsynchronised: the step without the gradients of other ranks; None if it cannot run so.
+        unsynchronised: the trainer whose steps can run without the gradients of other ranks; None if they cannot.
     """
 
     run: Callable[[], Any]
@@ -59,7 +58,7 @@ class Step:
     period: int = 1
     work_period: int = 1
     phase_hooks: Sequence[PhaseHook] = ()
-    unsynchronised: UnsynchronisedStep | None = None
+    unsynchronised: Trainer | None = None
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
@@ -87,6 +86,9 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     except WorkloadError:
         data.close()
         raise
+    # In compiled training synchronisation is part of the graph, and there would be another graph without it. The state
+    # of an optimizer that is none of torch's could not be restored.
+    separable = job.settings.compile == "no" and isinstance(trainer.optimizer, torch.optim.Optimizer)
     return Step(
         run=run,
         samples_per_step=counts.samples,
@@ -100,7 +102,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
         phase_hooks=_phase_hooks(trainer, data, job.settings),
-        unsynchronised=_unsynchronised(trainer, run, job.settings),
+        unsynchronised=trainer if separable else None,
     )
 
 
@@ -123,24 +125,6 @@ def _require_equal(sizes: Sequence[int], workload: Workload) -> None:
             f"{located(given)} gave the ranks batches of different sizes ({told}): their gradients would count the "
             "same in the mean, and samples_per_step is that of every rank; give all ranks batches of one size"
         )
-
-
-def _unsynchronised(trainer: Trainer, run: Callable[[], Any], settings: Settings) -> UnsynchronisedStep | None:
-    """Describes the unsynchronised step; None if it cannot be measured.
-
-    In compiled training synchronisation is part of the graph, and there would be another graph without it. The state
-    of an optimizer that is none of torch's could not be restored.
-    """
-    if settings.compile != "no" or not isinstance(trainer.optimizer, torch.optim.Optimizer):
-        return None
-    return UnsynchronisedStep(
-        run,
-        trainer.unsynchronised,
-        trainer.snapshot,
-        trainer.snapshot_bytes,
-        trainer.parallel.still_sent,
-        trainer.skipped_steps,
-    )
 
 
 def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[PhaseHook, ...]:

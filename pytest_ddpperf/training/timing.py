@@ -1,17 +1,34 @@
-"""Blocks of timed steps. Importable without torch."""
+"""Blocks of timed steps, and blocks with and without synchronisation of gradients. Importable without torch."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.clock import Clock
-from pytest_ddpperf.training.steps import BLOCKS
+from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
+from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.training.jobs import BLOCKS, blocks_for
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_ddpperf.training.trainer import Trainer
 
 MIN_PERIODS = 2  # of a block
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedSteps:
+    """Timed steps of a rank."""
+
+    seconds: tuple[float, ...]  # of each step
+    loss: Any  # what the last step returned
+    cpu: float  # CPU seconds of the process per step
+    cpu_blocks: tuple[float, ...]  # the same of each block
 
 
 def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple[float, ...], Any]:
@@ -29,28 +46,9 @@ def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple
     return clock.seconds(marks), loss
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Timed steps: seconds of each, the last result, and CPU seconds of the process per step, in all and by block."""
-
-    seconds: tuple[float, ...]
-    loss: Any
-    cpu: float
-    cpu_blocks: tuple[float, ...] = ()
-
-
-def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
-    """The number of steps of each block that is timed in turns with other launches: whole periods.
-
-    Long steps make fewer blocks than ``blocks``, down to one. No untimed step precedes a block: on every side the
-    first step pays for caches that went cold while its ranks waited, and another step would cost time for nothing.
-    """
-    periods = steps // period
-    number = min(blocks, max(1, periods // MIN_PERIODS))
-    return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
-
-
-def timed_blocks(run: Callable[[], Any], sizes: Sequence[int], clock: Clock, begin: Callable[[float], None]) -> Timed:
+def timed_blocks(
+    run: Callable[[], Any], sizes: Sequence[int], clock: Clock, begin: Callable[[float], None]
+) -> TimedSteps:
     """Times blocks of these sizes; ``begin(part of the blocks that has ended)`` returns when the next may begin."""
     seconds: list[float] = []
     cpu: list[float] = []
@@ -62,7 +60,18 @@ def timed_blocks(run: Callable[[], Any], sizes: Sequence[int], clock: Clock, beg
         cpu.append(time.process_time() - before)
         seconds += times
     cpu_blocks = tuple(used / size for used, size in zip(cpu, sizes, strict=True))
-    return Timed(tuple(seconds), loss, math.fsum(cpu) / len(seconds), cpu_blocks)
+    return TimedSteps(seconds=tuple(seconds), loss=loss, cpu=math.fsum(cpu) / len(seconds), cpu_blocks=cpu_blocks)
+
+
+def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
+    """The number of steps of each block of an interleaved launch: whole periods.
+
+    Long steps make fewer blocks than ``blocks``, down to one. No untimed step precedes a block: on every side the
+    first step pays for caches that went cold while its ranks waited, and another step would cost time for nothing.
+    """
+    periods = steps // period
+    number = min(blocks, max(1, periods // MIN_PERIODS))
+    return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
@@ -70,3 +79,52 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
     whole = max(1, len(step_times) // period) * period
     periods = [step_times[i : i + period] for i in range(0, min(whole, len(step_times)), period)]
     return tuple(math.fsum(times) / len(times) for times in periods)
+
+
+def sides(pairs: int, seed: int) -> tuple[bool, ...]:
+    """Which blocks are synchronised, in an order that is the same on all ranks.
+
+    Neighbouring pairs begin with opposite sides, and so do launches with neighbouring seeds. A drift over the blocks
+    then affects both sides.
+    """
+    return tuple((pair + seed + block) % 2 == 0 for pair in range(pairs) for block in (0, 1))
+
+
+def alternating_blocks(
+    run: Callable[[], Any], trainer: Trainer, device: torch.device, *, steps: int, period: int, seed: int
+) -> BlockTimes | None:
+    """Times synchronised and unsynchronised steps of a trainer on this rank; None if a step overflowed in fp16.
+
+    A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together and meet
+    in it only where the steps do. After each block parameters, buffers, the state of optimizer and scaler and the
+    number of steps are restored; the learning rate, data and random numbers go on.
+    """
+    blocks = blocks_for(steps, period)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    overflowed = len(trainer.skipped_steps)
+    restore = trainer.snapshot()
+    with collector_paused():
+        for synchronised in sides(blocks.pairs, seed):
+            with nullcontext() if synchronised else trainer.unsynchronised():
+                times[synchronised] += _block(run, blocks.steps, period, device)
+            restore()
+    if len(trainer.skipped_steps) > overflowed:
+        return None
+    return BlockTimes(
+        synchronised=tuple(times[True]),
+        unsynchronised=tuple(times[False]),
+        still_sent=trainer.parallel.still_sent,
+        pairs=blocks.pairs,
+    )
+
+
+def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device) -> tuple[float, ...]:
+    """Times steps after one untimed period."""
+    import torch.distributed as dist
+
+    for _ in range(period):
+        run()
+    clock = clock_for(device, marks=steps + 1)
+    dist.barrier()
+    times, _ = timed_block(run, steps, clock)
+    return by_period(times, period)

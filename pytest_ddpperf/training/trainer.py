@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.strategies.parallel import nothing
+from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
+from pytest_ddpperf.strategies.parallel import Parallel, nothing
 from pytest_ddpperf.strategies.table import parallelise
-from pytest_ddpperf.training.blocks import blocks_of, recompute
-from pytest_ddpperf.training.precision import prepare, scaler_for
-from pytest_ddpperf.training.snapshot import snapshot, snapshot_bytes
+from pytest_ddpperf.training.model import blocks_of, build_model, describe_value, recompute, snapshot, snapshot_bytes
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -23,24 +21,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
 
-MODEL_SEED = 0
-
-
-def seed(number: int) -> None:
-    """Seeds the random numbers of torch and Python."""
-    torch.manual_seed(number)
-    random.seed(number)
-
-
-def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
-    """Builds the workload's model with weights drawn from a seed; raises a WorkloadError if it is no module."""
-    seed(number)
-    model = workload.model()
-    if not isinstance(model, nn.Module):
-        raise WorkloadError(
-            f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
-        )
-    return model
+_AMPERE = 8  # major compute capability with TF32 and bf16
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
@@ -69,7 +51,7 @@ class Trainer:
                 "precision=fp16 with comm_hook=powersgd: an overflow would stay for good in what PowerSGD keeps for "
                 "the next step; use bf16, or another hook"
             )
-        self._forward_context = prepare(settings.precision, ctx.device)
+        self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
         blocks = blocks_of(model, workload.blocks)
         if settings.activation_checkpointing:
@@ -268,8 +250,34 @@ def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[],
     return rise
 
 
-def describe_value(value: object) -> str:
-    """Describes a value for a message."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return "None" if value is None else f"a value of type {type(value).__name__}"
+def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Sets the process up for a precision; the result makes the context of each forward pass and its loss.
+
+    ``fp32`` rules out TF32, which torch otherwise allows in convolutions. A device without the precision raises
+    RankSkipped.
+    """
+    _require_precision(precision, device)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    dtype = _AUTOCAST.get(precision)
+    return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
+
+
+def scaler_for(precision: str, device: torch.device, parallel: Parallel) -> torch.amp.GradScaler | None:
+    """The scaler that keeps small fp16 gradients from vanishing; None for other precisions."""
+    if precision != "fp16":
+        return None
+    return torch.amp.GradScaler(device.type) if parallel.make_scaler is None else parallel.make_scaler()
+
+
+def _require_precision(precision: str, device: torch.device) -> None:
+    if precision == "tf32" and device.type != "cuda":
+        raise RankSkipped("precision tf32 is a mode of NVIDIA GPUs; this rank computes on the CPU")
+    if precision in {"tf32", "bf16"} and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < _AMPERE:
+            raise RankSkipped(
+                f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer; "
+                f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
+            )

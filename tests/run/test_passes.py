@@ -19,8 +19,7 @@ from pytest_ddpperf.run.passes import Passes
 from pytest_ddpperf.run.terms import ONLY_TIMES, ExtraPasses
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
 from tests.factories import make_environment, make_variant
 
 ENVIRONMENT = make_environment()
@@ -319,7 +318,8 @@ class Preparing:
         timed = RankLaunch(
             rank=0, step_times=(0.1,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
         )
-        return LaunchResult((RankPrepared(timed if job.timed else None, COUNTS, None, 0.0),), (), 1.0)
+        found = RankPrepared(timed=timed if job.timed else None, counts=COUNTS, verification=None, seconds=0.0)
+        return LaunchResult((found,), (), 1.0)
 
 
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])

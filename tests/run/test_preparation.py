@@ -31,9 +31,9 @@ from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prep
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
-from pytest_ddpperf.training.prepare_job import PrepareJob, RankPrepared
-from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
+from pytest_ddpperf.training.launches import prepare_launch
+from pytest_ddpperf.training.verification import Discrepancy, Verification
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_variant
 
@@ -96,10 +96,10 @@ class Ranks:
             picked=picked,
         )
         return RankPrepared(
-            timed if job.timed else None,
-            COUNTS if job.counted else None,
-            verification if job.verified else None,
-            1.0 + rank,
+            timed=timed if job.timed else None,
+            counts=COUNTS if job.counted else None,
+            verification=verification if job.verified else None,
+            seconds=1.0 + rank,
         )
 
 

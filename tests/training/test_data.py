@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.records.loader_settings import LoaderSettings
+from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.training.data import batches, with_settings
 from pytest_ddpperf.training.workload import Workload
 
@@ -84,7 +84,8 @@ def test_persistent_workers_of_the_users_own_loader_end_too(make_ctx: Any) -> No
 def test_what_was_picked_is_told(make_ctx: Any) -> None:
     given = batches(make_ctx(), workload(loader=load), LoaderSettings(auto=True))
     assert given.picked is not None
-    settings, why = given.picked
+    text, why = given.picked
+    settings = loader_settings(text)
     assert settings == LoaderSettings(workers=0, pin_memory=False)
     assert why.startswith("data loading, picked by loader=auto: workers=0,pin_memory=false (")
     again = batches(make_ctx(), workload(loader=load), settings)
@@ -121,7 +122,7 @@ def test_the_picked_settings_are_put_in_place(make_ctx: Any) -> None:
         make_ctx(), DataLoader(TensorDataset(*eight())), LoaderSettings(auto=True, sampler="rank"), "load"
     )
     assert picked is not None
-    assert str(picked[0]) == "workers=0,pin_memory=false,sampler=rank"
+    assert picked[0] == "workers=0,pin_memory=false,sampler=rank"
     assert isinstance(loader.sampler, DistributedSampler)
     loader, picked = with_settings(make_ctx(), DataLoader(TensorDataset(*eight())), LoaderSettings(workers=2), "load")
     assert (loader.num_workers, picked) == (2, None)

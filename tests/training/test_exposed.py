@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,11 +22,10 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel, RankView
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.exposed import UnsynchronisedStep, alternating_blocks, sides
-from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.jobs import Blocks, LaunchJob, blocks_for
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import build_step
-from pytest_ddpperf.training.steps import Blocks, blocks_for
+from pytest_ddpperf.training.timing import alternating_blocks, sides
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -67,8 +67,10 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
         return lambda: events.append("restore")
 
     make_ctx()
-    local = UnsynchronisedStep(lambda: events.append("step"), alone, snapshot, lambda: 0, "all else")
-    times = alternating_blocks(local, 80, 1, torch.device("cpu"), seed=0)
+    trainer: Any = SimpleNamespace(
+        unsynchronised=alone, snapshot=snapshot, skipped_steps=[], parallel=SimpleNamespace(still_sent="all else")
+    )
+    times = alternating_blocks(lambda: events.append("step"), trainer, torch.device("cpu"), steps=80, period=1, seed=0)
     assert times is not None
     assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (16, 16, "all else")
     assert times.pairs == 4
@@ -80,8 +82,10 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
 def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
     skipped: list[int] = []
     make_ctx()
-    local = UnsynchronisedStep(lambda: skipped.append(1), nullcontext, lambda: lambda: None, lambda: 0, "", skipped)
-    assert alternating_blocks(local, 5, 1, torch.device("cpu"), seed=0) is None
+    trainer: Any = SimpleNamespace(unsynchronised=nullcontext, snapshot=lambda: lambda: None, skipped_steps=skipped)
+    assert (
+        alternating_blocks(lambda: skipped.append(1), trainer, torch.device("cpu"), steps=5, period=1, seed=0) is None
+    )
 
 
 def workload() -> Workload:
@@ -118,7 +122,7 @@ def before_and_after(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         step.run()
         before = trained_state(step)
         assert step.unsynchronised is not None
-        alternating_blocks(step.unsynchronised, 8, step.period, ctx.device, seed=1)
+        alternating_blocks(step.run, step.unsynchronised, ctx.device, steps=8, period=step.period, seed=1)
         after = trained_state(step)
         step.run()
         moved = any(not torch.equal(a, b) for a, b in zip(early, before, strict=True))
@@ -165,7 +169,7 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         with step.unsynchronised.unsynchronised():
             step.run()
             profile = profile_steps(step.run, 1, ctx.device)
-        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.unsynchronised.still_sent)
+        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.unsynchronised.parallel.still_sent)
     return found
 
 
@@ -197,7 +201,7 @@ def test_a_single_unit_is_gathered_once_unless_it_is_told_to_be_freed(launcher: 
 def launched_without_room(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """What a launch reports where rank 1 reads that 400 bytes are available."""
     read = (lambda: 400) if ctx.rank == 1 else available_memory
-    with patch("pytest_ddpperf.training.memory_headroom.available_memory", read):
+    with patch("pytest_ddpperf.instruments.host.available_memory", read):
         return run_launch(ctx, job)
 
 
@@ -235,7 +239,7 @@ def told_by_a_made_up_clock(ctx: RankView) -> BlockTimes | None:
 
     job = LaunchJob(replace(workload(), loss=loss), resolve(delayed), Settings(), Plan(warmup=1, steps=5))
     clock = replace(CPU_CLOCK, mark=lambda: now)
-    with patch("pytest_ddpperf.training.exposed.clock_for", lambda _device, **_marks: clock):
+    with patch("pytest_ddpperf.training.timing.clock_for", lambda _device, **_marks: clock):
         return run_launch(ctx, job).communication
 
 

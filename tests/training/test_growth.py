@@ -16,9 +16,8 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.growth import growth_per_step
-from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.jobs import MIN_GROWTH_STEPS, LaunchJob
 from pytest_ddpperf.training.loop import run_launch
-from pytest_ddpperf.training.steps import MIN_GROWTH_STEPS
 from tests.factories import make_environment
 
 pytestmark = pytest.mark.skipif(

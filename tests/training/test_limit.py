@@ -17,8 +17,8 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.limit import limited, probe_launch
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.launches import limited, probe_launch
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 

@@ -9,6 +9,7 @@ import math
 import threading
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,14 +19,15 @@ from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.job import LaunchJob
-from pytest_ddpperf.training.loop import loss_value, run_launch
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.loop import headroom_for, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -309,3 +311,24 @@ def test_compiling_inside_the_timed_steps_is_refused(make_ctx: Any) -> None:
     torch._dynamo.reset()
     with pytest.raises(WorkloadError, match=r"compiled 1 graph inside the timed steps.*raise the warm-up"):
         run_launch(make_ctx(), LaunchJob(build, None, Settings(), Plan(warmup=2, steps=3)))
+
+
+def headroom_of_rank(ctx: RankContext) -> MemoryHeadroom:
+    """Rank 0 needs 30 bytes and reads that 100 are available, rank 1 needs 31 and reads 104."""
+    with patch("pytest_ddpperf.instruments.host.available_memory", lambda: 100 + 4 * ctx.rank):
+        return headroom_for(30 + ctx.rank, ctx.device)
+
+
+def test_the_ranks_share_the_memory_of_the_machine_and_know_the_same(launcher: Launcher) -> None:
+    """Of 100 a quarter is spared."""
+    assert launcher.run(headroom_of_rank, world_size=2, backend="gloo", device="cpu").values == (
+        MemoryHeadroom(needed=61, free=75),
+        MemoryHeadroom(needed=61, free=75),
+    )
+    assert MemoryHeadroom(needed=75, free=75).enough
+    assert not MemoryHeadroom(needed=76, free=75).enough
+
+
+def test_where_nothing_is_told_there_is_room(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.instruments.host.available_memory", lambda: None)
+    assert headroom_for(2**50, make_ctx().device).enough

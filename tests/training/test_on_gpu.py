@@ -13,10 +13,9 @@ from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.launches import PROFILED_STEPS, count_launch, profile_launch
 from pytest_ddpperf.training.loop import run_launch
-from pytest_ddpperf.training.preparing import count_launch
-from pytest_ddpperf.training.profiling import PROFILED_STEPS, profile_launch
 from pytest_ddpperf.training.workload import Workload
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from torch import nn
 
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.training.precision import prepare, scaler_for
+from pytest_ddpperf.training.trainer import prepare_precision, scaler_for
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
 def test_a_forward_pass_computes_in_the_precision(precision: str, dtype: torch.dtype) -> None:
-    context = prepare(precision, CPU)
+    context = prepare_precision(precision, CPU)
     for _ in range(2):  # a context for each forward pass
         with context():
             assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
@@ -25,7 +25,7 @@ def test_a_forward_pass_computes_in_the_precision(precision: str, dtype: torch.d
 
 def test_tf32_is_skipped_where_there_is_no_gpu() -> None:
     with pytest.raises(RankSkipped, match="tf32 is a mode of NVIDIA GPUs"):
-        prepare("tf32", CPU)
+        prepare_precision("tf32", CPU)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
@@ -35,7 +35,7 @@ def test_an_old_gpu_is_skipped(precision: str, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         RankSkipped, match=rf"{precision} needs a GPU of compute capability 8.0 or newer; Tesla T4 has 7.5"
     ):
-        prepare(precision, torch.device("cuda", 0))
+        prepare_precision(precision, torch.device("cuda", 0))
 
 
 def test_only_fp16_is_scaled_and_by_the_strategys_own_scaler_if_it_has_one() -> None:

@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.job import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.step import Step, build_step
 from pytest_ddpperf.training.workload import Workload

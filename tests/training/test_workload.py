@@ -80,7 +80,7 @@ def test_what_a_function_cannot_be_called_with_is_said() -> None:
 def test_what_the_controller_needs_needs_no_torch() -> None:
     code = (
         "from pytest_ddpperf.training.workload import Workload; "
-        "from pytest_ddpperf.training.job import LaunchJob; from pytest_ddpperf.training.loop import run_launch; "
+        "from pytest_ddpperf.training.jobs import LaunchJob; from pytest_ddpperf.training.loop import run_launch; "
         "import sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

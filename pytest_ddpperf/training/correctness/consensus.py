@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pytest_ddpperf.training.correctness.deviation import Deviation
 from pytest_ddpperf.training.correctness.reference import UnverifiableError
-from pytest_ddpperf.training.correctness.verification import Agreement, Discrepancy, Extent, Quantity
+from pytest_ddpperf.training.verification import Agreement, Discrepancy, Extent, Quantity
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.data import NextBatch, batches
-from pytest_ddpperf.training.trainer import MODEL_SEED, seed
+from pytest_ddpperf.training.model import DATA_SEED, seed
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Pair = tuple[Any, Any]
 MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
 MAX_SAMPLES = 4  # of a micro-batch; a BatchNorm fails with a single sample
-_DATA_SEED = MODEL_SEED + 1  # as in timed steps
 _FORWARD_SEED = 1000
 
 
@@ -84,7 +83,7 @@ def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSet
     Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
     none is.
     """
-    seed(_DATA_SEED if ctx.mode == "strong" else _DATA_SEED + ctx.rank)
+    seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     if workload.batch is not None or loader is None or loader.auto:
         source = batches(ctx, workload)
     else:

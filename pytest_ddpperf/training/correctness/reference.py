@@ -19,7 +19,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, TrainingRun, fill, state
 from pytest_ddpperf.training.loop import loss_value
-from pytest_ddpperf.training.trainer import build_model
+from pytest_ddpperf.training.model import build_model
 
 if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Mode

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
-from pytest_ddpperf.training.trainer import Trainer, seed
+from pytest_ddpperf.training.model import seed
+from pytest_ddpperf.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings

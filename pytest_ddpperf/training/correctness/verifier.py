@@ -26,13 +26,13 @@ from pytest_ddpperf.training.correctness.deviation import (
 from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, own_batches, weighted
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
 from pytest_ddpperf.training.correctness.training_run import Gradients, TrainingRun, countless, disturb, whole
-from pytest_ddpperf.training.correctness.verification import Discrepancy, Verification
-from pytest_ddpperf.training.trainer import build_model
+from pytest_ddpperf.training.model import build_model
+from pytest_ddpperf.training.verification import Discrepancy, Verification
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import Parallel, RankView
-    from pytest_ddpperf.training.correctness.verification import VerifyJob
+    from pytest_ddpperf.training.jobs import VerifyJob
 
 T = TypeVar("T")
 _VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost

@@ -17,8 +17,9 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob
 from pytest_ddpperf.training.correctness.verifier import verify_launch
+from pytest_ddpperf.training.jobs import VerifyJob
+from pytest_ddpperf.training.verification import Verification
 from pytest_ddpperf.training.workload import Workload
 
 RANKS = 2

@@ -21,8 +21,9 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import STRATEGIES, resolve
-from pytest_ddpperf.training.correctness.verification import Verification, VerifyJob, discrepancy_text
 from pytest_ddpperf.training.correctness.verifier import verify_launch
+from pytest_ddpperf.training.jobs import VerifyJob
+from pytest_ddpperf.training.verification import Verification, discrepancy_text
 from pytest_ddpperf.training.workload import Workload
 
 pytestmark = pytest.mark.slow

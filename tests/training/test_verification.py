@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_ddpperf.training.correctness.verification import Discrepancy, Extent, discrepancy_text
+from pytest_ddpperf.training.verification import Discrepancy, Extent, discrepancy_text
 
 
 def test_a_gradient_that_differs() -> None:

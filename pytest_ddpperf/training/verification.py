@@ -1,15 +1,10 @@
-"""The job, the findings and the words of a verification. Importable without torch."""
+"""The findings and the words of a verification. Importable without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.workload import Workload
+from typing import Literal
 
 Quantity = Literal[
     "start parameters", "start buffers", "losses", "gradients", "clipped gradients", "parameters", "own parameters"
@@ -24,21 +19,6 @@ _HEADS: Mapping[Quantity, str] = {
     "parameters": "parameters differ from a single process",
     "own parameters": "parameters differ between ranks",
 }
-
-
-@dataclass(frozen=True)
-class VerifyJob:
-    """What every rank of a verification has to do.
-
-    Attributes:
-        workload: what is trained; its batches are cut down to a few samples.
-        strategy: what is verified.
-        settings: precision, accumulation, clipping and all else that decides how the workload is trained.
-    """
-
-    workload: Workload
-    strategy: Strategy
-    settings: Settings
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""What every rank of a launch is told to do, and how many steps that takes. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.interleaving import TurnSlot
+    from pytest_ddpperf.records.counts import Counts
+    from pytest_ddpperf.records.launch import RankLaunch
+    from pytest_ddpperf.records.measurement import Plan
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.verification import Verification
+    from pytest_ddpperf.training.workload import Workload
+
+DIAGNOSED_STEPS = 5
+MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
+
+# Blocks of an interleaved launch, of some 10 to 20 ms each. A disturbance of a shared machine lasts for some tenths of
+# a second, and then another one follows. It hits both sides alike only if they alternate faster. benchmarks/turns.py
+# prints by how much two sides of the same code differ.
+BLOCKS = 45
+
+# Of the steps with and without synchronisation of gradients.
+_SHARE = 0.5  # of the timed steps
+_MIN_PAIRS, _MAX_PAIRS = 4, 8  # enough to know their scatter; parameters are restored after each
+_BLOCK_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchJob:
+    """What every rank of a launch has to do."""
+
+    subject: Workload | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
+    strategy: Strategy | None  # None for a user's function, which synchronises itself
+    settings: Settings
+    plan: Plan
+    samples_per_step: float | None = None  # the count that the test gave; None to ask the subject
+    tokens_per_step: float | None = None  # the same
+    _: KW_ONLY
+    seed: int = 0  # of the order of synchronised and unsynchronised blocks; the same on all ranks
+    growth: bool = True  # whether further steps show if memory grows
+    diagnosed: bool = True  # whether further steps show where the time goes
+    times_matter: bool = True  # if not, the steps only have to be of full size in memory
+    turns: TurnSlot | None = None  # where an interleaved launch asks for its turns; None for a launch alone
+    blocks: int = BLOCKS  # the most blocks that the timed steps are divided into
+    stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
+
+    @property
+    def counts(self) -> bool:
+        """Whether the times of the timed steps are used."""
+        return self.times_matter and self.stands_for is None
+
+    @property
+    def diagnosed_steps(self) -> int:
+        """The timed steps of the launches that a diagnosis describes."""
+        return self.plan.steps if self.stands_for is None else self.stands_for
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyJob:
+    """What every rank of a verification has to do."""
+
+    workload: Workload  # its batches are cut down to a few samples
+    strategy: Strategy
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareJob:
+    """What every rank of a preparing launch has to find out."""
+
+    training: LaunchJob  # without ``timed``, the steps of its plan extend the warm-up
+    _: KW_ONLY
+    timed: bool = False  # whether the steps of its plan are timed, to know how long steps and launches take
+    counted: bool = False  # whether one step is counted
+    verified: VerifyJob | None = None
+
+    @property
+    def parts(self) -> int:
+        """The number of tasks."""
+        return self.timed + self.counted + (self.verified is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPrepared:
+    """What one rank of a preparing launch found out; None for tasks that were not asked for."""
+
+    timed: RankLaunch | None  # without memory peaks and diagnosis
+    counts: Counts | None
+    verification: Verification | None
+    seconds: float  # that counting and verifying took
+
+
+@dataclass(frozen=True, slots=True)
+class RankFunction:
+    """A function that ranks run, by name: the controller does not import what runs on ranks."""
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Import the function, and call it."""
+        __tracebackhide__ = True
+        return getattr(import_module(self.module), self.name)(*arguments)
+
+
+RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
+PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "prepare_launch")
+PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "probe_launch")
+PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "profile_launch")
+
+
+def growth_steps(steps: int) -> int:
+    """How many steps show if memory grows, in a launch that times ``steps``."""
+    return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The number of pairs of blocks, and of timed steps in each block; an untimed period precedes every block."""
+
+    pairs: int
+    steps: int
+
+
+def blocks_for(steps: int, period: int = 1) -> Blocks:
+    """The blocks for a launch with ``steps`` timed steps: about half as many, at least four pairs of one period."""
+    periods = int(steps * _SHARE) // (2 * period)  # for each side
+    pairs = min(_MAX_PAIRS, max(_MIN_PAIRS, periods * period // (_BLOCK_STEPS + period)))
+    return Blocks(pairs, max(1, periods // pairs - 1) * period)

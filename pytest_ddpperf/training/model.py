@@ -1,0 +1,146 @@
+"""The model of a workload: built, recomputed, split into blocks, saved and restored."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.training.workload import Workload, located
+
+MODEL_SEED = 0
+DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numbers
+
+
+def seed(number: int) -> None:
+    """Seeds the random numbers of torch and Python."""
+    torch.manual_seed(number)
+    random.seed(number)
+
+
+def build_model(workload: Workload) -> nn.Module:
+    """Builds the workload's model with seeded weights; raises a WorkloadError if it is no module."""
+    seed(MODEL_SEED)
+    model = workload.model()
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(
+            f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
+        )
+    return model
+
+
+def describe_value(value: object) -> str:
+    """Describes a value for a message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def blocks_of(module: nn.Module, chosen: Callable[[nn.Module], Iterable[nn.Module]] | None) -> tuple[nn.Module, ...]:
+    """The blocks of a model that the workload chose, or those that repeat.
+
+    Sharding and activation checkpointing treat blocks one by one. Raises a WorkloadError if a chosen block is no module
+    of the model.
+    """
+    if chosen is None:
+        return repeated(module)
+    given: Any = chosen(module)
+    if not isinstance(given, Iterable):
+        raise WorkloadError(
+            f"Workload(blocks=...) {located(chosen)} gave a {type(given).__name__}: give back a list of modules of the "
+            "model, such as model.layers"
+        )
+    blocks = tuple(given)
+    inside = set(module.modules())
+    for block in blocks:
+        if not isinstance(block, nn.Module) or block not in inside:
+            raise WorkloadError(
+                f"Workload(blocks=...) {located(chosen)} gave a {type(block).__name__} that is no module inside the "
+                "model: give back modules of the model, such as model.layers"
+            )
+    return blocks
+
+
+def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
+    """The siblings of one class that hold the most parameters: the layers of a transformer, the stages of a network.
+
+    Only classes with modules inside count, because a Linear is too small to be treated alone. The outermost repetition
+    wins. Empty if nothing repeats.
+    """
+    families: dict[tuple[nn.Module, type[nn.Module]], list[nn.Module]] = defaultdict(list)
+    for parent in module.modules():
+        for child in parent.children():
+            if next(child.children(), None) is not None:
+                families[parent, type(child)].append(child)
+    candidates = [members for members in families.values() if len(members) > 1 and _size(members)]
+    return tuple(max(candidates, key=_size, default=[]))  # the first, and so the outermost, of equals
+
+
+def _size(modules: Iterable[nn.Module]) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def recompute(blocks: Sequence[nn.Module]) -> None:
+    """Makes each block keep only its inputs and repeat its forward pass in backward; no module changes its name."""
+    for block in blocks:
+        forward: Callable[..., Any] = block.forward
+        block.forward = partial(checkpoint, forward, use_reentrant=False)
+
+
+@torch.no_grad()
+def snapshot(
+    module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+) -> Callable[[], None]:
+    """Copies this rank's parameters, buffers, optimizer state and loss scale; the result restores them.
+
+    The copies lie on the CPU, so that a model that fits on a device still does. Gradients are not kept, because the
+    next step computes them anew. An optimizer that wraps another one in ``optim`` must keep no other state.
+    """
+    tensors = [(tensor, _copied(tensor)) for tensor in (*module.parameters(), *module.buffers())]
+    states = [(state, {name: _copied(value) for name, value in state.items()}) for state in _states(optimizer)]
+    scale: Mapping[str, Any] = {} if scaler is None else scaler.state_dict()
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, kept in tensors:
+            _local(tensor).copy_(kept)
+        for state, values in states:
+            for name, kept in values.items():
+                if isinstance(kept, Tensor):
+                    _local(state[name]).copy_(kept)
+                else:
+                    state[name] = copy.deepcopy(kept)
+        if scaler is not None and scale:
+            scaler.load_state_dict(dict(scale))
+
+    return restore
+
+
+def snapshot_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """The host memory that the tensors of a snapshot take."""
+    kept = (value for state in _states(optimizer) for value in state.values() if isinstance(value, Tensor))
+    return sum(_local(tensor).nbytes for tensor in (*module.parameters(), *module.buffers(), *kept))
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    inner: Any = getattr(optimizer, "optim", optimizer)
+    return list(inner.state.values())
+
+
+def _copied(value: Any) -> Any:
+    """Copies a value; of a tensor this rank's part, to the CPU."""
+    return _local(value).detach().to("cpu", copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor. Only DTensors have shards, and most ranks never import them."""
+    to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
