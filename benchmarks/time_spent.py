@@ -229,10 +229,10 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure() -> None:
-    """Note each launch from now on: all of them go through ``Passes.launch``."""
-    from benchmarks.quality.verdicts import Passes
+    """Note each launch from now on: all of them go through ``BenchmarkRun.launch``."""
+    from benchmarks.quality.verdicts import BenchmarkRun
 
-    launch = Passes.launch
+    launch = BenchmarkRun.launch
 
     def noted(self: Any, variant: Any, function: Any, *args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
@@ -253,7 +253,7 @@ def pytest_configure() -> None:
             line["spans"] = [("launch", start, time.monotonic()), *line["spans"]]
             _lines.append(line)
 
-    Passes.launch = noted  # type: ignore[method-assign]
+    BenchmarkRun.launch = noted  # type: ignore[method-assign]
 
 
 def pytest_runtest_logreport(report: Any) -> None:

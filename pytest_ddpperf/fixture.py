@@ -100,7 +100,7 @@ class Ddpperf:
         asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
         one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         run = self._run(replace(settings, verify=False))
-        variants = run.passes.prepared([one])
+        variants = run.prepared([one])
         measured = run.measure(variants, lambda *_: Next("stop", explain=True), compared=False)
         self._session.extensions.measured(self._test, measured)
         return measured[0]
@@ -305,7 +305,7 @@ class Ddpperf:
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
             tried.append(variant(self._asked(workload, settings, knobs), environment, strategy=strategy, name=None))
-            return run.passes.probe(tried[-1], PLAN, most)
+            return run.probe(tried[-1], PLAN, most)
 
         tried: list[Variant] = []
         run = BenchmarkRun(self._session, self._test, settings, self._sections)

@@ -24,10 +24,10 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
-from pytest_ddpperf.run.paired import PairedReferences, paired_results
-from pytest_ddpperf.run.passes import Passes
-from pytest_ddpperf.run.pilot import fitting_steps, launch_seconds, short_launch
-from pytest_ddpperf.run.replay import Dealer, deck_of, replayed
+from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
+from pytest_ddpperf.run.judging import PairedReferences
+from pytest_ddpperf.run.planning import fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -45,8 +45,8 @@ __all__ = [  # of the plugin itself
     "PAIRED_LOOKS",
     "SEPARATE_LOOKS",
     "UNPROVEN",
+    "BenchmarkRun",
     "Environment",
-    "Passes",
     "Verdict",
     "short_launch",
 ]
@@ -168,12 +168,9 @@ def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outco
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
     derived = gated_if_paired(alone)
-    results = paired_results(
-        REVISION,
-        [variant],
-        derived,
-        lambda both, bases: replayed(Judge("replay", settings, bases, derived), settings, both, dealt),
-    )
+    references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
+    judge = Judge("replay", settings, references, derived)
+    results = replayed(judge, settings, references.both_sides, dealt)
     return _outcome(results, variant, dealt)
 
 

@@ -50,21 +50,9 @@ class PairedLaunches:
         return self._reference.revision
 
     @property
-    def ranks_parents(self) -> tuple[int | None, ...]:
-        """Process ids of what the reference's ranks are children of."""
-        return self._reference.launchers.pids
-
-    def start(self, number: int) -> None:
-        """Let ``number`` launchers of the reference import torch in the background."""
-        self._reference.start(number)
-
-    def wait(self, number: int) -> None:
-        """Return when ``number`` launchers of the reference are ready."""
-        self._reference.launchers.wait(number)
-
-    def keep(self, number: int) -> None:
-        """End all but the first ``number`` launchers of the reference."""
-        self._reference.launchers.keep(number)
+    def launchers(self) -> Launchers:
+        """The launchers of the reference."""
+        return self._reference.launchers
 
     def run(
         self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
@@ -93,10 +81,6 @@ class PairedLaunches:
             self._of_candidate.update(packed_call.modules)
             self._shared.update(dict.fromkeys(packed_call.kept))
         return run(observed_packed, redirection, packed_call.packed, **group)
-
-    def abort(self) -> None:
-        """End the reference's launches that other threads have under way."""
-        self._reference.launchers.abort()
 
     def _noted(
         self, files: dict[str, str], result: LaunchResult[Observed[T]], side: RevisionSide | None = None

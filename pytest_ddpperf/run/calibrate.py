@@ -1,4 +1,4 @@
-"""Benchmarks measured several times and held against themselves, by the very code that judges."""
+"""Benchmarks measured several times and compared with themselves, by the very code that judges."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, cycle, permutations
+from itertools import accumulate, chain, cycle, permutations
 
 from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recommended, typical_steps
 from pytest_ddpperf.judge.allowance import spread_between_runs
@@ -16,11 +17,12 @@ from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.relating import DeriveSeries
 from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, Metric, series_of
-from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.replay import Dealer, deck_of, replayed
+from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of
+from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
@@ -28,30 +30,82 @@ from pytest_ddpperf.stats.rates import Rate
 COMPARISONS = 200  # at most: more of the same runs would take their time and say little
 
 Measured = tuple[Measurement, ...]  # of several variants, in turn
+Deck = tuple[str, int, bool]  # a variant's name, its world size, and whether it is of the reference
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The variants of a benchmark, measured again and again.
+class Dealer:
+    """Runs recorded launches in place of new ones, and owns the clock that their seconds move on.
 
-    Attributes:
-        each: for each run, what it measured of each variant.
-        seconds: from the start of the first run to that of the last.
-        metrics: that hooks add to those of the table.
+    Where no launch that diagnoses was recorded, one tells nothing and takes no time.
     """
 
-    each: tuple[Measured, ...]
-    seconds: float
-    metrics: tuple[Metric, ...] = ()
+    def __init__(
+        self, decks: Mapping[Deck, Iterator[Launch]], diagnoses: Mapping[Deck, Iterator[Launch]] | None = None
+    ) -> None:
+        self.decks = decks
+        self.diagnoses = diagnoses or {}
+        self.dealt: Counter[Deck] = Counter()
+        self.now = 0.0  # seconds since the first launch began
 
-    def of(self, variant: int) -> Measured:
-        """All runs of one variant."""
-        return tuple(run[variant] for run in self.each)
+    def run(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        """The next launch of each variant, cut to the steps that are asked for, and the seconds it would take."""
+        deal = self._timed if purpose is Purpose.TIMES else self._diagnosis
+        outcomes = [deal(variant, plan) for variant, plan in launches]
+        self.now += math.fsum(seconds for _, seconds in outcomes)
+        return outcomes
+
+    def _timed(self, variant: Variant, plan: Plan) -> LaunchOutcome:
+        launch = next(self.decks[deck_of(variant)])
+        self.dealt[deck_of(variant)] += 1
+        return tuple(_cut(rank, plan.steps) for rank in launch.ranks), launch.seconds - math.fsum(
+            launch.step_times[plan.steps :]
+        )
+
+    def _diagnosis(self, variant: Variant, _plan: Plan) -> LaunchOutcome:
+        if deck_of(variant) in self.diagnoses:
+            launch = next(self.diagnoses[deck_of(variant)])
+            return launch.ranks, launch.seconds
+        blank = RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
+        return tuple(replace(blank, rank=rank) for rank in range(variant.world_size)), 0.0
+
+
+def deck_of(variant: Variant) -> Deck:
+    """What tells a variant's launches from those of others."""
+    return (*variant.key, variant.of_reference)
+
+
+def _cut(rank: RankLaunch, steps: int) -> RankLaunch:
+    """What a rank would have reported with only its first steps."""
+    if steps >= len(rank.step_times):
+        return rank
+    begins = zip(rank.blocks, [0, *accumulate(rank.blocks)], strict=False)
+    blocks = tuple(min(size, steps - begin) for size, begin in begins if begin < steps)
+    return replace(rank, step_times=rank.step_times[:steps], blocks=blocks, cpu_blocks=rank.cpu_blocks[: len(blocks)])
+
+
+def replayed(judge: Judge, settings: Settings, variants: Sequence[Variant], dealer: Dealer) -> tuple[Result, ...]:
+    """What the judge says of variants whose launches are dealt to it."""
+    measure(variants, budget_of(settings), dealer.run, Observer(judge=judge, clock=lambda: dealer.now))
+    return judge.results
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """The variants of a benchmark, measured again and again."""
+
+    each: tuple[Measured, ...]  # for each run, what it measured of each variant
+    seconds: float  # from the start of the first run to that of the last
+    metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
+
+    @property
+    def of_variants(self) -> tuple[Measured, ...]:
+        """All runs of each variant."""
+        return tuple(zip(*self.each, strict=True))
 
     @property
     def together(self) -> Measured:
         """The variants with the launches of all runs."""
-        return tuple(_joined(self.of(i), self.metrics) for i in range(len(self.each[0])))
+        return tuple(_joined(runs, self.metrics) for runs in self.of_variants)
 
 
 def repeated(
@@ -67,36 +121,37 @@ def repeated(
     for run in range(1, number + 1):
         starts.append(clock())
         runs.append(measured(variants, run))
-        variants = [replace(one, steps=of.plan.steps) for one, of in zip(variants, runs[0], strict=True)]
-    return Runs(tuple(runs), starts[-1] - starts[0], variants[0].metrics)
+        variants = [replace(variant, steps=first.plan.steps) for variant, first in zip(variants, runs[0], strict=True)]
+    return Runs(each=tuple(runs), seconds=starts[-1] - starts[0], metrics=variants[0].metrics)
 
 
 def calibrated(
     test: str, settings: Settings, runs: Runs, derive: DeriveSeries, provenance: Provenance
 ) -> tuple[Calibrated, ...]:
     """What runs of a benchmark amount to, for each variant."""
-    number = len(runs.each)
     together = runs.together
-    learned = [calibration(runs.of(i), seconds=runs.seconds, provenance=provenance) for i in range(len(together))]
-    outcomes = against_themselves(test, settings, runs.each, derive, runs.metrics)
-    round_seconds = math.fsum(_usual_seconds(every.launches) for every in _with_shares(together))
+    outcomes = zip(*against_themselves(test, settings, runs, derive), strict=True)
+    round_seconds = math.fsum(
+        statistics.fmean(launch.seconds for launch in every.launches) for every in _with_shares(together)
+    )
+    effective = len(runs.each) // 2
     found = []
-    for i, (measurement, one) in enumerate(zip(together, learned, strict=True)):
-        results = [outcome[i] for outcome in outcomes]
+    for measurement, of_variant, results in zip(together, runs.of_variants, outcomes, strict=True):
+        learned = calibration(of_variant, seconds=runs.seconds, provenance=provenance)
         verdicts = [result.verdict for result in results]
         seen = [mde for result in results if (mde := result[STEP_TIME].mde) is not None]
-        spread = spread_between_runs(measurement[STEP_TIME], measurement.environment, noise=one.noise)
+        spread = spread_between_runs(measurement[STEP_TIME], measurement.environment, noise=learned.noise)
         found.append(
             Calibrated(
                 test=test,
                 measurement=measurement,
-                calibration=one,
-                runs=typical_steps(runs.of(i)),
-                alarms=Rate(verdicts.count(Verdict.REGRESSED), len(results), number // 2),
-                inconclusive=Rate(verdicts.count(Verdict.INCONCLUSIVE), len(results), number // 2),
+                calibration=learned,
+                runs=typical_steps(of_variant),
+                alarms=Rate(verdicts.count(Verdict.REGRESSED), len(results), effective),
+                inconclusive=Rate(verdicts.count(Verdict.INCONCLUSIVE), len(results), effective),
                 mde=statistics.median(seen) if seen else None,
                 recommended=recommended(
-                    one,
+                    learned,
                     spread=spread.sd,
                     launches=settings.launches,
                     tolerance=TOLERANCE if settings.tolerance is None else settings.tolerance,
@@ -109,73 +164,55 @@ def calibrated(
     return tuple(found)
 
 
-def _usual_seconds(launches: Sequence[Launch]) -> float:
-    """Seconds of a launch."""
-    return statistics.fmean(one.seconds for one in launches)
+def against_themselves(test: str, settings: Settings, runs: Runs, derive: DeriveSeries) -> list[tuple[Result, ...]]:
+    """What is said of every run that has every other one as its baseline, for each variant.
 
-
-def against_themselves(
-    test: str, settings: Settings, runs: Sequence[Measured], derive: DeriveSeries, metrics: tuple[Metric, ...] = ()
-) -> list[tuple[Result, ...]]:
-    """What is said of every run that is held against every other one as its baseline, for each variant.
-
-    By the rule as it is without a calibration: what these runs tell would judge itself. A run that cannot be decided,
-    or has to be confirmed, goes on with the launches of the runs after it: they are fresh, but do not share its own
-    deviation. Of many runs only some pairs are taken, drawn with a fixed seed.
+    The rule is the one without a calibration, because what these runs tell would judge itself. A run that cannot be
+    decided, or has to be confirmed, goes on with the launches of the runs after it: they are fresh, but do not share
+    its own deviation. Of many runs only some pairs are taken, drawn with a fixed seed.
     """
-    pairs = list(permutations(range(len(runs)), 2))
+    pairs = list(permutations(range(len(runs.each)), 2))
     if len(pairs) > COMPARISONS:
         pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
-    records = [[record_of(one, Provenance(date="", commit=None)) for one in derive(run)] for run in runs]
-    launched = [_with_shares(run) for run in runs]
+    records = [[record_of(one, Provenance(date="", commit=None)) for one in derive(run)] for run in runs.each]
+    launched = [_with_shares(run) for run in runs.each]
     results = []
     for base, new in pairs:
-        found = tuple(StoredBaseline(record=record, origin="", counted=record) for record in records[base])
-        later = [i for i in (*range(new, len(runs)), *range(new)) if i != base]
-        variants = [replace(_variant(measured), metrics=metrics) for measured in runs[new]]
-        results.append(
-            replayed(
-                Judge(test, settings, StoredReferences(found), derive),
-                settings,
-                variants,
-                dealer([launched[i] for i in later]),
-            )
-        )
+        references = tuple(StoredBaseline(record=record, origin="", counted=record) for record in records[base])
+        judge = Judge(test, settings, StoredReferences(references), derive)
+        later = [i for i in (*range(new, len(launched)), *range(new)) if i != base]
+        variants = [replace(_variant(measured), metrics=runs.metrics) for measured in runs.each[new]]
+        results.append(replayed(judge, settings, variants, dealer([launched[i] for i in later])))
     return results
 
 
 def dealer(runs: Sequence[Measured]) -> Dealer:
     """Deals the launches of one run after another; the first one also stands for the pilot, which was not kept."""
     decks, diagnoses = {}, {}
-    for variant, *measured in zip(map(_variant, runs[0]), *runs, strict=True):
+    for measured in zip(*runs, strict=True):
+        deck = deck_of(_variant(measured[0]))
         launches = [launch for one in measured for launch in one.launches]
-        decks[deck_of(variant)] = chain(launches[:1], cycle(launches))
+        decks[deck] = chain(launches[:1], cycle(launches))
         told = [launch for one in measured for launch in one.diagnoses]
         if told:
-            diagnoses[deck_of(variant)] = cycle(told)
+            diagnoses[deck] = cycle(told)
     return Dealer(decks, diagnoses)
 
 
 def _with_shares(run: Measured) -> Measured:
-    """A run whose launches have their shares of the seconds of a round: those that took turns lasted as long as it.
+    """A run whose interleaved launches have their shares of a round's seconds, as each lasted as long as the round.
 
-    Each has its own steps, and an equal part of the rest.
+    A share is the launch's own steps, and an equal part of the rest.
     """
-    if not all(one.turns for one in run):
+    if not all(measured.turns for measured in run):
         return run
+    rounds = zip(*(measured.launches for measured in run), strict=True)
+    steps = [math.fsum(math.fsum(launch.step_times) for launch in launches) for launches in rounds]
 
-    def share(launch: Launch, steps: float) -> Launch:
-        return replace(launch, seconds=(launch.seconds - steps) / len(run) + math.fsum(launch.step_times))
+    def share(launch: Launch, all_steps: float) -> Launch:
+        return replace(launch, seconds=(launch.seconds - all_steps) / len(run) + math.fsum(launch.step_times))
 
-    def shares(one: Measurement) -> Measurement:
-        return replace(one, launches=tuple(map(share, one.launches, steps)))
-
-    steps = [math.fsum(map(math.fsum, times)) for times in zip(*(_step_times(one) for one in run), strict=True)]
-    return tuple(map(shares, run))
-
-
-def _step_times(measured: Measurement) -> list[tuple[float, ...]]:
-    return [launch.step_times for launch in measured.launches]
+    return tuple(replace(measured, launches=tuple(map(share, measured.launches, steps))) for measured in run)
 
 
 def _variant(measured: Measurement) -> Variant:
@@ -186,10 +223,12 @@ def _variant(measured: Measurement) -> Variant:
 
 def _joined(runs: Measured, metrics: tuple[Metric, ...]) -> Measurement:
     """One measurement with the launches of all runs, and what was remarked on any of them."""
-    every = [launch for run in runs for launch in run.launches]
-    launches = tuple(replace(launch, round=i) for i, launch in enumerate(every))
-    findings = tuple(dict.fromkeys(finding for run in runs for finding in run.findings))
-    diagnoses = tuple(launch for run in runs for launch in run.diagnoses)
-    joined = replace(runs[0], launches=launches, findings=findings, diagnoses=diagnoses)
-    counted: tuple[Series, ...] = tuple(series for series in runs[0].series if series.scale == "exact")
+    launches = [launch for run in runs for launch in run.launches]
+    joined = replace(
+        runs[0],
+        launches=tuple(replace(launch, round=i) for i, launch in enumerate(launches)),
+        findings=tuple(dict.fromkeys(finding for run in runs for finding in run.findings)),
+        diagnoses=tuple(launch for run in runs for launch in run.diagnoses),
+    )
+    counted = (series for series in runs[0].series if series.scale == "exact")
     return replace(joined, series=(*series_of(joined, (*METRICS, *metrics)), *counted))

@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
+from pytest_ddpperf.against.paired_launches import PairedLaunches
+from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression
 from pytest_ddpperf.judge.benchmark import broken
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.relating import DeriveSeries, gated_if_paired
-from pytest_ddpperf.records.measurement import Environment, Measurement, Spread
-from pytest_ddpperf.records.results import Result, StoredBaseline
+from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
-from pytest_ddpperf.run.paired import PairedReferences, paired_results
-from pytest_ddpperf.run.probe import Probe, focused
+from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.run.variant import Variant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedReferences:
+    """Makes the reference of each candidate out of the measurements of both sides."""
+
+    revision: Revision
+    variants: tuple[Variant, ...]  # the candidates
+    derive: DeriveSeries  # applied to the references too, unless one of them is lacking
+    lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
+    paired: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
+
+    @property
+    def both_sides(self) -> list[Variant]:
+        """All that is measured: the candidates, then the references that are not lacking, in the same order."""
+        kept = [variant for variant in self.variants if variant.key not in self.lacking]
+        return [*self.variants, *(replace(variant, of_reference=True) for variant in kept)]
+
+    def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
+        """The reference of each candidate, by the measurements of both sides."""
+        others = tuple(measured[len(self.variants) :])
+        derived = iter(others if self.lacking else self.derive(others))
+        return tuple(
+            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[variant.key])
+            if variant.key in self.lacking
+            else self._reference(next(derived), candidate)
+            for variant, candidate in zip(self.variants, measured, strict=False)
+        )
+
+    def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:
+        commit = self.revision.commit
+        return PairedRevision(
+            revision=self.revision.label,
+            commit=commit,
+            record=record_of(measured, Provenance(date="", commit=commit)),  # it is never stored
+            launches=len(measured.launches),
+            candidate_launches=len(candidate.launches),
+        )
 
 
 class JudgedRun(BenchmarkRun):
@@ -34,118 +74,124 @@ class JudgedRun(BenchmarkRun):
         if self._paired is not None:
             derive = gated_if_paired(derive)
         if self._session.probe is not None:
-            derive = partial(_focused, derive, self._session.probe)
+            derive = _focused(derive, self._session.probe)
         try:
-            self.passes.start(variants)
-            if self._settings.calibrate is not None:
-                return self._calibrated(variants, derive, self._settings.calibrate)
+            self.start(variants)
+            if self.settings.calibrate is not None:
+                return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._results(variants, derive)
-        except IncorrectTraining as error:
-            wrong = [variant for variant in variants if variant.key in error.wrong]
-            self._session.add([broken(self._test, v, error.wrong[v.key]) for v in wrong])
-            self._skip_unless_failing(error)
-            raise
         except DdpperfError as error:
             self._list_broken(variants, error)
             if len(variants) > 1 and error.benchmark is not None:
                 error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
-            self._skip_unless_failing(error)
+            if Verdict.BROKEN not in self.settings.failing:
+                pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
             raise
         measured = tuple(result.measurement for result in results)
         self._session.extensions.measured(self._test, measured)
         self._session.add(results)
-        self._fail_if_due(results)
+        failing = [result for result in results if result.verdict in self.settings.failing]
+        if failing and not self.settings.accepting:
+            accept = self._session.accept_command(self._test)
+            texts = (failure_text(result, accept=accept, failing=self.settings.failing) for result in failing)
+            raise Regression("\n\n".join(texts))
         return measured
 
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
-        """The results of the candidates, beside their stored baselines or the other revision."""
+        """The results of the candidates, beside their stored baselines or the reference."""
         __tracebackhide__ = True
-        if self._paired is None:
-            found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-            return self._judgement(_following(variants, found), StoredReferences(found), derive)
+        if self._paired is not None:
+            return self._paired_results(self._paired, tuple(variants), derive, {})
+        following, found = self._with_baselines(variants)
+        return self._judgement(following, StoredReferences(found), derive)
 
-        def attempt(both: Sequence[Variant], references: PairedReferences) -> tuple[Result, ...] | ReferenceFailed:
-            __tracebackhide__ = True
-            try:
-                return self._judgement(both, references, derive)
-            except ReferenceFailed as error:
-                return error
-
-        results = paired_results(self._paired.revision, variants, derive, attempt)
-        return tuple(map(self._paired.with_imports, results))
+    def _paired_results(
+        self,
+        paired: PairedLaunches,
+        variants: tuple[Variant, ...],
+        derive: DeriveSeries,
+        lacking: Mapping[tuple[str, int], str],
+    ) -> tuple[Result, ...]:
+        """The results beside the reference, measured again without each benchmark that the reference cannot run."""
+        __tracebackhide__ = True
+        references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking=lacking)
+        try:
+            results = self._judgement(references.both_sides, references, derive)
+        except ReferenceFailed as error:
+            lacking = {**lacking, error.benchmark: str(error).partition("\n")[0]}
+        else:
+            return tuple(map(paired.with_imports, results))
+        return self._paired_results(paired, variants, derive, lacking)
 
     def _judgement(
         self, variants: Sequence[Variant], references: References, derive: DeriveSeries
     ) -> tuple[Result, ...]:
-        """The results of variants that are counted, measured and judged."""
+        """The results of variants that are prepared, measured and judged."""
         __tracebackhide__ = True
+        session = self._session
         judge = Judge(
             self._test,
-            self._settings,
+            self.settings,
             references,
             derive,
-            self._session.tests,
+            session.tests,
             # A probe of a bisection asks on which side of its tolerance a commit is.
-            margin=EQUIVALENCE_MARGIN if self._session.probe is None else 1.0,
-            scatter=None if references.paired else self._scatter(variants[0].environment),
+            margin=EQUIVALENCE_MARGIN if session.probe is None else 1.0,
+            scatter=None if references.paired else session.archive.scatter(variants[0].environment, session.results),
         )
-        self.measure(self.passes.prepared(variants), judge, compared=references.timed)
+        self.measure(self.prepared(variants), judge, compared=references.timed)
         return judge.results
 
     def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
-        """Measures the variants so many times and holds them against themselves; gives all launches together."""
+        """Measures the variants ``number`` times and compares them with themselves; gives all launches together."""
         __tracebackhide__ = True
 
         def run(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
             __tracebackhide__ = True
-            printed = len(self._sections)
+            printed = len(self.sections)
             measured = self.measure(variants, lambda *_: Next("stop"), f", run {turn} of {number}")
             if turn > 1:
-                del self._sections[printed:]  # what the ranks of the first run have printed, once more
+                del self.sections[printed:]  # the ranks of the first run have printed the same
             return measured
 
-        found = [self._session.archive.find(self._test, variant) for variant in variants]
-        variants = self.passes.prepared(_following(variants, found))
-        if self._settings.counted_only:
+        variants = self.prepared(self._with_baselines(variants)[0])
+        if self.settings.counted_only:
             return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
         runs = repeated(variants, number, run)
-        self._session.calibrated += calibrated(self._test, self._settings, runs, derive, self._session.provenance())
+        self._session.calibrated += calibrated(self._test, self.settings, runs, derive, self._session.provenance())
         self.measured = derive(runs.together)
         self._session.extensions.measured(self._test, self.measured)
         return self.measured
 
-    def _scatter(self, environment: Environment) -> Spread | None:
-        """By how much launches that run alone scatter here, as far as anything tells."""
-        return self._session.archive.scatter(environment, self._session.results)
-
-    def _fail_if_due(self, results: Sequence[Result]) -> None:
-        """Fail the test for the verdicts that have to."""
-        __tracebackhide__ = True
-        failing = [result for result in results if result.verdict in self._settings.failing]
-        if failing and not self._settings.accepting:
-            accept = self._session.accept_command(self._test)
-            texts = (failure_text(result, accept=accept, failing=self._settings.failing) for result in failing)
-            raise Regression("\n\n".join(texts))
+    def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
+        """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
+        found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
+        steps = [None if one.record is None or one.differs else one.record.plan.steps for one in found]
+        return [replace(variant, steps=n) for variant, n in zip(variants, steps, strict=True)], found
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
-        guilty, reason = error.benchmark, str(error).partition("\n")[0]
-        others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
-        self._session.add([broken(self._test, v, reason if v.key == guilty else others) for v in variants])
-
-    def _skip_unless_failing(self, error: DdpperfError) -> None:
-        if Verdict.BROKEN not in self._settings.failing:
-            pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
-
-
-def _focused(derive: DeriveSeries, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    return focused(derive(measured), probe)
+        """Lists the benchmarks that train something else, or else all of them, which could not be measured."""
+        if isinstance(error, IncorrectTraining):
+            reasons = error.wrong
+        else:
+            guilty, reason = error.benchmark, str(error).partition("\n")[0]
+            others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
+            reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
+        broken_ones = [variant for variant in variants if variant.key in reasons]
+        self._session.add([broken(self._test, variant, reasons[variant.key]) for variant in broken_ones])
 
 
-def _following(variants: Sequence[Variant], found: Sequence[StoredBaseline]) -> list[Variant]:
-    """The variants, each with as many steps as its baseline."""
-    return [replace(variant, steps=_stored_steps(stored)) for variant, stored in zip(variants, found, strict=True)]
+def _focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
+    """Derives the same for a probe, of which only its own metric counts for the verdict."""
 
+    def gated(measurement: Measurement, series: Series) -> Series:
+        of_benchmark = probe.benchmark in {None, measurement.key}
+        return replace(series, gated=of_benchmark and series.metric == probe.metric)
 
-def _stored_steps(stored: StoredBaseline) -> int | None:
-    """The number of steps that a comparable baseline was measured with."""
-    return stored.record.plan.steps if stored.record is not None and not stored.differs else None
+    def derived(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        return tuple(
+            replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
+            for measurement in derive(measured)
+        )
+
+    return derive if probe.metric is None else derived

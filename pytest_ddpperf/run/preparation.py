@@ -26,7 +26,7 @@ from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.run.pilot import pilot_of, pilot_plan
+from pytest_ddpperf.run.planning import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob

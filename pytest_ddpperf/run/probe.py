@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Result
 
 BenchmarkKey = tuple[str, int]  # name and number of ranks
@@ -30,18 +29,3 @@ class Outcome:
     results: tuple[Result, ...]
     failures: Mapping[str, str]  # why each test or file failed or was skipped, in a line, by node id
     root: Path  # pytest's root folder, which node ids start from
-
-
-def focused(measurements: tuple[Measurement, ...], probe: Probe) -> tuple[Measurement, ...]:
-    """The measurements, in which only the metric of the probe counts for the verdict."""
-    if probe.metric is None:
-        return measurements
-
-    def gated(measurement: Measurement, series: Series) -> Series:
-        of_benchmark = probe.benchmark in {None, (measurement.name, measurement.world_size)}
-        return replace(series, gated=of_benchmark and series.metric == probe.metric)
-
-    return tuple(
-        replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
-        for measurement in measurements
-    )

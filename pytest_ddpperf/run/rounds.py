@@ -1,30 +1,32 @@
-"""Rounds of launches, until a judge is content or the time is spent; then, once, launches that tell why."""
+"""Rounds of launches until a judge is content or the time is spent; then launches that diagnose."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.run.groups import Groups, together
-from pytest_ddpperf.run.pilot import FEW_LAUNCHES, Piloted, pilot
-from pytest_ddpperf.run.terms import (
-    DIAGNOSIS,
-    ONLY_GROWTH,
-    ONLY_TIMES,
-    Budget,
-    Costs,
-    ExtraPasses,
-    LaunchRunner,
-    Observer,
-    Progress,
-)
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.run.planning import FEW_LAUNCHES, Budget, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observer:
+    """Who looks on while a benchmark runs."""
+
+    judge: Callable[[tuple[Measurement, ...], Look], Next]  # decides how to go on
+    progress: Callable[[int, int, float, float], None] = lambda *_: None  # launch, of so many, seconds, expected ones
+    clock: Callable[[], float] = time.monotonic
+    watch: Callable[[], Callable[[], Health | None]] = lambda: lambda: None  # called before a launch; the result after
+    settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
 
 
 def measure(
@@ -36,182 +38,183 @@ def measure(
     is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
     """
     start = observer.clock()
-    piloted = pilot(variants, budget, run)
-    observer.settled(max(len({variants[i].key for i in group}) for group in piloted.groups))
-    draw = random.Random(observer.seed)  # noqa: S311 - an order is no secret
-    rounds = _Rounds(variants, piloted.plans, piloted.groups, draw)
-    return _Measuring(budget, run, observer, piloted, rounds, start).measured()
+    plans = planned(variants, budget, run)
+    observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
+    return _Measuring(budget, observer, plans, _Rounds(variants, plans, run, observer.watch), start).measured()
 
 
-@dataclass
 class _Measuring:
-    """One measuring, from its first round to its diagnosis; it began at ``start``."""
+    """One measuring, from its first round to its diagnosis."""
 
-    budget: Budget
-    run: LaunchRunner
-    observer: Observer
-    piloted: Piloted
-    rounds: _Rounds
-    start: float
-    _confirming: bool = False
-    _screened: bool = False
-
-    def __post_init__(self) -> None:
-        self._costs = Costs(self.piloted.expected)
-        self._findings = list(self.piloted.findings)
+    def __init__(self, budget: Budget, observer: Observer, plans: LaunchPlans, rounds: _Rounds, start: float) -> None:
+        self._budget = budget
+        self._observer = observer
+        self._plans = plans
+        self._rounds = rounds
+        self._start = start
+        self._findings = list(plans.findings)
+        self._durations: list[float] = []  # of rounds
+        self._confirming = False
+        self._screened = False
 
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements when the judge is content."""
-        wanted, least = self.budget.launches, MIN_LAUNCHES
+        wanted, least = self._budget.launches, MIN_LAUNCHES
         while True:
             self._launch(wanted, least)
-            measurements, look = self._measurements(), self._look()
-            verdict = self.observer.judge(measurements, look)
-            made = self.rounds.made
+            look = Look(
+                self._elapsed,
+                self._round_seconds,
+                last=not self._fits(self._budget.max_time),
+                screened=not self._confirming and not self._fits(self._budget.screening),
+            )
+            verdict = self._observer.judge(self._measurements(), look)
+            made = self._rounds.made
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
                 return self._diagnosed(look, explain=verdict.explain)
             wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-                self._doubt(verdict.suspects, made)
-                self.rounds.begin_again()
-                # By no fewer launches than made it suspicious.
+                self._suspect(verdict.suspects, made)
+                self._rounds.begin_again()
+                # No fewer launches than made it suspicious.
                 wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
-        """Rounds up to a number of them, as far as there is time, but at least so many.
+        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more.
 
         When the time for screening is up there is a look, so that a suspicion can be confirmed in time.
         """
-        rounds, costs = self.rounds, self._costs
-        deadline = self.budget.max_time if self._confirming or self._screened else self.budget.screening
+        rounds, budget = self._rounds, self._budget
+        deadline = budget.max_time if self._confirming or self._screened else budget.screening
         while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
-            begun = self.observer.clock()
-            ahead = self._elapsed + costs.round * (wanted - rounds.made)
-            self.observer.progress(Progress(rounds.made + 1, wanted, self._elapsed, ahead))
-            rounds.launch(self.run, self.observer)
-            costs.add(self.observer.clock() - begun)
+            begun = self._observer.clock()
+            expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
+            self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected)
+            rounds.launch()
+            self._durations.append(self._observer.clock() - begun)
 
     @property
     def _elapsed(self) -> float:
-        return self.observer.clock() - self.start
+        return self._observer.clock() - self._start
+
+    @property
+    def _round_seconds(self) -> float:
+        """What another round will take: as long as those before it or, before any, as the pilots."""
+        return median(self._durations) if self._durations else self._plans.round_seconds
 
     def _fits(self, deadline: float) -> bool:
-        """Whether another round would end before a deadline."""
-        return self._elapsed + self._costs.round <= deadline
+        return self._elapsed + self._round_seconds <= deadline
 
-    def _look(self) -> Look:
-        return Look(
-            self._elapsed,
-            self._costs.round,
-            last=not self._fits(self.budget.max_time),
-            screened=not self._confirming and not self._fits(self.budget.screening),
-        )
-
-    def _doubt(self, suspects: Sequence[str], made: int) -> None:
-        """Remark that fresh launches have to confirm what these made suspect."""
+    def _suspect(self, suspects: Sequence[str], made: int) -> None:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
     def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
-        """The same with launches that diagnose: all of it where there is time or it is asked for, else growth alone.
+        """The measurements with launches that diagnose: in full if there is time or it is asked for, else growth alone.
 
-        Growth is a gate, so it is looked for though the time is up. What seems worse has to be so in fresh launches as
-        well.
+        Growth is gated, so it is looked for though the time is up. What seems worse has to be so in fresh launches too.
         """
-        spent = self._elapsed + self.piloted.diagnosis_seconds > self.budget.max_time
-        extra = ONLY_GROWTH if spent and not explain else DIAGNOSIS
+        spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
+        purpose = Purpose.GROWTH if spent and not explain else Purpose.DIAGNOSIS
         try:
-            verdict = self._diagnose(look, extra)
+            self._rounds.diagnose(purpose)
+            verdict = self._look_at_diagnoses(look)
             if verdict.action == "confirm":
-                self._doubt(verdict.suspects, 1)
-                self._diagnose(look, extra)
+                self._suspect(verdict.suspects, 1)
+                self._rounds.diagnose(purpose)
+                self._look_at_diagnoses(look)
         except DdpperfError as error:
             if not explain and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
             self._findings.append(Finding("not_diagnosed", {"reason": str(error).partition("\n")[0]}))
-            self.rounds.forget_diagnoses()  # what one told was still to be confirmed
-            self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
+            self._rounds.forget_diagnoses()  # what one of them told was still to be confirmed
+            self._look_at_diagnoses(look)
         return self._measurements()
 
-    def _diagnose(self, look: Look, extra: ExtraPasses) -> Next:
-        self.rounds.diagnose(self.run, extra)
-        return self.observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
+    def _look_at_diagnoses(self, look: Look) -> Next:
+        return self._observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
 
     def _measurements(self) -> tuple[Measurement, ...]:
-        return self.rounds.measurements([*self._findings, *_shortage(self.rounds.made, self.budget)])
+        """The measurements, with a remark where the time was up before the launches that a first look takes."""
+        made, budget = self._rounds.made, self._budget
+        findings = list(self._findings)
+        if made < min(budget.launches, FEW_LAUNCHES):
+            facts = {"made": made, "wanted": budget.launches, "max_time": budget.max_time}
+            findings.append(Finding("few_launches", facts))
+        return self._rounds.measurements(findings)
 
 
-@dataclass
 class _Rounds:
-    """The launches that a verdict will rest on, round by round.
+    """The launches that a verdict will rest on, and those that diagnose, for each variant."""
 
-    Attributes:
-        groups: who is launched at the same time.
-        diagnoses: of each variant the launches that tell why.
-    """
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        plans: LaunchPlans,
+        run: LaunchRunner,
+        watch: Callable[[], Callable[[], Health | None]],
+    ) -> None:
+        self.made = 0
+        self._variants = variants
+        self._plans = plans
+        self._run = run
+        self._watch = watch
+        self._draw = random.Random(0)  # noqa: S311 - an order is no secret
+        self._order: list[int] = []
+        self._launches: list[list[Launch]] = [[] for _ in variants]
+        self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
-    variants: Sequence[Variant]
-    plans: Sequence[Plan]
-    groups: Groups
-    draw: random.Random
-    made: int = 0
-    diagnoses: list[list[Launch]] = field(init=False)
-    _launches: list[list[Launch]] = field(init=False)
-    _order: list[int] = field(default_factory=list)
-    _in_turns: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._launches = [[] for _ in self.variants]
-        self.diagnoses = [[] for _ in self.variants]
-
-    def launch(self, run: LaunchRunner, observer: Observer) -> None:
+    def launch(self) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
-        for group in together(self.groups, self._order):
-            self._in_turns.update(group if len(group) > 1 else ())
-            health = observer.watch()
+        for group in self._in_order(self._order):
+            health = self._watch()
             try:
-                ran = run([(self.variants[i], self.plans[i]) for i in group], ONLY_TIMES)
+                launches = self._launched(group, Purpose.TIMES, self.made)
             finally:
                 seen = health()  # ends the watch, whatever became of the launch
-            for i, (ranks, seconds) in zip(group, ran, strict=True):
-                self._launches[i].append(replace(launch_of(self.made, ranks, seconds), health=seen))
+            for i, launch in launches:
+                self._launches[i].append(replace(launch, health=seen))
         self.made += 1
 
-    def diagnose(self, run: LaunchRunner, extra: ExtraPasses) -> None:
-        """A launch of each variant that tells why, in place of the one that did."""
-        for group in together(self.groups, self._drawn()):
-            ran = run([(self.variants[i], self.plans[i]) for i in group], extra)
-            for i, (ranks, seconds) in zip(group, ran, strict=True):
-                self.diagnoses[i] = [launch_of(0, ranks, seconds)]
+    def diagnose(self, purpose: Purpose) -> None:
+        """Launches each variant to diagnose, in place of an earlier such launch."""
+        for group in self._in_order(self._drawn()):
+            for i, launch in self._launched(group, purpose, 0):
+                self._diagnoses[i] = [launch]
 
-    def forget_diagnoses(self) -> None:
-        """Drop what diagnoses have told."""
-        for launches in self.diagnoses:
-            launches.clear()
+    def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
+        outcomes = self._run([(self._variants[i], self._plans.plans[i]) for i in group], purpose)
+        return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _drawn(self) -> list[int]:
         """A random order, in which the sides of a benchmark follow each other."""
-        order = self.draw.sample(range(len(self.variants)), len(self.variants))
-        keys = [self.variants[i].key for i in order]
-        return sorted(order, key=lambda i: keys.index(self.variants[i].key))
+        order = self._draw.sample(range(len(self._variants)), len(self._variants))
+        keys = [self._variants[i].key for i in order]
+        return sorted(order, key=lambda i: keys.index(self._variants[i].key))
+
+    def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
+        """The groups in this order, in which the first of a group has the first turn."""
+        group_of = {i: group for group in self._plans.groups for i in group}
+        ordered: dict[tuple[int, ...], list[int]] = {}
+        for i in order:
+            ordered.setdefault(group_of[i], []).append(i)
+        return ordered.values()
 
     def begin_again(self) -> None:
-        """Drop all launches: others are to confirm what they made suspect."""
-        for launches in self._launches:
-            launches.clear()
+        """Drops all launches: fresh ones are to confirm what they made suspect."""
+        self._launches = [[] for _ in self._variants]
         self.made = 0
+
+    def forget_diagnoses(self) -> None:
+        """Drops what diagnoses have told."""
+        self._diagnoses = [[] for _ in self._variants]
 
     def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
-        parts = zip(self.variants, self.plans, self._launches, self.diagnoses, strict=True)
+        interleaved = {i for group in self._plans.groups if len(group) > 1 for i in group}
         return tuple(
-            measurement_of(variant, plan, launches, findings, turns=i in self._in_turns, diagnoses=diagnoses)
-            for i, (variant, plan, launches, diagnoses) in enumerate(parts)
+            measurement_of(variant, plan, launches, findings, turns=i in interleaved, diagnoses=diagnoses)
+            for i, (variant, plan, launches, diagnoses) in enumerate(
+                zip(self._variants, self._plans.plans, self._launches, self._diagnoses, strict=True)
+            )
         )
-
-
-def _shortage(made: int, budget: Budget) -> list[Finding]:
-    """A remark where the time was up before the launches that a first look takes; it may be the test's own setting."""
-    if made >= min(budget.launches, FEW_LAUNCHES):
-        return []
-    return [Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})]

@@ -19,52 +19,32 @@ from pytest_ddpperf.strategies.strategy import Strategy
 CUSTOM = "custom"  # the strategy of a step that brings its own
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pilot:
-    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement.
+    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement."""
 
-    Attributes:
-        step: seconds of a typical one.
-        fixed: seconds that a launch which only times steps takes besides them.
-        background: whether its ranks work on while their steps wait.
-        nbytes: of memory that its ranks took at most, all together.
-        picked: as of ``RankLaunch``.
-    """
-
-    step: float
-    fixed: float
-    background: bool
-    nbytes: int
-    picked: tuple[str, str] | None = None
+    step: float  # seconds of a typical one
+    fixed: float  # seconds that a launch which only times steps takes besides them
+    background: bool  # whether its ranks work on while their steps wait
+    nbytes: int  # of memory that its ranks took at most, all together
+    picked: tuple[str, str] | None = None  # as of RankLaunch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):
-    """One thing to be measured: what every rank of a launch builds and steps, and in which group.
+    """One thing to be measured: what every rank of a launch builds and steps, and in which group."""
 
-    Attributes:
-        subject: a Workload, or a function ``build(ctx) -> step``.
-        resolved: the strategy of a Workload with its options; None where the subject brings its own.
-        findings: what is already known of it that a reader of its numbers needs.
-        counts: what one of its steps does; None where nothing was counted.
-        profile: its communication as the profiler sees it; None where it was not profiled.
-        pilot: what a first launch of it told; None where there was none yet.
-        steps: the baseline's, so that both sides run the same number; None where there is none to follow.
-        metrics: that hooks add to those of the table.
-        of_reference: whether it runs the code of another revision; it then runs as many steps as the candidate.
-    """
-
-    subject: Any
-    resolved: Strategy | None
-    findings: tuple[Finding, ...] = ()
-    counts: Counts | None = None
-    profile: CommunicationProfile | None = None
-    pilot: Pilot | None = None
-    steps: int | None = None
-    of_reference: bool = False
+    subject: Any  # a Workload, or a function build(ctx) -> step
+    resolved: Strategy | None  # None where the subject brings its own
+    findings: tuple[Finding, ...] = ()  # known before it is measured
+    counts: Counts | None = None  # None where nothing was counted
+    profile: CommunicationProfile | None = None  # None where nothing was profiled
+    pilot: Pilot | None = None  # None before its first launch
+    steps: int | None = None  # the baseline's, so that both sides run the same number; None where there is no baseline
+    of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
 
 
 def counted_only(variant: Variant) -> Measurement:
@@ -81,7 +61,7 @@ def measurement_of(
     turns: bool = False,
     diagnoses: Sequence[Launch] = (),
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about, all else as there."""
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,

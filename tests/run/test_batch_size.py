@@ -10,6 +10,7 @@ from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.records.batch_size import BatchSize, Trial
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.run.batch_size import LargestFit, byte_count, largest, required_limit, search
+from tests.factories import make_rank_launch
 
 GIB = 2**30
 
@@ -60,9 +61,7 @@ def test_where_the_first_does_not_fit_there_is_none() -> None:
 
 
 def rank(number: int, **memory: float) -> RankLaunch:
-    return RankLaunch(
-        rank=number, step_times=(0.1, 0.1), memory=memory, loss=0.5, samples_per_step=None, tokens_per_step=None
-    )
+    return make_rank_launch(number, step_times=(0.1, 0.1), memory=memory, loss=0.5)
 
 
 def test_a_size_fits_where_no_rank_runs_out_of_memory() -> None:

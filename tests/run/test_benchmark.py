@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.run.passes import Passes
-from pytest_ddpperf.run.terms import Budget
+from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import Variant
 
 SUITE = """
@@ -53,13 +53,13 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
 ) -> None:
     """None of the second is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
     screenings: list[float] = []
-    budget = Passes.budget
+    budget = BenchmarkRun.budget
 
-    def noted(passes: Passes, *, compared: bool) -> Budget:
+    def noted(passes: BenchmarkRun, *, compared: bool) -> Budget:
         screenings.append(budget(passes, compared=compared).screening)
         return budget(passes, compared=compared)
 
-    monkeypatch.setattr(Passes, "budget", noted)
+    monkeypatch.setattr(BenchmarkRun, "budget", noted)
     test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
     found = [
         run_suite(inner, test, "--ddpperf-counted=false", *save)[1][0]["verdict"]
@@ -73,13 +73,13 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions of all launches, in their order."""
     names: list[str] = []
-    launch = Passes.launch
+    launch = BenchmarkRun.launch
 
-    def noted(passes: Passes, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
+    def noted(passes: BenchmarkRun, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
         names.append(function.name)
         return launch(passes, variant, function, *args, **how)
 
-    monkeypatch.setattr(Passes, "launch", noted)
+    monkeypatch.setattr(BenchmarkRun, "launch", noted)
     return names
 
 
@@ -201,7 +201,7 @@ def test_it(ddpperf):
 def test_variants_that_do_not_fit_into_memory_take_no_turns(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: 0)
     run, results = run_suite(
         inner,
         """

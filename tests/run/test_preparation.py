@@ -25,7 +25,6 @@ from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
@@ -35,7 +34,7 @@ from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
 from pytest_ddpperf.training.launches import prepare_launch
 from pytest_ddpperf.training.verification import Discrepancy, Verification
 from pytest_ddpperf.training.workload import Workload
-from tests.factories import make_environment, make_variant
+from tests.factories import make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
@@ -84,13 +83,11 @@ class Ranks:
     def _found(self, rank: int, job: PrepareJob, verification: Verification) -> RankPrepared:
         picked = self.picked if rank == 0 and (loader := job.training.settings.loader) and loader.auto else None
         times = (0.1,) * job.training.plan.steps
-        timed = RankLaunch(
+        timed = make_rank_launch(
             rank=rank,
             step_times=times,
-            memory={},
             loss=1.0,
             samples_per_step=1.0,
-            tokens_per_step=None,
             background=rank == 1,
             taken=100 + rank,
             picked=picked,

@@ -12,25 +12,15 @@ from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, Re
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.run.pilot import PILOT_STEPS
-from pytest_ddpperf.run.rounds import measure
-from pytest_ddpperf.run.terms import (
-    DIAGNOSIS,
-    ONLY_GROWTH,
-    ONLY_TIMES,
-    Budget,
-    ExtraPasses,
-    LaunchOutcome,
-    Observer,
-    Progress,
-)
+from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
+from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
-from tests.factories import make_environment, make_variant
+from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
+Progress = tuple[int, int, float, float]  # launch, of so many, seconds, expected seconds
 FIXED = 0.25  # seconds that a launch takes besides its timed steps
 
 
@@ -49,34 +39,27 @@ class Machine:
 
     now: float = 0.0
     asked: list[tuple[str, Plan]] = field(default_factory=list)
-    told: list[ExtraPasses] = field(default_factory=list)
+    told: list[Purpose] = field(default_factory=list)
     together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
     cold: float = 0.0
     growing: float = 0.4
     diagnosis: float = 1.0
 
-    def run(self, launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
-        if extra.times:
+    def run(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        if purpose is Purpose.TIMES:
             self.together.append(tuple((variant.name, variant.of_reference) for variant, _ in launches))
-        return [self._launch(variant, plan, extra) for variant, plan in launches]
+        return [self._launch(variant, plan, purpose) for variant, plan in launches]
 
-    def _launch(self, variant: Variant, plan: Plan, extra: ExtraPasses) -> LaunchOutcome:
+    def _launch(self, variant: Variant, plan: Plan, purpose: Purpose) -> LaunchOutcome:
         seconds = FIXED + plan.steps * STEP + self.cold * (not self.asked)
-        if extra.times:
+        if purpose is Purpose.TIMES:
             self.asked.append((variant.name, plan))
         else:
-            seconds = FIXED + STEP + self.growing * extra.growth + self.diagnosis * extra.diagnosed
-        self.told.append(extra)
+            seconds = FIXED + STEP + self.growing + self.diagnosis * (purpose is Purpose.DIAGNOSIS)
+        self.told.append(purpose)
         self.now += seconds
         ranks = [
-            RankLaunch(
-                rank=rank,
-                step_times=(STEP / (2 - rank),) * plan.steps,
-                memory={},
-                loss=1.0,
-                samples_per_step=4.0,
-                tokens_per_step=None,
-            )
+            make_rank_launch(rank=rank, step_times=(STEP / (2 - rank),) * plan.steps, loss=1.0, samples_per_step=4.0)
             for rank in (0, 1)
         ]
         return tuple(ranks), seconds
@@ -115,28 +98,28 @@ def run_script(
     variants: list[Variant], budget: Budget, answers: list[Next]
 ) -> tuple[tuple[Measurement, ...], Machine, Script, list[Progress]]:
     machine, judge, seen = Machine(), Script(answers), list[Progress]()
-    observer = Observer(judge, seen.append, clock=machine.clock)
+    observer = Observer(judge=judge, progress=lambda *figures: seen.append(figures), clock=machine.clock)
     return measure(variants, budget, machine.run, observer), machine, judge, seen
 
 
 def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     """A second of 50 ms steps is 20 of them; the pilot's launch is not among those measured."""
-    (measured,), machine, _, _ = run_script([variant()], Budget(None, 5, 3, 60, 60), [Next("stop")])
+    (measured,), machine, _, _ = run_script([variant()], make_budget(None, 5, 3, 60, 60), [Next("stop")])
     assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=20))] * 3
     assert measured.plan == Plan(warmup=5, steps=20)
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
-def phases(machine: Machine) -> list[tuple[ExtraPasses, int]]:
+def phases(machine: Machine) -> list[tuple[Purpose, int]]:
     """What launches were to tell, and how many of them in a row."""
-    return [(extra, len(list(group))) for extra, group in groupby(machine.told)]
+    return [(purpose, len(list(group))) for purpose, group in groupby(machine.told)]
 
 
 def test_launches_that_diagnose_follow_the_verdict() -> None:
     """The pilot, two rounds, three that confirm, one more: they tell nothing but times. Then one tells all."""
     answers = [Next("confirm", 3), Next("more", 1), Next("stop")]
-    (measured,), machine, judge, _ = run_script([variant()], Budget(5, 0, 2, 60, 60), answers)
-    assert phases(machine) == [(ONLY_TIMES, 1 + 2 + 3 + 1), (DIAGNOSIS, 1)]
+    (measured,), machine, judge, _ = run_script([variant()], make_budget(5, 0, 2, 60, 60), answers)
+    assert phases(machine) == [(Purpose.TIMES, 1 + 2 + 3 + 1), (Purpose.DIAGNOSIS, 1)]
     assert [(len(one.launches), len(one.diagnoses)) for (one,) in (*judge.looks, *judge.diagnosed)] == [
         *((2, 0), (3, 0), (4, 0)),
         (4, 1),
@@ -148,15 +131,15 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
     """The steps of the launches that diagnose take a thousand times as long."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
-        slower = 1.0 if extra.times else 1000.0
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        slower = 1.0 if purpose is Purpose.TIMES else 1000.0
         return [
             (tuple(replace(rank, step_times=tuple(slower * s for s in rank.step_times)) for rank in ranks), took)
-            for ranks, took in machine.run(launches, extra)
+            for ranks, took in machine.run(launches, purpose)
         ]
 
-    observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock)
-    measured = measure([variant("a"), variant("b")], Budget(5, 0, 2, 60, 60), run, observer)
+    observer = Observer(judge=Script([Next("stop")]), clock=machine.clock)
+    measured = measure([variant("a"), variant("b")], make_budget(5, 0, 2, 60, 60), run, observer)
     assert [one["step_time"].samples for one in measured] == [(STEP,) * 2] * 2
     assert [[launch.step_times for launch in one.diagnoses] for one in measured] == [[(1000 * STEP,) * 5]] * 2
 
@@ -164,30 +147,30 @@ def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
 @pytest.mark.parametrize(
     ("max_time", "explain", "told"),
     [
-        pytest.param(3.25, False, DIAGNOSIS, id="there is time"),
-        pytest.param(3.15, False, ONLY_GROWTH, id="there is none"),
-        pytest.param(3.15, True, DIAGNOSIS, id="there is none, but it is asked for"),
+        pytest.param(3.25, False, Purpose.DIAGNOSIS, id="there is time"),
+        pytest.param(3.15, False, Purpose.GROWTH, id="there is none"),
+        pytest.param(3.15, True, Purpose.DIAGNOSIS, id="there is none, but it is asked for"),
     ],
 )
 def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
-    max_time: float, told: ExtraPasses, *, explain: bool
+    max_time: float, told: Purpose, *, explain: bool
 ) -> None:
     """Pilot and two launches take 1.5 s. Reading memory takes seven steps of 50 ms, and one that is timed.
 
     With five more that are taken apart and four pairs of blocks of 1 + 1 steps a side that is 0.25 + 29 * 0.05 = 1.7 s:
     3.2 s in all.
     """
-    budget = Budget(5, 0, 2, max_time, max_time)
+    budget = make_budget(5, 0, 2, max_time, max_time)
     _, machine, _, _ = run_script([variant()], budget, [Next("stop", explain=explain)])
-    assert phases(machine) == [(ONLY_TIMES, 3), (told, 1)]
+    assert phases(machine) == [(Purpose.TIMES, 3), (told, 1)]
 
 
 def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
     machine = Machine()
     judge = Script([Next("stop")], [Next("confirm", 1, ("memory_growth",)), Next("confirm", 1, ("memory_growth",))])
-    observer = Observer(judge, lambda _: None, clock=machine.clock)
-    (measured,) = measure([variant()], Budget(5, 0, 2, 60, 60), machine.run, observer)
-    assert phases(machine) == [(ONLY_TIMES, 3), (DIAGNOSIS, 2)]  # twice, whatever it says then
+    observer = Observer(judge=judge, clock=machine.clock)
+    (measured,) = measure([variant()], make_budget(5, 0, 2, 60, 60), machine.run, observer)
+    assert phases(machine) == [(Purpose.TIMES, 3), (Purpose.DIAGNOSIS, 2)]  # twice, whatever it says then
     first, second = (one.diagnoses for (one,) in judge.diagnosed)
     assert measured.diagnoses == second
     assert first[0] is not second[0]
@@ -211,15 +194,13 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
 ) -> None:
     machine, judge = Machine(), Script([Next("stop", explain=explain)])
 
-    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
-        if extra.times:
-            return machine.run(launches, extra)
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        if purpose is Purpose.TIMES:
+            return machine.run(launches, purpose)
         raise failure
 
     def measured() -> Measurement:
-        (one,) = measure(
-            [variant()], Budget(5, 0, 2, 60, 60), run, Observer(judge, lambda _: None, clock=machine.clock)
-        )
+        (one,) = measure([variant()], make_budget(5, 0, 2, 60, 60), run, Observer(judge=judge, clock=machine.clock))
         return one
 
     if raised:
@@ -233,7 +214,7 @@ def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
-    (measured,), _, _, _ = run_script([variant()], Budget(4, 0, 2, 60, 60), [Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], make_budget(4, 0, 2, 60, 60), [Next("stop")])
     assert measured.launches[0].step_times == (STEP,) * 4
     assert measured["step_time"].value == pytest.approx(STEP)
     assert measured["throughput"].value == pytest.approx(8 / STEP)  # two ranks with four samples each
@@ -242,8 +223,8 @@ def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
 @pytest.mark.parametrize(
     ("budget", "plan"),
     [
-        (Budget(None, 5, 2, 60, 60), Plan(warmup=5, steps=7)),  # both sides time the same steps
-        (Budget(11, 5, 2, 60, 60), Plan(warmup=5, steps=11)),  # what the user asks for is stronger
+        (make_budget(None, 5, 2, 60, 60), Plan(warmup=5, steps=7)),  # both sides time the same steps
+        (make_budget(11, 5, 2, 60, 60), Plan(warmup=5, steps=11)),  # what the user asks for is stronger
     ],
 )
 def test_the_baselines_steps_are_followed_unless_steps_are_given(budget: Budget, plan: Plan) -> None:
@@ -253,20 +234,20 @@ def test_the_baselines_steps_are_followed_unless_steps_are_given(budget: Budget,
 
 def test_a_small_budget_makes_launches_short() -> None:
     """1.5 s for three launches are 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
-    (measured,), _, _, _ = run_script([variant()], Budget(None, 5, 8, 3, 1.5), [Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], make_budget(None, 5, 8, 3, 1.5), [Next("stop")])
     assert measured.plan.steps == 5
 
 
 def test_more_launches_are_added_to_those_there_are() -> None:
-    (measured,), _, judge, seen = run_script([variant()], Budget(5, 0, 2, 60, 60), [Next("more", 2), Next("stop")])
+    (measured,), _, judge, seen = run_script([variant()], make_budget(5, 0, 2, 60, 60), [Next("more", 2), Next("stop")])
     assert [len(look[0].launches) for look in judge.looks] == [2, 4]
     assert len(measured.launches) == 4
-    assert [(progress.launch, progress.of) for progress in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
+    assert [figures[:2] for figures in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
 
 
 def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
     (measured,), _, judge, _ = run_script(
-        [variant()], Budget(5, 0, 2, 60, 60), [Next("confirm", 3, ("step_time",)), Next("stop")]
+        [variant()], make_budget(5, 0, 2, 60, 60), [Next("confirm", 3, ("step_time",)), Next("stop")]
     )
     first, second = (look[0].launches for look in judge.looks)
     assert (len(first), len(second)) == (2, 3)
@@ -277,7 +258,7 @@ def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
 
 def test_variants_share_every_round_in_changing_order() -> None:
     variants = [variant("a"), variant("b")]
-    measured, machine, _, _ = run_script(variants, Budget(5, 0, 12, 60, 60), [Next("stop")])
+    measured, machine, _, _ = run_script(variants, make_budget(5, 0, 12, 60, 60), [Next("stop")])
     rounds = [tuple(name for name, _ in machine.asked[i : i + 2]) for i in range(2, 26, 2)]
     assert {frozenset(names) for names in rounds} == {frozenset("ab")}
     assert set(rounds) == {("a", "b"), ("b", "a")}
@@ -289,7 +270,7 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     """The other side's steps take half the time: it runs no more of them for that."""
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         return [
             (
                 tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks)
@@ -297,24 +278,24 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
                 else ranks,
                 took,
             )
-            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, extra), strict=True)
+            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, purpose), strict=True)
         ]
 
     sides = [variant("a"), variant("b", steps=7), variant("a", of_reference=True), variant("b", of_reference=True)]
-    observer = Observer(Script([Next("stop")]), list[Progress]().append, clock=machine.clock)
-    measured = measure(sides, Budget(None, 5, 2, 120, 120), run, observer)
+    observer = Observer(judge=Script([Next("stop")]), clock=machine.clock)
+    measured = measure(sides, make_budget(None, 5, 2, 120, 120), run, observer)
     assert [one.plan for one in measured] == [Plan(warmup=5, steps=20), Plan(warmup=5, steps=7)] * 2
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: str) -> None:
     sides = [variant(name, of_reference=side) for side in (False, True) for name in names]
-    measured, machine, _, _ = run_script(sides, Budget(5, 0, 4, 120, 120), [Next("stop")])
+    measured, machine, _, _ = run_script(sides, make_budget(5, 0, 4, 120, 120), [Next("stop")])
     everybody = [(one.name, one.of_reference) for one in sides]
     assert machine.together[: len(sides)] == [(one,) for one in everybody]  # the pilots
     launched = machine.together[len(sides) :]
     assert [sorted(group) for group in launched] == [sorted(everybody)] * 4
-    assert machine.told[-len(sides) :] == [DIAGNOSIS] * len(sides)
+    assert machine.told[-len(sides) :] == [Purpose.DIAGNOSIS] * len(sides)
     for group in launched:  # the sides of a benchmark are neighbours
         assert [name for name, _ in group] in ([*"aa"], [*"aabb"], [*"bbaa"])
     for one, another in combinations(everybody, 2):
@@ -323,7 +304,7 @@ def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: s
 
 
 def test_variants_of_one_test_are_launched_together() -> None:
-    measured, machine, _, _ = run_script([variant("a"), variant("b")], Budget(5, 0, 2, 120, 120), [Next("stop")])
+    measured, machine, _, _ = run_script([variant("a"), variant("b")], make_budget(5, 0, 2, 120, 120), [Next("stop")])
     assert [sorted(name for name, _ in group) for group in machine.together[2:]] == [["a", "b"]] * 2
     assert [one.turns for one in measured] == [True, True]
 
@@ -345,8 +326,8 @@ def test_sides_are_launched_one_after_the_other(
 ) -> None:
     machine = Machine()
 
-    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
-        ran = machine.run(launches, extra)
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ran = machine.run(launches, purpose)
         return [
             ((ranks[0], replace(ranks[1], background=one.of_reference is background)), took)
             for (one, _), (ranks, took) in zip(launches, ran, strict=True)
@@ -354,8 +335,8 @@ def test_sides_are_launched_one_after_the_other(
 
     sides = [variant("a", of_reference=side) for side in (False, True)]
     sides = [replace(one, environment=environment or one.environment) for one in sides]
-    observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock)
-    measured = measure(sides, Budget(5, 0, 3, 120, 120, turns=turns), run, observer)
+    observer = Observer(judge=Script([Next("stop")]), clock=machine.clock)
+    measured = measure(sides, make_budget(5, 0, 3, 120, 120, turns=turns), run, observer)
     assert {len(group) for group in machine.together} == {1}
     assert not any(one.turns for one in measured)
     told = (Finding("background_work", {"paired": False, "benchmarks": ("a",)}),)
@@ -364,14 +345,14 @@ def test_sides_are_launched_one_after_the_other(
 
 def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
     """A round takes 0.5 s and the pilot as much: in 1.2 s no third fits, and whoever asks for ten gets two."""
-    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2, 1.2), [Next("more", 10)])
+    (measured,), _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 1.2, 1.2), [Next("more", 10)])
     assert len(measured.launches) == 2
     assert len(judge.looks) == 1
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
     answers = [Next("confirm", 10), Next("more", 10)]
-    (measured,), _, judge, _ = run_script([variant()], Budget(5, 0, 10, 1.2, 1.2), answers)
+    (measured,), _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 1.2, 1.2), answers)
     first, second = (look[0].launches for look in judge.looks)
     assert (len(first), len(second)) == (2, 2)
     assert measured.launches == second
@@ -381,16 +362,16 @@ def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
 def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
     """The pilot and seven launches of 0.5 s take 4 s of 4.5 s, and the seven that have to confirm all of 3.5 s."""
     answers = [Next("more", 1)] * 3 + [Next("confirm", 7), Next("more", 1)]
-    (measured,), machine, judge, _ = run_script([variant()], Budget(5, 0, 4, 4.5, 4.5), answers)
+    (measured,), machine, judge, _ = run_script([variant()], make_budget(5, 0, 4, 4.5, 4.5), answers)
     assert [len(one.launches) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
-    assert machine.told[:-1] == [ONLY_TIMES] * 15
+    assert machine.told[:-1] == [Purpose.TIMES] * 15
     assert measured.findings == (Finding("suspected", {"metrics": (), "launches": 7}),)
 
 
 def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
     """The pilot and each launch take 0.5 s: 3 s hold five of them, and the other 3 s another six."""
     answers = [Next("confirm", 10), Next("more", 10)]
-    _, _, judge, _ = run_script([variant()], Budget(5, 0, 10, 6, 3), answers)
+    _, _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 6, 3), answers)
     assert [len(look[0].launches) for look in judge.looks] == [5, 6]
 
 
@@ -398,23 +379,23 @@ def test_side_by_side_too() -> None:
     """Both pilots take a second, as does a round: of 10 s the first look takes five, and a confirmation the rest."""
     machine, judge = Machine(), Script([Next("confirm", 6), Next("stop")])
     sides = [variant(), variant(of_reference=True)]
-    budget = Budget(5, 0, 6, 10.0, 5.0, turns=False)
-    measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+    budget = make_budget(5, 0, 6, 10.0, 5.0, turns=False)
+    measure(sides, budget, machine.run, Observer(judge=judge, clock=machine.clock))
     assert [len(one.launches) for one, _ in judge.looks] == [4, 5]
 
 
 def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() -> None:
     """Five launches end at 3 s, and the sixth of a first look is the first of those after it."""
     answers = [Next("more", 1), Next("more", 1), Next("stop")]
-    _, _, judge, _ = run_script([variant()], Budget(5, 0, 10, 6, 3), answers)
+    _, _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 6, 3), answers)
     assert [len(one.launches) for (one,) in judge.looks] == [5, 6, 7]
 
 
 def test_progress_says_what_is_expected() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
-    _, _, _, seen = run_script([variant()], Budget(5, 0, 3, 60, 60), [Next("stop")])
-    assert [progress.elapsed for progress in seen] == pytest.approx([0.5, 1.0, 1.5])
-    assert [progress.expected for progress in seen] == pytest.approx([2.0, 2.0, 2.0])
+    _, _, _, seen = run_script([variant()], make_budget(5, 0, 3, 60, 60), [Next("stop")])
+    assert [elapsed for _, _, elapsed, _ in seen] == pytest.approx([0.5, 1.0, 1.5])
+    assert [expected for _, _, _, expected in seen] == pytest.approx([2.0, 2.0, 2.0])
 
 
 @dataclass
@@ -431,13 +412,13 @@ class Looking:
 
 def looks(machine: Machine, budget: Budget, *, paired_rounds: bool = False) -> list[tuple[int, Look]]:
     judge, sides = Looking(), [variant(), variant(of_reference=True)] if paired_rounds else [variant()]
-    measure(sides, budget, machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+    measure(sides, budget, machine.run, Observer(judge=judge, clock=machine.clock))
     return judge.looks
 
 
 def test_a_look_tells_the_time_and_what_a_round_takes() -> None:
     """Rounds and the pilot take 0.5 s each."""
-    found = looks(Machine(), Budget(5, 0, 2, 3.2, 3.2))
+    found = looks(Machine(), make_budget(5, 0, 2, 3.2, 3.2))
     assert [made for made, _ in found] == [2, 3, 4, 5]
     assert [look.elapsed for _, look in found] == pytest.approx([1.5, 2.0, 2.5, 3.0])
     assert {round(look.round_seconds, 9) for _, look in found} == {0.5}
@@ -452,7 +433,7 @@ def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
 
     With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
     """
-    found = looks(Machine(), Budget(5, 0, 2, seconds, seconds / 2, turns=False), paired_rounds=paired_rounds)
+    found = looks(Machine(), make_budget(5, 0, 2, seconds, seconds / 2, turns=False), paired_rounds=paired_rounds)
     assert [(made, look.screened) for made, look in found] == [(made, made >= 5) for made in range(2, 13)]
     assert [look.last for _, look in found] == [False] * 10 + [True]
 
@@ -465,13 +446,13 @@ def test_what_confirms_is_not_screened() -> None:
         return Next("confirm", 2) if len(seen) == 1 else Next("stop")
 
     machine = Machine()
-    measure([variant()], Budget(5, 0, 2, 1.2, 0.6), machine.run, Observer(judge, lambda _: None, clock=machine.clock))
+    measure([variant()], make_budget(5, 0, 2, 1.2, 0.6), machine.run, Observer(judge=judge, clock=machine.clock))
     assert seen[:2] == [True, False]
 
 
 def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
     """It takes 16.5 s and is made again, in 0.5 s like launches: six of a first look, and three more until 21.5 s."""
-    found = looks(Machine(cold=16.0), Budget(5, 0, 6, 21.6, 21.6))
+    found = looks(Machine(cold=16.0), make_budget(5, 0, 6, 21.6, 21.6))
     assert [made for made, _ in found] == [6, 7, 8, 9]
     assert {round(look.round_seconds, 9) for _, look in found} == {0.5}
 
@@ -479,7 +460,7 @@ def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
 def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
     """A first launch 6 s slower than others takes more than half of the 10 s that each has: it is made again."""
     machine = Machine(cold=6.0)
-    measure([variant()], Budget(None, 0, 6, 60, 30), machine.run, Observer(Script([Next("stop")]), lambda _: None))
+    measure([variant()], make_budget(None, 0, 6, 60, 30), machine.run, Observer(judge=Script([Next("stop")])))
     assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[20] * 6]  # of 0.05 s
 
 
@@ -490,7 +471,7 @@ def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) 
     def made(budget: Budget) -> tuple[int, Look]:
         return looks(Machine(), budget, paired_rounds=paired_rounds)[-1]
 
-    budget = Budget(20, 0, 6, 60.0, 30.0, turns=False)
+    budget = make_budget(20, 0, 6, 60.0, 30.0, turns=False)
     before, look = made(budget)
     more = look.elapsed + 10 * look.round_seconds
     assert made(replace(budget, max_time=more, screening=more / 2))[0] == before + 10
@@ -498,10 +479,10 @@ def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) 
 
 def test_launches_that_there_was_no_time_for_are_told() -> None:
     """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
-    (measured,), _, _, _ = run_script([variant()], Budget(5, 0, 4, 1.2, 1.2), [Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 1.2, 1.2), [Next("stop")])
     assert len(measured.launches) == 2
     assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 1.2})
-    (measured,), _, _, _ = run_script([variant()], Budget(5, 0, 4, 2.4, 1.2), [Next("confirm", 9), Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 2.4, 1.2), [Next("confirm", 9), Next("stop")])
     assert measured.findings == (
         Finding("suspected", {"metrics": (), "launches": 2}),
         Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4}),
@@ -511,7 +492,7 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
 @pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])
 def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int, max_time: float, made: int) -> None:
     """The pilot and each launch take 0.5 s."""
-    (measured,), _, _, _ = run_script([variant()], Budget(5, 0, launches, max_time, max_time), [Next("stop")])
+    (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, launches, max_time, max_time), [Next("stop")])
     assert (len(measured.launches), measured.findings) == (made, ())
 
 
@@ -523,8 +504,8 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
         begun = machine.now
         return lambda: Health(cpu=CpuHealth(throttled=machine.now - begun))
 
-    observer = Observer(Script([Next("stop")]), lambda _: None, clock=machine.clock, watch=watch)
-    (measured,) = measure([variant()], Budget(5, 0, 2, 60, 60), machine.run, observer)
+    observer = Observer(judge=Script([Next("stop")]), clock=machine.clock, watch=watch)
+    (measured,) = measure([variant()], make_budget(5, 0, 2, 60, 60), machine.run, observer)
     seen = [launch.health.cpu.throttled for launch in measured.launches if launch.health is not None]
     assert seen == pytest.approx([0.5, 0.5])
 
@@ -532,14 +513,40 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
     ended: list[bool] = []
 
-    def run(launches: Sequence[tuple[Variant, Plan]], extra: ExtraPasses) -> list[LaunchOutcome]:
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         if launches[0][1].steps == PILOT_STEPS:
-            return Machine().run(launches, extra)
+            return Machine().run(launches, purpose)
         raise LaunchError("no ranks")
 
     def watch() -> Callable[[], None]:
         return lambda: ended.append(True)
 
     with pytest.raises(LaunchError):
-        measure([variant()], Budget(7, 0, 2, 60, 60), run, Observer(Script([]), lambda _: None, watch=watch))
+        measure([variant()], make_budget(7, 0, 2, 60, 60), run, Observer(judge=Script([]), watch=watch))
     assert ended == [True]
+
+
+def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:
+    """The median: of 4 s alone that, of 4 and 5 s the mean, of 4, 5 and 30 s the middle one. The pilot took 0.5 s."""
+    machine, durations = Machine(), iter((4.0, 5.0, 30.0))
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        piloting, before = not machine.asked, machine.now
+        outcomes = machine.run(launches, purpose)
+        if purpose is Purpose.TIMES and not piloting:
+            machine.now = before + next(durations)
+        return outcomes
+
+    judge = Looking()
+    budget = make_budget(5, 0, 1, 30, 30)
+    measure([variant()], budget, run, Observer(judge=judge, clock=machine.clock))
+    assert [look.round_seconds for _, look in judge.looks] == [4.0, 4.5, 5.0]
+
+
+def test_launches_follow_the_order_of_their_round() -> None:
+    """Sides of a benchmark that are not interleaved with others are launched together, when the first one is due."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abc"]
+    _, machine, _, _ = run_script(sides, make_budget(5, 0, 2, 120, 120, slots=1), [Next("stop")])
+    rounds = [machine.together[i : i + 3] for i in (6, 9)]
+    assert all(len({name for name, _ in pair}) == 1 for pairs in rounds for pair in pairs)
+    assert [group[::-1] for group in rounds[0][::-1]] == rounds[1]

@@ -15,7 +15,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Plan, Spread
 from pytest_ddpperf.records.results import Calibration, Comparison, Noise, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
@@ -23,7 +23,7 @@ from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import make_environment
+from tests.factories import make_environment, make_rank_launch
 
 TEST = "t.py::test"
 CPU = make_environment(cores=2)
@@ -125,7 +125,7 @@ def saved(
     before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
-    rank = RankLaunch(rank=0, step_times=(seconds,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
+    rank = make_rank_launch(rank=0, step_times=(seconds,))
     measured = replace(
         result(seconds).measurement,
         launches=(Launch(round=0, ranks=(rank,), seconds=1.0),) if seconds else (),
@@ -213,15 +213,7 @@ def test_a_commit_held_against_itself_is_told(
 def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
     """A result of so many launches."""
     launches = tuple(
-        Launch(
-            round=i,
-            ranks=(
-                RankLaunch(
-                    rank=0, step_times=(one,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                ),
-            ),
-            seconds=1.0,
-        )
+        Launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(one,)),), seconds=1.0)
         for i, one in enumerate(times)
     )
     before = result(times[0])

@@ -22,7 +22,7 @@ from benchmarks.quality.verdicts import (
 )
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.terms import ONLY_TIMES
+from pytest_ddpperf.run.planning import Purpose
 from pytest_ddpperf.settings import Settings
 from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 from tests.factories import make_variant
@@ -61,7 +61,7 @@ def test_launches_that_took_turns_know_their_blocks() -> None:
     assert [rank.blocks for rank in launch_of(launch, paired=True).ranks] == [(2,) * 45] * 2
     assert [rank.blocks for rank in launch_of(launch).ranks] == [()] * 2
     dealt = dealer(Sides((launch,), (launch,)), ENVIRONMENT, paired=True)
-    ((ranks, _),) = dealt.run([(VARIANT, Plan(warmup=5, steps=51))], ONLY_TIMES)
+    ((ranks, _),) = dealt.run([(VARIANT, Plan(warmup=5, steps=51))], Purpose.TIMES)
     assert [rank.blocks for rank in ranks] == [(2,) * 25 + (1,)] * 2
 
 
@@ -130,5 +130,5 @@ def test_each_side_has_launches_of_its_own() -> None:
     """The new side's steps take 0.1 s, the base's 0.3 s; of a deck that is used up the first comes again."""
     dealt = dealer(Sides((recorded(0, UNCHANGED, (0.3,) * 4),), (recorded(0, UNCHANGED, (0.1,) * 4),)), ENVIRONMENT)
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
-        ((ranks, _),) = dealt.run([(replace(VARIANT, of_reference=other), Plan(warmup=5, steps=2))], ONLY_TIMES)
+        ((ranks, _),) = dealt.run([(replace(VARIANT, of_reference=other), Plan(warmup=5, steps=2))], Purpose.TIMES)
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2

@@ -23,7 +23,6 @@ from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Seri
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.probe import Outcome, Probe
-from pytest_ddpperf.run.terms import Budget
 from pytest_ddpperf.stats.intervals import paired
 from tests.factories import make_environment, make_series
 
@@ -129,8 +128,7 @@ class Simulated:
         state, before = State(settings["launches"], settings["launches"]), self.rounds
         pairs: list[tuple[float, float]] = []
         while True:
-            budget = Budget(None, 5, settings["launches"], settings["max_time"], settings["max_time"] / 2)
-            deadline = budget.max_time
+            deadline = settings["max_time"]
             while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(against)))
                 self.rounds += 1
@@ -147,7 +145,7 @@ class Simulated:
             if action.action == "stop":
                 break
             pairs = [] if action.action == "confirm" else pairs
-            state = advance(state, action, screened=self._seconds(before) + self.round_seconds > budget.screening)
+            state = advance(state, action, screened=self._seconds(before) + self.round_seconds > deadline / 2)
         found = Comparison(
             series=step_time(change.estimate),
             baseline=0.04,

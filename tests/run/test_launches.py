@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,37 +16,36 @@ from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.passes import Passes
-from pytest_ddpperf.run.terms import ONLY_TIMES, ExtraPasses
+from pytest_ddpperf.run.benchmark import BenchmarkRun, TimedLaunches
+from pytest_ddpperf.run.planning import Purpose
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
-from tests.factories import make_environment, make_variant
+from tests.factories import make_rank_launch, make_variant
 
-ENVIRONMENT = make_environment()
-DIAGNOSED = ExtraPasses(diagnosed=True, growth=False)
+STEP = LaunchResult((make_rank_launch(),), (), 1.0)
+PLAN = Plan(warmup=1, steps=5)
+
+
+def benchmark(settings: Settings = Settings(), session: Any = None, paired: Any = None) -> BenchmarkRun:  # noqa: B008
+    return BenchmarkRun(session, "test_x.py::test_a", settings, [], paired)
 
 
 def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the pilot of one was slow and made again."""
     jobs: list[tuple[bool, LaunchJob]] = []
 
-    def launch(_passes: Passes, variant: Variant, _function: Any, job: LaunchJob) -> LaunchResult[RankLaunch]:
+    def launch(_passes: BenchmarkRun, variant: Variant, _function: Any, job: LaunchJob) -> LaunchResult[RankLaunch]:
         jobs.append((variant.of_reference, job))
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+        return STEP
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
-    ours, theirs = (make_variant("ddp", environment=ENVIRONMENT, of_reference=other) for other in (False, True))
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    run = TimedLaunches(benchmark())
+    ours, theirs = (make_variant("ddp", of_reference=other) for other in (False, True))
     for variant in (ours, ours, theirs):
-        run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
+        run([(variant, PLAN)], Purpose.TIMES)
     for variant in (ours, theirs, theirs, ours):
-        run([(variant, Plan(warmup=1, steps=5))], DIAGNOSED)
+        run([(variant, PLAN)], Purpose.DIAGNOSIS)
     assert [(other, job.seed) for other, job in jobs if job.diagnosed] == [(False, 0), (True, 0), (True, 1), (False, 1)]
 
 
@@ -54,25 +54,20 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
     asked: list[tuple[str, bool, int, int, bool]] = []
 
     def launch(
-        _passes: Passes, variant: Variant, _function: Any, job: LaunchJob, *, slot: int = 0, patience: int = 1
+        _passes: BenchmarkRun, variant: Variant, _function: Any, job: LaunchJob, *, slot: int = 0, patience: int = 1
     ) -> LaunchResult[RankLaunch]:
         asked.append((variant.name, variant.of_reference, slot, patience, job.turns is not None))
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+        return STEP
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
-    both = [make_variant(name, environment=ENVIRONMENT, of_reference=other) for other in (False, True) for name in "ab"]
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    run = TimedLaunches(benchmark())
+    both = [make_variant(name, of_reference=other) for other in (False, True) for name in "ab"]
     for variant in both:
-        run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES)
+        run([(variant, PLAN)], Purpose.TIMES)
     assert asked == [(one.name, one.of_reference, 0, 1, False) for one in both]
     for order in (both, both[::-1]):
         asked.clear()
-        run([(variant, Plan(warmup=1, steps=90)) for variant in order], ONLY_TIMES)
+        run([(variant, Plan(warmup=1, steps=90)) for variant in order], Purpose.TIMES)
         assert sorted(asked) == sorted((one.name, one.of_reference, "ab".index(one.name), 4, True) for one in both)
 
 
@@ -84,7 +79,6 @@ class Side:
 
     def __init__(self, running: int) -> None:
         self.pids = (*range(17, 17 + running), None)
-        self.ranks_parents = self.pids
         self.started: list[int] = []
         self.kept: list[int] = []
 
@@ -100,7 +94,7 @@ class Both:
 
     def __init__(self, here: int, there: int | None) -> None:
         self.launchers = Side(here)
-        self.reference = None if there is None else Side(there)
+        self.paired = None if there is None else SimpleNamespace(launchers=Side(there))
 
 
 @pytest.mark.parametrize(
@@ -119,37 +113,37 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
     """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
-    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: free)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: free)
     session: Any = Both(here, there)
-    passes = Passes(session, "test_x.py::test_a", Settings(), [], session.reference)
-    passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
+    passes = benchmark(session=session, paired=session.paired)
+    passes.start([make_variant(name) for name in "abc"])
     budget = passes.budget(compared=True)
     assert (budget.slots, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
-    assert session.reference is None or session.reference.started == [expected[0]]
+    assert session.paired is None or session.paired.launchers.started == [expected[0]]
 
 
 @pytest.mark.parametrize("there", [None, 3])
 def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: None)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: None)
     session: Any = Both(3, there)
-    passes = Passes(session, "test_x.py::test_a", Settings(), [], session.reference)
-    passes.start([make_variant(name, environment=ENVIRONMENT) for name in "abc"])
+    passes = benchmark(session=session, paired=session.paired)
+    passes.start([make_variant(name) for name in "abc"])
     passes.keep(3)
     assert session.launchers.kept == []
     passes.keep(1)
     assert session.launchers.kept == [1]
-    assert there is None or session.reference.kept == [1]
+    assert there is None or session.paired.launchers.kept == [1]
     assert passes.budget(compared=True).slots == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.passes.free_memory", lambda: 0)
-    one, two = (make_variant(name, environment=ENVIRONMENT) for name in "ab")
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: 0)
+    one, two = (make_variant(name) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)
-        Passes(session, "test_x.py::test_a", settings, [], session.reference).start(variants)
-        assert session.launchers.started == session.reference.started == [1]
+        benchmark(settings, session, session.paired).start(variants)
+        assert session.launchers.started == session.paired.launchers.started == [1]
 
 
 def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,23 +151,12 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
 
     def launch(*_: Any, slot: int = 0, **_how: Any) -> LaunchResult[RankLaunch]:
         slots.append(slot)
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+        return STEP
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    run = TimedLaunches(benchmark())
     for name in "ab":
-        run(
-            [
-                (make_variant(name, environment=ENVIRONMENT, of_reference=other), Plan(warmup=1, steps=5))
-                for other in (False, True)
-            ],
-            ONLY_TIMES,
-        )
+        run([(make_variant(name, of_reference=other), PLAN) for other in (False, True)], Purpose.TIMES)
     assert slots == [0, 0, 0, 0]
 
 
@@ -185,9 +168,9 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
         return LaunchResult((1,), (), 1.0)
 
     session: Any = SimpleNamespace(launchers=[SimpleNamespace(run=run)])
-    step = make_variant("mine", environment=ENVIRONMENT)
+    step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
-        passes = Passes(session, "test_x.py::test_a", Settings(timeout=timeout), [])
+        passes = benchmark(Settings(timeout=timeout), session)
         passes.launch(step, own_step, patience=2)
     assert deadlines == [60.0, MAX_TIMEOUT]
 
@@ -205,87 +188,54 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     monkeypatch: pytest.MonkeyPatch, failure: Callable[[], RankFailed], *, told: bool, other: bool
 ) -> None:
     """The other revision can run it, so it is not new; whoever reads it learns what to try."""
-    both = [make_variant("ddp", environment=ENVIRONMENT, of_reference=side) for side in (False, True)]
+    both = [make_variant("ddp", of_reference=side) for side in (False, True)]
 
-    def launch(_passes: Passes, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
+    def launch(_passes: BenchmarkRun, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
         if variant.of_reference is not other:
-            return LaunchResult(
-                (
-                    RankLaunch(
-                        rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                    ),
-                ),
-                (),
-                1.0,
-            )
+            return LaunchResult((make_rank_launch(),), (), 1.0)
         cause = failure()
         if other:
             raise ReferenceFailed(str(cause), benchmark=variant.key) from cause
         raise cause
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    run = TimedLaunches(benchmark())
     expected = type(failure()) if not other else ReferenceStopped if told else ReferenceFailed
     with pytest.raises(expected) as raised:
-        run([(one, Plan(warmup=1, steps=5)) for one in both], ONLY_TIMES)
+        run([(one, PLAN) for one in both], Purpose.TIMES)
     hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
     assert str(raised.value).endswith(hint) is told
     with pytest.raises(DdpperfError) as raised:
-        run([(one, Plan(warmup=1, steps=5)) for one in both if one.of_reference is other], ONLY_TIMES)
+        run([(one, PLAN) for one in both if one.of_reference is other], Purpose.TIMES)
     assert hint not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("before", "plan", "extra", "stopped"),
     [
-        pytest.param(None, Plan(warmup=1, steps=5), ONLY_TIMES, False, id="its first launch"),
+        pytest.param(None, PLAN, Purpose.TIMES, False, id="its first launch"),
+        pytest.param((PLAN, Purpose.TIMES), PLAN, Purpose.TIMES, True, id="one as before"),
+        pytest.param((PLAN, Purpose.DIAGNOSIS), PLAN, Purpose.TIMES, True, id="one that was diagnosed before"),
+        pytest.param((PLAN, Purpose.TIMES), PLAN, Purpose.DIAGNOSIS, True, id="and diagnosed"),
         pytest.param(
-            (Plan(warmup=1, steps=5), ONLY_TIMES), Plan(warmup=1, steps=5), ONLY_TIMES, True, id="one as before"
-        ),
-        pytest.param(
-            (Plan(warmup=1, steps=5), DIAGNOSED),
-            Plan(warmup=1, steps=5),
-            ONLY_TIMES,
-            True,
-            id="one that was diagnosed before",
-        ),
-        pytest.param(
-            (Plan(warmup=1, steps=5), ONLY_TIMES), Plan(warmup=1, steps=5), DIAGNOSED, True, id="and diagnosed"
-        ),
-        pytest.param(
-            (Plan(warmup=1, steps=5), ONLY_TIMES),
-            Plan(warmup=1, steps=90),
-            ONLY_TIMES,
-            False,
-            id="more steps than the pilot",
+            (PLAN, Purpose.TIMES), Plan(warmup=1, steps=90), Purpose.TIMES, False, id="more steps than the pilot"
         ),
     ],
 )
 def test_what_the_other_revision_has_run_it_can_run(
-    monkeypatch: pytest.MonkeyPatch,
-    before: tuple[Plan, ExtraPasses] | None,
-    plan: Plan,
-    extra: ExtraPasses,
-    *,
-    stopped: bool,
+    monkeypatch: pytest.MonkeyPatch, before: tuple[Plan, Purpose] | None, plan: Plan, extra: Purpose, *, stopped: bool
 ) -> None:
     """Else one lost connection would let a regression pass as new."""
-    theirs = make_variant("ddp", environment=ENVIRONMENT, of_reference=True)
+    theirs = make_variant("ddp", of_reference=True)
     fine: list[bool] = []
 
     def launch(*_: Any) -> LaunchResult[RankLaunch]:
         if not fine:
             raise ReferenceFailed("rank 0 of 2 raised", benchmark=theirs.key)
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+        return STEP
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
-    run = Passes(session, "test_x.py::test_a", Settings(), []).timed()
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    run = TimedLaunches(benchmark())
     if before is not None:
         fine.append(True)
         run([(theirs, before[0])], before[1])
@@ -307,19 +257,15 @@ class Preparing:
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
         self.launchers = SimpleNamespace(wait=lambda slots: self.noted.append(f"{slots} there"))
-        self.reference = None
-        monkeypatch.setattr(Passes, "launch", lambda _passes, *asked, **how: self._launch(*asked, **how))
+        monkeypatch.setattr(BenchmarkRun, "launch", lambda _passes, *asked, **how: self._launch(*asked, **how))
 
     def _launch(
         self, variant: Variant, function: Any, job: PrepareJob, *, patience: int = 1
     ) -> LaunchResult[RankPrepared]:
         self.noted.append(f"{function.name} {variant.name}")
         self.patience.append(patience)
-        timed = RankLaunch(
-            rank=0, step_times=(0.1,) * 5, memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-        )
-        found = RankPrepared(timed=timed if job.timed else None, counts=COUNTS, verification=None, seconds=0.0)
-        return LaunchResult((found,), (), 1.0)
+        timed = make_rank_launch(rank=0, step_times=(0.1,) * 5) if job.timed else None
+        return LaunchResult((RankPrepared(timed=timed, counts=COUNTS, verification=None, seconds=0.0),), (), 1.0)
 
 
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
@@ -327,8 +273,8 @@ COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 
 def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    passes = Passes(session, "test_x.py::test_a", Settings(), [])
-    step = make_variant("mine", subject=own_step, environment=ENVIRONMENT)
+    passes = benchmark(session=session)
+    step = make_variant("mine", subject=own_step)
     for _ in range(2):
         (found,) = passes.prepared([step])
         assert (found.counts, found.pilot is not None) == (COUNTS, True)
@@ -338,9 +284,7 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
 
 def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    Passes(session, "test_x.py::test_a", Settings(counted_only=True), []).prepared(
-        [make_variant("mine", subject=own_step, environment=ENVIRONMENT)]
-    )
+    benchmark(Settings(counted_only=True), session).prepared([make_variant("mine", subject=own_step)])
     assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
 
 
@@ -348,9 +292,7 @@ def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest
     session: Any = Preparing(monkeypatch)
     for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True)):
         session.prepared.clear()
-        Passes(session, "test_x.py::test_a", settings, []).prepared(
-            [make_variant("mine", subject=own_step, environment=ENVIRONMENT)]
-        )
+        benchmark(settings, session).prepared([make_variant("mine", subject=own_step)])
     assert session.patience == [2, 1]
 
 
@@ -360,10 +302,10 @@ def test_side_by_side_counts_alone_are_not_remembered(
 ) -> None:
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
-    imports: Any = SimpleNamespace(wait=lambda _number: None)
-    passes = Passes(session, "test_x.py::test_a", Settings(counted_only=counted_only), [], imports)
+    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda _number: None))
+    passes = benchmark(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
-        passes.prepared([make_variant("mine", subject=own_step, environment=ENVIRONMENT)])
+        passes.prepared([make_variant("mine", subject=own_step)])
     assert len(session.patience) == launches
 
 
@@ -371,23 +313,18 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
     loaders: list[str] = []
 
     def launch(
-        _passes: Passes, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
+        _passes: BenchmarkRun, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
     ) -> LaunchResult[RankLaunch]:
         loaders.append(str(job.settings.loader))
-        return LaunchResult(
-            (RankLaunch(rank=0, step_times=(1.0,), memory={}, loss=None, samples_per_step=None, tokens_per_step=None),),
-            (),
-            1.0,
-        )
+        return STEP
 
-    monkeypatch.setattr(Passes, "launch", launch)
-    session: Any = None  # nothing of it is asked for
+    monkeypatch.setattr(BenchmarkRun, "launch", launch)
     picked = ("workers=2", "2 workers were fastest")
-    pilots = (Pilot(1.0, 1.0, True, 0, picked), Pilot(1.0, 1.0, True, 0))  # noqa: FBT003
+    pilot = Pilot(step=1.0, fixed=1.0, background=True, nbytes=0)
     variants = [
-        make_variant(name, environment=ENVIRONMENT, pilot=pilot) for name, pilot in zip("ab", pilots, strict=True)
+        make_variant(name, pilot=each) for name, each in zip("ab", (replace(pilot, picked=picked), pilot), strict=True)
     ]
-    run = Passes(session, "test_x.py::test_a", Settings(loader=loader_settings("auto")), []).timed()
-    found = [run([(variant, Plan(warmup=1, steps=5))], ONLY_TIMES) for variant in variants]
+    run = TimedLaunches(benchmark(Settings(loader=loader_settings("auto"))))
+    found = [run([(variant, PLAN)], Purpose.TIMES) for variant in variants]
     assert loaders == ["workers=2", "workers=2"]
     assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]

@@ -1,0 +1,220 @@
+"""How the launches of a benchmark are planned: the budget, which run at the same time, and how many steps each has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, blocks_for, growth_steps
+
+PILOT_STEPS = 5
+LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to see through the neighbours
+MIN_STEPS, MAX_STEPS = 5, 1000
+
+SHORT_LAUNCH_SECONDS = 0.5
+"""The same where both sides of a benchmark are interleaved.
+
+What makes other launches differ then hits both sides. What is left is mostly each step's own scatter, which averages
+out over as many steps in shorter launches (benchmarks/turns.py). More launches then tell of their scatter, and sooner.
+"""
+
+FEW_STEPS = 20  # a launch of long steps takes the time for so many
+FEW_LAUNCHES = 3  # the screening has time for so many, at least, rather than for longer ones
+
+WORTH = 2.0
+"""A launch times steps for at least so many times the seconds that all else in it takes, where there is time.
+
+Timed steps are then two thirds of the time. The launches that this leaves are enough, because the blocks inside them
+tell of their scatter (benchmarks/time_spent.py, benchmarks/intervals.py).
+"""
+
+Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
+"""The numbers of the variants that are launched at the same time; each variant is in one group."""
+
+LaunchOutcome: TypeAlias = "tuple[tuple[RankLaunch, ...], float]"
+"""What each rank of a launch reports, and the seconds that the launch took."""
+
+
+class Purpose(Enum):
+    """What a launch is to tell."""
+
+    TIMES = "how long steps take"
+    GROWTH = "whether memory grows"
+    DIAGNOSIS = "whether memory grows, and where the time goes"
+
+
+class LaunchRunner(Protocol):
+    """Runs one launch of each variant; several run at the same time, interleaved."""
+
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> Sequence[LaunchOutcome]:
+        """Runs them; gives their outcomes in the same order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How much measuring a benchmark may take; most fields are the settings of that name."""
+
+    steps: int | None
+    warmup: int
+    launches: int
+    max_time: float
+    screening: float  # seconds in which a metric has to look worse; max_time where nothing can be confirmed
+    turns: bool = True
+    slots: int | None = None  # launches of a side that can run at the same time; None for any number
+    memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
+
+
+def budget_of(
+    settings: Settings, *, compared: bool = True, slots: int | None = None, memory: int | None = None
+) -> Budget:
+    """The budget of a benchmark with these settings."""
+    return Budget(
+        steps=settings.steps,
+        warmup=settings.warmup,
+        launches=settings.launches,
+        max_time=settings.max_time,
+        screening=settings.max_time / 2 if compared and not settings.accepting else settings.max_time,
+        turns=settings.turns,
+        slots=slots,
+        memory=memory,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlans:
+    """What the pilots of some variants led to."""
+
+    plans: tuple[Plan, ...]  # in the variants' order
+    groups: Groups
+    findings: tuple[Finding, ...]  # why some variants are not interleaved
+    round_seconds: float  # expected
+    diagnosis_seconds: float  # likewise, of a round that diagnoses
+
+
+def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> LaunchPlans:
+    """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
+    share = budget.screening / min(budget.launches, FEW_LAUNCHES) / len(variants)
+    pilots = [_settled(variant, budget, run, share) for variant in variants]
+    groups, findings = grouped(variants, pilots, budget)
+    paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
+    plans: list[Plan] = []
+    agreed: dict[tuple[str, int], int] = {}
+    for variant, pilot in zip(variants, pilots, strict=True):
+        followed = agreed.get(variant.key) if variant.of_reference else variant.steps
+        wanted = launch_seconds(pilot.fixed)
+        if variant.key in paired:
+            both = [one.fixed for other, one in zip(variants, pilots, strict=True) if other.key == variant.key]
+            wanted = short_launch(pilot.step, min(both))  # a first launch may have been slow to start
+        # Timing for less than all else takes would save little, and tell little.
+        fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)))
+        plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))
+        agreed[variant.key] = plans[-1].steps
+
+    both_parts = list(zip(pilots, plans, strict=True))
+    return LaunchPlans(
+        plans=tuple(plans),
+        groups=groups,
+        findings=findings,
+        round_seconds=sum(pilot.fixed + plan.steps * pilot.step for pilot, plan in both_parts),
+        diagnosis_seconds=sum(pilot.fixed + _diagnosis_steps(plan.steps) * pilot.step for pilot, plan in both_parts),
+    )
+
+
+def pilot_plan(warmup: int, steps: int | None) -> Plan:
+    """The plan of a pilot for launches of so many steps; None for as many as fit."""
+    return Plan(warmup=warmup, steps=PILOT_STEPS if steps is None else min(PILOT_STEPS, steps))
+
+
+def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
+    """What a launch of this plan told, which took so many seconds."""
+    step = typical(launch_of(0, ranks, seconds).step_times)
+    return Pilot(
+        step=step,
+        fixed=max(0.0, seconds - step * plan.steps),
+        background=any(rank.background for rank in ranks),
+        nbytes=sum(rank.taken or 0 for rank in ranks),
+        picked=ranks[0].picked,
+    )
+
+
+def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) -> Pilot:
+    """The pilot of a variant; a second one where the first was slow, as it may fill caches, compile or connect."""
+
+    def launched() -> Pilot:
+        plan = pilot_plan(budget.warmup, budget.steps)
+        ((ranks, seconds),) = run([(variant, plan)], Purpose.TIMES)
+        return pilot_of(ranks, seconds, plan)
+
+    first = variant.pilot or launched()
+    # A known pilot took none of the time for measuring, and another one would.
+    slow = max(LAUNCH_SECONDS, share / 2) if variant.pilot is None else max(2 * LAUNCH_SECONDS, share)
+    if first.fixed <= slow:
+        return first
+    again = launched()
+    return replace(again, fixed=min(first.fixed, again.fixed), nbytes=max(first.nbytes, again.nbytes))
+
+
+def short_launch(step: float, fixed: float) -> float:
+    """The seconds that a launch times, interleaved with its other side; ``fixed``: the seconds of all else in it."""
+    return max(WORTH * fixed, min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, FEW_STEPS * step)))
+
+
+def launch_seconds(fixed: float) -> float:
+    """The seconds that any other launch times."""
+    return max(LAUNCH_SECONDS, WORTH * fixed)
+
+
+def fitting_steps(step: float, seconds: float) -> int:
+    """The number of steps of ``step`` seconds that a launch times in so many seconds."""
+    return min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
+
+
+def _diagnosis_steps(steps: int) -> int:
+    """The steps of a launch that diagnoses beside launches of ``steps``; one more step leads in to each block."""
+    blocks = blocks_for(steps)
+    return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * blocks.pairs * (blocks.steps + 1)
+
+
+def can_interleave(variants: Sequence[Variant]) -> bool:
+    """Whether launches of these variants may run at the same time, as far as is known before any.
+
+    Only on the CPU: a GPU would have to hold all of them, and ranks that wait for their turn disturb the others there.
+    """
+    return all(variant.environment.device == "cpu" for variant in variants)
+
+
+def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget) -> tuple[Groups, tuple[Finding, ...]]:
+    """The groups, and why not all variants are in one where nothing spoke against it before.
+
+    Either all variants are in one group, because what is compared has to be timed alike, or both sides of each that
+    can. Work in the background does not suit interleaving: a loader would have its data ready before the step's turn.
+    """
+    everybody = tuple(range(len(variants)))
+    alone: Groups = tuple((i,) for i in everybody)
+    if len(variants) == 1 or not budget.turns or not can_interleave(variants):
+        return alone, ()
+    sides: dict[tuple[str, int], list[int]] = {}
+    for i, variant in enumerate(variants):
+        sides.setdefault(variant.key, []).append(i)
+    busy = {variant.key: variant.name for variant, pilot in zip(variants, pilots, strict=True) if pilot.background}
+
+    def fit(group: Sequence[int]) -> bool:
+        return budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory
+
+    if not busy and (budget.slots is None or len(sides) <= budget.slots) and fit(everybody):
+        return (everybody,), ()
+    pairs = [tuple(pair) for key, pair in sides.items() if len(pair) > 1 and key not in busy and fit(pair)]
+    paired = {i for pair in pairs for i in pair}
+    finding = Finding("short_of_memory", {"paired": bool(pairs)})
+    if busy:
+        finding = Finding("background_work", {"paired": bool(pairs), "benchmarks": tuple(busy.values())})
+    return (*pairs, *(lone for lone in alone if lone[0] not in paired)), (finding,)

@@ -1,0 +1,269 @@
+"""What pilots tell: of memory, all that the ranks of a launch took, at most; and how many steps fill a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.planning import (
+    Budget,
+    LaunchOutcome,
+    Purpose,
+    fitting_steps,
+    grouped,
+    launch_seconds,
+    pilot_plan,
+    planned,
+    short_launch,
+)
+from pytest_ddpperf.run.variant import Pilot, Variant
+from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
+
+ENVIRONMENT = make_environment()
+BOTH = [make_variant(name, environment=ENVIRONMENT) for name in "ab"]
+
+
+@dataclass
+class Machine:
+    """Whose launches last ``seconds``, and whose ranks take so many bytes each: one figure for each launch."""
+
+    seconds: float
+    taken: list[int | None]
+
+    def run(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        assert purpose is Purpose.TIMES
+        taken = self.taken.pop(0)
+        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.1,), taken=taken) for rank in (0, 1))
+        return [(ranks, self.seconds) for _ in launches]
+
+
+@pytest.mark.parametrize(
+    ("memory", "together"),
+    [pytest.param(1200, True, id="just enough for two ranks of each"), pytest.param(1199, False, id="too little")],
+)
+def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
+    found = planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=memory), Machine(0.5, [200, 400]).run)
+    assert found.groups == (((0, 1),) if together else ((0,), (1,)))
+    assert bool(found.findings) is not together
+
+
+def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
+    """Both start slowly, so each is launched twice."""
+    machine = Machine(9.0, [200, 100, 100, 400])
+    found = planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=1199), machine.run)
+    assert machine.taken == []
+    assert found.groups == ((0,), (1,))
+
+
+def test_what_the_system_does_not_tell_is_not_counted() -> None:
+    assert planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("step", "fixed", "expected"),
+    [
+        pytest.param(0.012, 0.2, 0.5, id="half a second"),
+        pytest.param(0.04, 0.2, 0.8, id="20 steps"),
+        pytest.param(0.08, 0.2, 1.0, id="a second, for long steps"),
+        pytest.param(0.012, 0.8, 1.6, id="twice what it takes besides"),
+        pytest.param(0.08, 0.6, 1.2, id="of long steps as well"),
+    ],
+)
+def test_launches_that_take_turns_with_their_other_side_are_short(step: float, fixed: float, expected: float) -> None:
+    assert short_launch(step, fixed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("fixed", "expected"), [(0.2, 1.0), (0.5, 1.0), (0.8, 1.6)])
+def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besides(
+    fixed: float, expected: float
+) -> None:
+    assert launch_seconds(fixed) == expected
+
+
+def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:
+    """Six sides have 20 / 3 / 6 = 1.11 s each for one of three launches, and steps take 10 ms.
+
+    Where all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left. Beside
+    0.6 s and 2 s even as much as those does not fit, but less would tell little.
+    """
+    sides = [
+        make_variant(name, environment=ENVIRONMENT, of_reference=other) for other in (False, True) for name in "abc"
+    ]
+
+    def steps(fixed: float) -> set[int]:
+        def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+            ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
+            return [(ranks, 0.05 + fixed) for _ in launches]
+
+        return {plan.steps for plan in planned(sides, make_budget(None, 0, 6, 40, 20), run).plans}
+
+    assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {72}, {60}, {200}]
+
+
+def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
+    """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
+        return [(ranks, 1.05) for _ in launches]
+
+    plans = [planned(BOTH[:1], make_budget(None, 0, launches, 12, 6), run).plans for launches in (2, 3, 6)]
+    assert plans == [(Plan(warmup=0, steps=200),), (Plan(warmup=0, steps=100),), (Plan(warmup=0, steps=100),)]
+
+
+def test_what_launches_take_that_diagnose() -> None:
+    """Each takes 0.5 s besides. It times one step of 0.2 s, reads memory around ten and takes apart five.
+
+    Four pairs of blocks have a step a side, and one that leads in to each: 16 more, 32 in all.
+    """
+    found = planned(known(0.5), make_budget(20, 0, 2, 60, 30), Machine(0.5, []).run)
+    assert [plan.steps for plan in found.plans] == [20, 20]
+    assert found.round_seconds == pytest.approx(2 * 4.5)
+    assert found.diagnosis_seconds == pytest.approx(2 * 6.9)
+
+
+@pytest.mark.parametrize(
+    ("variants", "turns", "steps"),
+    [
+        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], True, 50, id="both sides"),
+        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], False, 100, id="one after the other"),
+        pytest.param(BOTH, True, 100, id="others"),
+    ],
+)
+def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
+    """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
+        return [(ranks, 0.25) for _ in launches]
+
+    found = planned(variants, make_budget(None, 0, 2, 60, 30, turns=turns), run)
+    assert [plan.steps for plan in found.plans] == [steps] * 2
+
+
+def pilot(*, step: float = 0.1, fixed: float = 0.2, background: bool = False, nbytes: int = 5) -> Pilot:
+    return Pilot(step=step, fixed=fixed, background=background, nbytes=nbytes)
+
+
+def known(fixed: float) -> list[Variant]:
+    """Both, of whose steps, of 0.2 s, a launch before has told."""
+    return [replace(one, pilot=pilot(step=0.2, fixed=fixed, nbytes=600)) for one in BOTH]
+
+
+def test_a_pilot_that_is_known_is_not_launched_again() -> None:
+    machine = Machine(0.5, [])
+    found = planned(known(0.5), make_budget(None, 0, 2, 60, 30, memory=1200), machine.run)
+    assert found.groups == ((0, 1),)
+    assert found.round_seconds == pytest.approx(sum(0.5 + 0.2 * plan.steps for plan in found.plans))
+    assert planned(known(0.5), make_budget(None, 0, 2, 60, 30, memory=1199), machine.run).groups == ((0,), (1,))
+
+
+def test_one_that_is_not_known_is() -> None:
+    """Its ranks take 2 x 300 bytes, those of the known one 600."""
+    machine = Machine(0.5, [300])
+    found = planned([known(0.5)[0], BOTH[1]], make_budget(5, 0, 2, 60, 30, memory=1200), machine.run)
+    assert (machine.taken, found.groups) == ([], ((0, 1),))
+
+
+@pytest.mark.parametrize(
+    ("fixed", "max_time", "launches"),
+    [
+        pytest.param(1.9, 4.0, 0, id="not so slow that another one is worth its time"),
+        pytest.param(2.1, 4.0, 2, id="slower than launches mostly are"),
+        pytest.param(9.0, 400.0, 0, id="which does not matter where there is time"),
+        pytest.param(200.0, 400.0, 2, id="but for what takes all of it"),
+    ],
+)
+def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, max_time: float, launches: int) -> None:
+    machine = Machine(0.5, [100] * launches)
+    planned(known(fixed), make_budget(5, 0, 6, max_time, max_time / 2), machine.run)
+    assert machine.taken == []
+
+
+def test_a_pilot_has_few_steps() -> None:
+    assert [pilot_plan(3, steps) for steps in (None, 2, 100)] == [
+        Plan(warmup=3, steps=5),
+        Plan(warmup=3, steps=2),
+        Plan(warmup=3, steps=5),
+    ]
+
+
+def test_steps_that_fit() -> None:
+    assert fitting_steps(0.15, 1.0) == 7  # ceil(1 / 0.15)
+    assert fitting_steps(0.1, 0.75) == 8  # ceil(0.75 / 0.1)
+    assert fitting_steps(0.15, 10.0) == 67
+    assert fitting_steps(10.0, 45.0) == 5
+    assert fitting_steps(1e-6, 60) == 1000
+    assert fitting_steps(0.0, -1.0) == 5
+
+
+BUDGET = make_budget(5, 0, 2, 60, 30)
+ALONE = Finding("short_of_memory", {"paired": False})
+PAIRS = Finding("short_of_memory", {"paired": True})
+
+
+def sides(names: str, *, of_reference: bool) -> list[Variant]:
+    """Of this side, then of the other one: numbers 0 to 2 and 3 to 5 for ``abc``."""
+    sides = (False, True) if of_reference else (False,)
+    return [make_variant(name, environment=ENVIRONMENT, of_reference=side) for side in sides for name in names]
+
+
+@pytest.mark.parametrize(
+    ("of_reference", "nbytes", "budget", "groups", "finding"),
+    [
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), None, id="all fit"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), None, id="nobody knows"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=3), ((0, 1, 2),), None, id="a seat for each"),
+        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
+        pytest.param(
+            False, (5, 5, 5), replace(BUDGET, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
+        ),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
+        ),
+        pytest.param(True, (5,) * 6, replace(BUDGET, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
+        ),
+        pytest.param(
+            True, (5, 9, 5) * 2, replace(BUDGET, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
+        ),
+        pytest.param(
+            True, (5,) * 6, replace(BUDGET, memory=9), tuple((i,) for i in range(6)), ALONE, id="no pair fits"
+        ),
+    ],
+)
+def test_those_are_launched_at_the_same_time_that_fit_into_memory(
+    of_reference: bool,  # noqa: FBT001
+    nbytes: tuple[int, ...],
+    budget: Budget,
+    groups: tuple[tuple[int, ...], ...],
+    finding: Finding | None,
+) -> None:
+    found = grouped(sides("abc", of_reference=of_reference), [pilot(nbytes=each) for each in nbytes], budget)
+    assert found == (groups, (finding,) if finding else ())
+
+
+def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
+    """What is held against each other has to be timed alike; with another revision, that is each against its own."""
+    pilots = [pilot(), pilot(background=True), pilot()]
+    assert grouped(sides("abc", of_reference=False), pilots, replace(BUDGET, memory=4)) == (
+        ((0,), (1,), (2,)),
+        (Finding("background_work", {"paired": False, "benchmarks": ("b",)}),),
+    )
+    assert grouped(sides("abc", of_reference=True), [*pilots, pilot(), pilot(), pilot()], BUDGET) == (
+        ((0, 3), (2, 5), (1,), (4,)),
+        (Finding("background_work", {"paired": True, "benchmarks": ("b",)}),),
+    )
+
+
+def test_who_is_alone_has_nobody_to_take_turns_with() -> None:
+    assert grouped(sides("a", of_reference=False), [pilot(background=True)], replace(BUDGET, memory=0, slots=1)) == (
+        ((0,),),
+        (),
+    )
