@@ -229,10 +229,10 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure() -> None:
-    """Note each launch from now on: all of them go through ``BenchmarkRun.launch``."""
-    from benchmarks.quality.verdicts import BenchmarkRun
+    """Note each launch from now on: all of them go through ``BenchmarkLaunches.launch``."""
+    from benchmarks.quality.verdicts import BenchmarkLaunches
 
-    launch = BenchmarkRun.launch
+    launch = BenchmarkLaunches.launch
 
     def noted(self: Any, variant: Any, function: Any, *args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
@@ -253,7 +253,7 @@ def pytest_configure() -> None:
             line["spans"] = [("launch", start, time.monotonic()), *line["spans"]]
             _lines.append(line)
 
-    BenchmarkRun.launch = noted  # type: ignore[method-assign]
+    BenchmarkLaunches.launch = noted  # type: ignore[method-assign]
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -24,9 +24,9 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
-from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.judging import PairedReferences
+from pytest_ddpperf.run.launches import BenchmarkLaunches
 from pytest_ddpperf.run.planning import fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
@@ -45,7 +45,7 @@ __all__ = [  # of the plugin itself
     "PAIRED_LOOKS",
     "SEPARATE_LOOKS",
     "UNPROVEN",
-    "BenchmarkRun",
+    "BenchmarkLaunches",
     "Environment",
     "Verdict",
     "short_launch",

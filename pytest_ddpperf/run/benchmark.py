@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    LaunchError,
-    RankFailed,
-    RankSkipped,
-    RanksTimedOut,
-    ReferenceFailed,
-    ReferenceStopped,
-    SameCode,
-)
+from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.instruments.health import watch_health
-from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
-from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES, Launchers
+from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
-from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
+from pytest_ddpperf.run.launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant, counted_only
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.jobs import (
-    PREPARE_LAUNCH,
-    PROBE_LAUNCH,
-    PROFILE_LAUNCH,
-    RUN_LAUNCH,
-    LaunchJob,
-    PrepareJob,
-    RankPrepared,
-)
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, PrepareJob, RankPrepared
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -72,49 +47,7 @@ class BenchmarkRun:
         self._session = session
         self._test = test
         self._paired = paired
-        self._slots = 1  # launches of a side that can run at the same time
-        self._memory: int | None = None  # bytes that their ranks may take
-
-    @property
-    def _sides(self) -> tuple[Launchers, ...]:
-        own = self._session.launchers
-        return (own,) if self._paired is None else (own, self._paired.launchers)
-
-    def start(self, variants: Sequence[Variant]) -> None:
-        """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
-        free, wanted = free_memory(), 1
-        if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
-            wanted = len({variant.key for variant in variants})
-        missing = (wanted - sum(pid is not None for pid in side.pids) for side in self._sides)
-        needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
-        enough = free is None or needed <= free
-        self._slots = wanted if enough else 1
-        self._memory = None if free is None else free - needed * enough
-        for side in self._sides:
-            with contextlib.suppress(LaunchError):  # the first launch raises it
-                side.start(self._slots)
-
-    def _ready(self) -> None:
-        """Waits until all launchers have started, because their start-up would disturb timed steps."""
-        __tracebackhide__ = True
-        for side in self._sides:
-            side.wait(self._slots)
-
-    def keep(self, number: int) -> None:
-        """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
-        if number < self._slots:
-            self._slots = number
-            for side in self._sides:
-                side.keep(number)
-
-    def abort(self) -> None:
-        """Ends the launches of both sides that are under way in other threads."""
-        for side in self._sides:
-            side.abort()
-
-    def budget(self, *, compared: bool) -> Budget:
-        """How much measuring the benchmark may take."""
-        return budget_of(self.settings, compared=compared, slots=self._slots, memory=self._memory)
+        self.launches = BenchmarkLaunches(session, settings, paired)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their pilots, counts, and remarks on their verification.
@@ -126,9 +59,9 @@ class BenchmarkRun:
         def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             __tracebackhide__ = True
             if job.timed:
-                self._ready()
+                self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
-            return self.launch(variant, PREPARE_LAUNCH, job, patience=job.parts)
+            return self.launches.launch(variant, PREPARE_LAUNCH, job, patience=job.parts)
 
         # Without timed launches, these alone tell what both sides import.
         forgetful = self.settings.counted_only and self._paired is not None
@@ -148,13 +81,15 @@ class BenchmarkRun:
                 judge=judge,
                 progress=lambda *figures: self._show(progress_line(f"{variants[0].name}{which}", *figures)),
                 watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
-                settled=self.keep,
+                settled=self.launches.keep,
             )
             with self._shown():
                 if self.settings.profile:
                     variants = [self._profiled(variant) for variant in variants]
-                self._ready()
-                measurements = measure(variants, self.budget(compared=compared), TimedLaunches(self), observer)
+                self.launches.ready()
+                budget = self.launches.budget(compared=compared)
+                timed = TimedLaunches(self.launches, self.sections)
+                measurements = measure(variants, budget, timed, observer)
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements
@@ -165,50 +100,13 @@ class BenchmarkRun:
         from pytest_ddpperf.metrics import profile
 
         self._show(f"{variant.name}: under the profiler")
-        job = self.job(variant, Plan(warmup=self.settings.warmup, steps=1))
-        return replace(variant, profile=profile.merged(self.launch(variant, PROFILE_LAUNCH, job).values))
+        job = self.launches.job(variant, Plan(warmup=self.settings.warmup, steps=1))
+        return replace(variant, profile=profile.merged(self.launches.launch(variant, PROFILE_LAUNCH, job).values))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
         __tracebackhide__ = True
-        return self.launch(variant, PROBE_LAUNCH, self.job(variant, plan), memory_limit).values
-
-    def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
-        """What every rank of a launch of a variant has to do; ``loader``: what ``auto`` led to in an earlier launch."""
-        settings = self.settings if loader is None else replace(self.settings, loader=loader)
-        if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
-            settings = replace(settings, communication=not variant.environment.oversubscribed)
-        counts = variant.samples_per_step, variant.tokens_per_step
-        return LaunchJob(variant.subject, variant.resolved, settings, plan, *counts)
-
-    def launch(
-        self, variant: Variant, function: Callable[..., Any], *args: object, slot: int = 0, patience: int = 1
-    ) -> LaunchResult[Any]:
-        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
-
-        The deadline is ``patience`` times that of the settings.
-        """
-        __tracebackhide__ = True
-        launchers = self._session.launchers
-        run = launchers[slot].run
-        if self._paired is not None:
-            run = partial(self._paired.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
-        try:
-            return run(
-                function,
-                *args,
-                world_size=variant.environment.world_size,
-                backend=variant.environment.backend,
-                device=variant.environment.device,
-                timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
-                mode=variant.mode,
-                preload=modules_of(variant.resolved),
-            )
-        except (LaunchError, SameCode):  # no matter of this variant
-            raise
-        except DdpperfError as error:
-            error.extend(benchmark=variant.key)
-            raise
+        return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
@@ -224,99 +122,3 @@ class BenchmarkRun:
 
     def _show(self, text: str) -> None:
         self._session.line.show(f"{self._test} {text}")
-
-
-class TimedLaunches:
-    """Launches variants to be timed or diagnosed; what the first launch of each printed is for the test's report.
-
-    The settings of data loading that a launch picked hold for all later ones, because what is compared loads alike.
-    """
-
-    def __init__(self, run: BenchmarkRun) -> None:
-        self._run = run
-        self._printed: set[str] = set()  # variants, by label
-        self._diagnosed: Counter[str] = Counter()
-        self._completed: set[tuple[str, Plan]] = set()
-        self._picked: dict[int, tuple[str, str]] = {}  # by world size
-        # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
-        self._slots: dict[tuple[str, int], int] = {}
-
-    def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-        """Runs one launch of each variant, interleaved if there are several."""
-        __tracebackhide__ = True
-        for variant, _ in launches:
-            self._slots.setdefault(variant.key, len(self._slots))
-            if variant.pilot is not None and variant.pilot.picked is not None:
-                self._picked.setdefault(variant.world_size, variant.pilot.picked)
-        several = len({variant.key for variant, _ in launches}) > 1
-        calls = [
-            partial(self._result_of, self._slots[variant.key] if several else 0, variant, plan, purpose)
-            for variant, plan in launches
-        ]
-        try:
-            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._run.abort)
-        except ReferenceFailed as error:
-            reason = self._no_fault(error, launches)
-            if reason is None:
-                raise
-            raise ReferenceStopped(reason, benchmark=error.benchmark) from error
-        except DdpperfError as error:
-            error.extend(after=_crowd(error, launches))
-            raise
-        self._completed.update((_label(variant), plan) for variant, plan in launches)
-        return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
-
-    def _result_of(
-        self, slot: int, variant: Variant, plan: Plan, purpose: Purpose, turns: TurnSlot | None = None
-    ) -> LaunchResult[RankLaunch]:
-        __tracebackhide__ = True
-        picked = self._picked.get(variant.world_size)
-        job = replace(
-            self._run.job(variant, plan, loader_settings(picked[0]) if picked else None),
-            # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
-            seed=self._diagnosed[_label(variant)],
-            diagnosed=purpose is Purpose.DIAGNOSIS,
-            growth=purpose is not Purpose.TIMES,
-            turns=turns,
-        )
-        if purpose is not Purpose.TIMES:
-            job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
-        if turns is None:
-            return self._run.launch(variant, RUN_LAUNCH, job)
-        # It has to sit out all other launches as well.
-        return self._run.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots)
-
-    def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
-        """Why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
-        crowd = _crowd(error, launches)
-        if crowd:
-            return f"{error}{crowd}"
-        failed = {(_label(one), plan) for one, plan in launches if one.of_reference and one.key == error.benchmark}
-        if failed & self._completed:
-            return f"it had run on the other revision before, and failed now: {error}"
-        return None
-
-    def _outcome(self, variant: Variant, purpose: Purpose, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
-        label, size = _label(variant), variant.world_size
-        self._diagnosed[label] += purpose is Purpose.DIAGNOSIS
-        if label not in self._printed:
-            self._printed.add(label)
-            self._run.sections.extend((f"{label}, {title}", text) for title, text in result.sections)
-        first, *others = result.values
-        if first.picked is not None:
-            self._picked[size] = first.picked
-        return (replace(first, picked=self._picked.get(size)), *others), result.seconds
-
-
-def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
-    """A line on a launch that failed for want of memory or time, and might have had enough alone; else nothing."""
-    cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
-    wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
-    if len(launches) == 1 or not wanting:
-        return ""
-    number = format_count(len(launches), "launch")
-    return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
-
-
-def _label(variant: Variant) -> str:
-    return f"{variant.name} w{variant.world_size}" + ", other revision" * variant.of_reference

@@ -76,7 +76,7 @@ class JudgedRun(BenchmarkRun):
         if self._session.probe is not None:
             derive = _focused(derive, self._session.probe)
         try:
-            self.start(variants)
+            self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._results(variants, derive)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.launches import BenchmarkLaunches
 from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import Variant
 
@@ -53,13 +53,13 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
 ) -> None:
     """None of the second is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
     screenings: list[float] = []
-    budget = BenchmarkRun.budget
+    budget = BenchmarkLaunches.budget
 
-    def noted(passes: BenchmarkRun, *, compared: bool) -> Budget:
+    def noted(passes: BenchmarkLaunches, *, compared: bool) -> Budget:
         screenings.append(budget(passes, compared=compared).screening)
         return budget(passes, compared=compared)
 
-    monkeypatch.setattr(BenchmarkRun, "budget", noted)
+    monkeypatch.setattr(BenchmarkLaunches, "budget", noted)
     test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
     found = [
         run_suite(inner, test, "--ddpperf-counted=false", *save)[1][0]["verdict"]
@@ -73,13 +73,13 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions of all launches, in their order."""
     names: list[str] = []
-    launch = BenchmarkRun.launch
+    launch = BenchmarkLaunches.launch
 
-    def noted(passes: BenchmarkRun, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
+    def noted(passes: BenchmarkLaunches, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
         names.append(function.name)
         return launch(passes, variant, function, *args, **how)
 
-    monkeypatch.setattr(BenchmarkRun, "launch", noted)
+    monkeypatch.setattr(BenchmarkLaunches, "launch", noted)
     return names
 
 
@@ -201,7 +201,7 @@ def test_it(ddpperf):
 def test_variants_that_do_not_fit_into_memory_take_no_turns(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: 0)
     run, results = run_suite(
         inner,
         """

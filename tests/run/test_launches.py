@@ -16,7 +16,8 @@ from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.benchmark import BenchmarkRun, TimedLaunches
+from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.planning import Purpose
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
@@ -27,7 +28,15 @@ STEP = LaunchResult((make_rank_launch(),), (), 1.0)
 PLAN = Plan(warmup=1, steps=5)
 
 
-def benchmark(settings: Settings = Settings(), session: Any = None, paired: Any = None) -> BenchmarkRun:  # noqa: B008
+def launches(settings: Settings = Settings(), session: Any = None, paired: Any = None) -> BenchmarkLaunches:  # noqa: B008
+    return BenchmarkLaunches(session, settings, paired)
+
+
+def timed(settings: Settings = Settings()) -> TimedLaunches:  # noqa: B008
+    return TimedLaunches(launches(settings), [])
+
+
+def preparing(settings: Settings, session: Any, paired: Any = None) -> BenchmarkRun:
     return BenchmarkRun(session, "test_x.py::test_a", settings, [], paired)
 
 
@@ -35,12 +44,14 @@ def test_both_sides_of_a_round_are_diagnosed_with_one_seed(monkeypatch: pytest.M
     """Also where the pilot of one was slow and made again."""
     jobs: list[tuple[bool, LaunchJob]] = []
 
-    def launch(_passes: BenchmarkRun, variant: Variant, _function: Any, job: LaunchJob) -> LaunchResult[RankLaunch]:
+    def launch(
+        _launches: BenchmarkLaunches, variant: Variant, _function: Any, job: LaunchJob
+    ) -> LaunchResult[RankLaunch]:
         jobs.append((variant.of_reference, job))
         return STEP
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
-    run = TimedLaunches(benchmark())
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    run = timed()
     ours, theirs = (make_variant("ddp", of_reference=other) for other in (False, True))
     for variant in (ours, ours, theirs):
         run([(variant, PLAN)], Purpose.TIMES)
@@ -54,13 +65,19 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
     asked: list[tuple[str, bool, int, int, bool]] = []
 
     def launch(
-        _passes: BenchmarkRun, variant: Variant, _function: Any, job: LaunchJob, *, slot: int = 0, patience: int = 1
+        _launches: BenchmarkLaunches,
+        variant: Variant,
+        _function: Any,
+        job: LaunchJob,
+        *,
+        slot: int = 0,
+        patience: int = 1,
     ) -> LaunchResult[RankLaunch]:
         asked.append((variant.name, variant.of_reference, slot, patience, job.turns is not None))
         return STEP
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
-    run = TimedLaunches(benchmark())
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    run = timed()
     both = [make_variant(name, of_reference=other) for other in (False, True) for name in "ab"]
     for variant in both:
         run([(variant, PLAN)], Purpose.TIMES)
@@ -113,11 +130,11 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
     """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
-    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: free)
+    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: free)
     session: Any = Both(here, there)
-    passes = benchmark(session=session, paired=session.paired)
-    passes.start([make_variant(name) for name in "abc"])
-    budget = passes.budget(compared=True)
+    launched = launches(session=session, paired=session.paired)
+    launched.start([make_variant(name) for name in "abc"])
+    budget = launched.budget(compared=True)
     assert (budget.slots, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
     assert session.paired is None or session.paired.launchers.started == [expected[0]]
@@ -125,24 +142,24 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
 
 @pytest.mark.parametrize("there", [None, 3])
 def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: None)
+    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: None)
     session: Any = Both(3, there)
-    passes = benchmark(session=session, paired=session.paired)
-    passes.start([make_variant(name) for name in "abc"])
-    passes.keep(3)
+    launched = launches(session=session, paired=session.paired)
+    launched.start([make_variant(name) for name in "abc"])
+    launched.keep(3)
     assert session.launchers.kept == []
-    passes.keep(1)
+    launched.keep(1)
     assert session.launchers.kept == [1]
     assert there is None or session.paired.launchers.kept == [1]
-    assert passes.budget(compared=True).slots == 1  # for further runs of the same, as of a calibration
+    assert launched.budget(compared=True).slots == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.benchmark.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: 0)
     one, two = (make_variant(name) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)
-        benchmark(settings, session, session.paired).start(variants)
+        launches(settings, session, session.paired).start(variants)
         assert session.launchers.started == session.paired.launchers.started == [1]
 
 
@@ -153,8 +170,8 @@ def test_pairs_of_a_benchmark_need_one_launcher_of_a_side(monkeypatch: pytest.Mo
         slots.append(slot)
         return STEP
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
-    run = TimedLaunches(benchmark())
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    run = timed()
     for name in "ab":
         run([(make_variant(name, of_reference=other), PLAN) for other in (False, True)], Purpose.TIMES)
     assert slots == [0, 0, 0, 0]
@@ -170,8 +187,8 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
     session: Any = SimpleNamespace(launchers=[SimpleNamespace(run=run)])
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
-        passes = benchmark(Settings(timeout=timeout), session)
-        passes.launch(step, own_step, patience=2)
+        launched = launches(Settings(timeout=timeout), session)
+        launched.launch(step, own_step, patience=2)
     assert deadlines == [60.0, MAX_TIMEOUT]
 
 
@@ -190,7 +207,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     """The other revision can run it, so it is not new; whoever reads it learns what to try."""
     both = [make_variant("ddp", of_reference=side) for side in (False, True)]
 
-    def launch(_passes: BenchmarkRun, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
+    def launch(_launches: BenchmarkLaunches, variant: Variant, *_: Any, **_seat: Any) -> LaunchResult[RankLaunch]:
         if variant.of_reference is not other:
             return LaunchResult((make_rank_launch(),), (), 1.0)
         cause = failure()
@@ -198,8 +215,8 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
             raise ReferenceFailed(str(cause), benchmark=variant.key) from cause
         raise cause
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
-    run = TimedLaunches(benchmark())
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    run = timed()
     expected = type(failure()) if not other else ReferenceStopped if told else ReferenceFailed
     with pytest.raises(expected) as raised:
         run([(one, PLAN) for one in both], Purpose.TIMES)
@@ -234,8 +251,8 @@ def test_what_the_other_revision_has_run_it_can_run(
             raise ReferenceFailed("rank 0 of 2 raised", benchmark=theirs.key)
         return STEP
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
-    run = TimedLaunches(benchmark())
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
+    run = timed()
     if before is not None:
         fine.append(True)
         run([(theirs, before[0])], before[1])
@@ -257,7 +274,7 @@ class Preparing:
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
         self.launchers = SimpleNamespace(wait=lambda slots: self.noted.append(f"{slots} there"))
-        monkeypatch.setattr(BenchmarkRun, "launch", lambda _passes, *asked, **how: self._launch(*asked, **how))
+        monkeypatch.setattr(BenchmarkLaunches, "launch", lambda _launches, *asked, **how: self._launch(*asked, **how))
 
     def _launch(
         self, variant: Variant, function: Any, job: PrepareJob, *, patience: int = 1
@@ -273,7 +290,7 @@ COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
 
 def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    passes = benchmark(session=session)
+    passes = preparing(Settings(), session)
     step = make_variant("mine", subject=own_step)
     for _ in range(2):
         (found,) = passes.prepared([step])
@@ -284,7 +301,7 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
 
 def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    benchmark(Settings(counted_only=True), session).prepared([make_variant("mine", subject=own_step)])
+    preparing(Settings(counted_only=True), session).prepared([make_variant("mine", subject=own_step)])
     assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
 
 
@@ -292,7 +309,7 @@ def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest
     session: Any = Preparing(monkeypatch)
     for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True)):
         session.prepared.clear()
-        benchmark(settings, session).prepared([make_variant("mine", subject=own_step)])
+        preparing(settings, session).prepared([make_variant("mine", subject=own_step)])
     assert session.patience == [2, 1]
 
 
@@ -303,7 +320,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
     paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda _number: None))
-    passes = benchmark(Settings(counted_only=counted_only), session, paired)
+    passes = preparing(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
     assert len(session.patience) == launches
@@ -313,18 +330,18 @@ def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypat
     loaders: list[str] = []
 
     def launch(
-        _passes: BenchmarkRun, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
+        _launches: BenchmarkLaunches, _variant: Variant, _function: Any, job: LaunchJob, **_seat: Any
     ) -> LaunchResult[RankLaunch]:
         loaders.append(str(job.settings.loader))
         return STEP
 
-    monkeypatch.setattr(BenchmarkRun, "launch", launch)
+    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
     picked = ("workers=2", "2 workers were fastest")
     pilot = Pilot(step=1.0, fixed=1.0, background=True, nbytes=0)
     variants = [
         make_variant(name, pilot=each) for name, each in zip("ab", (replace(pilot, picked=picked), pilot), strict=True)
     ]
-    run = TimedLaunches(benchmark(Settings(loader=loader_settings("auto"))))
+    run = timed(Settings(loader=loader_settings("auto")))
     found = [run([(variant, PLAN)], Purpose.TIMES) for variant in variants]
     assert loaders == ["workers=2", "workers=2"]
     assert [ranks[0].picked for ((ranks, _),) in found] == [picked, picked]
