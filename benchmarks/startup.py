@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES, Launchers
+from pytest_ddpperf.launch.launcher import LAUNCHER_BYTES, Launcher, Launchers
 
 GOAL = 10  # times faster
 MORE = 8  # launchers beside the first: what a comparison of nine strategies takes

@@ -9,8 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.launcher import Launcher, Launchers
 from pytest_ddpperf.run import session
 
 pytest_plugins = ["pytester"]

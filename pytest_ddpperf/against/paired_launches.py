@@ -16,11 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
-from pytest_ddpperf.launch.imports import TOOL, Observed, look_up, observed, observed_packed
-from pytest_ddpperf.launch.launcher import LaunchResult
-from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.launcher import Launchers, LaunchResult
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
-from pytest_ddpperf.launch.redirection import Redirection, within
+from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.settings import KNOBS

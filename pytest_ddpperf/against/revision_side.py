@@ -17,8 +17,7 @@ from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.installed import copies_of
 from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.launcher import Launcher, Launchers
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
 
 _SHOWN_LINES = 20

@@ -70,13 +70,13 @@ def started_by(environ: Mapping[str, str]) -> tuple[str, str, int] | None:
     return None
 
 
-def group_variables(rank: int, world_size: int, local_rank: int, local_world_size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would have set on this rank."""
+def group_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would have set on this rank of a single machine."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }

@@ -7,16 +7,16 @@ import contextlib
 import os
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.conduct import conduct, value_of
-from pytest_ddpperf.launch.machine import TorchMachine, check_names, place, probe
+from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
 from pytest_ddpperf.launch.messages import Call, Job
-from pytest_ddpperf.launch.outputs import RankOutput, titled
+from pytest_ddpperf.launch.rank_processes import conduct, value_of
+from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
@@ -27,11 +27,16 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
 
+
 T = TypeVar("T")
 
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
+LAUNCHER_BYTES = 300 * 2**20
+"""An upper bound for a zygote's memory: torch and all modules that ranks find imported.
+
+benchmarks/startup.py prints the figure. A copy of the first zygote shares nearly all of it, until it imports more."""
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
@@ -58,21 +63,15 @@ class Launcher:
 
     Any thread may use a launcher; its launches run one after another. ``close`` ends the zygote, and so does the end of
     this process, however it comes.
-
-    Args:
-        environ: environment variables of the ranks; by default those of this process at each launch.
-        preload: modules that ranks find imported; they must start no thread and leave CUDA alone.
-        redirection: another checkout that ranks import the project from; None for this one.
-        like: a launcher with the same arguments; a copy of its zygote spares the import of torch, and ends with it.
     """
 
     def __init__(
         self,
         *,
-        environ: Mapping[str, str] | None = None,
-        preload: Iterable[str] = (),
-        redirection: Redirection | None = None,
-        like: Launcher | None = None,
+        environ: Mapping[str, str] | None = None,  # of the ranks; by default that of this process at each launch
+        preload: Iterable[str] = (),  # modules that ranks find imported; they start no thread and leave CUDA alone
+        redirection: Redirection | None = None,  # another checkout that ranks import the project from
+        like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
     ) -> None:
         self._like = like
         self._environ = environ
@@ -92,7 +91,7 @@ class Launcher:
     @property
     def pid(self) -> int | None:
         """Process id of the zygote, which is the parent of ranks; None while there is no zygote."""
-        zygote = self._zygote
+        zygote = self._zygote  # read once: another thread may drop it
         return None if zygote is None else zygote.pid
 
     def start(self) -> None:
@@ -116,14 +115,13 @@ class Launcher:
     def wait(self) -> None:
         """Wait until torch is imported and ranks can be forked at once."""
         with self._lock:
-            self._wait_until_ready(self._started())
+            self._ready()
 
     def machine(self) -> TorchMachine:
         """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
         visible = self._environment().get("CUDA_VISIBLE_DEVICES")
         if visible not in self._machines:
-            job = _job(Call(probe, ()), 1, _PROBE_SECONDS, device="cpu", group=None)
-            self._machines[visible] = self._launch(job).rank(0)
+            self._machines[visible] = self._launch(Call(probe, ())).rank(0)
         return self._machines[visible]
 
     def run(
@@ -139,17 +137,9 @@ class Launcher:
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
-        When this returns or raises, no process of the launch is left.
-
-        Args:
-            function: any callable, closures and lambdas too; the objects that it refers to travel along.
-            *args: the function's arguments after ``ctx``.
-            world_size: the number of ranks.
-            backend: ``gloo``, ``nccl`` or ``auto``: NCCL where each rank has a GPU of its own.
-            device: ``cpu``, ``cuda`` or ``auto``: CUDA where there is a GPU.
-            timeout: seconds for the whole launch, without the one-off import of torch.
-            mode: the value of ``ctx.mode``, at a point of a scaling curve.
-            preload: more modules that the ranks of this and later launches find imported.
+        The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
+        for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
+        of ``preload`` imported. When this returns or raises, no process of the launch is left.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -161,15 +151,21 @@ class Launcher:
         """
         check_names(device, backend, world_size)
         if not 0 < timeout <= MAX_TIMEOUT:
-            raise SettingError(
-                f"timeout {timeout!r} is no deadline; it takes seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
-            )
+            seconds = f"seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
+            raise SettingError(f"timeout {timeout!r} is no deadline; it takes {seconds}")
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             placed = place(device, backend, world_size, self.machine())
             device, backend = placed.device, placed.backend
-        job = _job(Call(function, args), world_size, timeout, device=device, group=backend, mode=mode)
-        return self._launch(replace(job, preload=tuple(preload)))
+        return self._launch(
+            Call(function, args),
+            world_size=world_size,
+            device=device,
+            group=backend,
+            timeout=timeout,
+            mode=mode,
+            preload=preload,
+        )
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
@@ -185,19 +181,37 @@ class Launcher:
     def _environment(self) -> Mapping[str, str]:
         return os.environ if self._environ is None else self._environ
 
-    def _launch(self, job: Job) -> LaunchResult[Any]:
+    def _launch(
+        self,
+        call: Call,
+        *,
+        world_size: int = 1,
+        device: str = "cpu",
+        group: str | None = None,
+        timeout: float = _PROBE_SECONDS,
+        mode: Mode | None = None,
+        preload: Iterable[str] = (),
+    ) -> LaunchResult[Any]:
+        dumped = payload.dump_call(call)
         with self._lock:
-            zygote = self._started()
-            self._wait_until_ready(zygote)
-            job = self._redirected(replace(job, environ=environment.inherited(self._environment(), zygote.pinned)))
+            zygote = self._ready()
+            environ, path = environment.inherited(self._environment(), zygote.pinned), environment.search_path()
+            if self._redirection is not None:
+                environ, path = self._redirection.environ(environ), self._redirection.search_path(path)
+            job = Job(
+                call=dumped,
+                world_size=world_size,
+                device=device,
+                group=group,
+                mode=mode,
+                timeout=timeout,
+                environ=environ,
+                path=path,
+                directory=str(Path.cwd()),
+                preload=tuple(preload),
+            )
             ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
         return LaunchResult(tuple(map(value_of, ends)), tuple(end.output for end in ends), seconds)
-
-    def _redirected(self, job: Job) -> Job:
-        if self._redirection is None:
-            return job
-        path, environ = self._redirection.search_path(job.path), self._redirection.environ(job.environ)
-        return replace(job, path=path, environ=environ)
 
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):
@@ -205,21 +219,22 @@ class Launcher:
         if self._zygote is not None and (self._owner != os.getpid() or not self._zygote.alive):
             self._drop()
         if self._zygote is None:
-            rewriter = (_REWRITER,) if _REWRITER in sys.modules else ()
             self._owner = os.getpid()
-            preload = (*_PRELOADED, *rewriter, *self._preload)
+            preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self._preload)
             lent = contextlib.nullcontext() if self._like is None else self._like.idle_zygote()
             with lent as original:
                 self._zygote = ZygoteProcess(self._environment(), preload, self._redirection, original)
             atexit.register(self.close)
         return self._zygote
 
-    def _wait_until_ready(self, zygote: ZygoteProcess) -> None:
+    def _ready(self) -> ZygoteProcess:
+        zygote = self._started()
         try:
             zygote.wait_until_ready()
         except BaseException:
             self._drop()
             raise
+        return zygote
 
     def _sweep(self, zygote: ZygoteProcess) -> None:
         """Leave no process of the launch; a zygote whose sweep failed or was interrupted is ended as well."""
@@ -241,21 +256,52 @@ class Launcher:
             zygote.forget()
 
 
-def _job(
-    call: Call, world_size: int, timeout: float, *, device: str, group: str | None, mode: Mode | None = None
-) -> Job:
-    """The job of all ranks; ``environ`` is filled in when the zygote runs, ``listening`` when the socket is bound."""
-    return Job(
-        call=payload.dump_call(call),
-        first_rank=0,
-        local_world_size=world_size,
-        world_size=world_size,
-        device=device,
-        group=group,
-        mode=mode,
-        timeout=timeout,
-        listening=0,
-        environ={},
-        path=environment.search_path(),
-        directory=str(Path.cwd()),
-    )
+class Launchers:
+    """Launchers of like ranks, each made when it is first asked for. Any thread may use them.
+
+    ``make`` gets the first launcher, whose zygote the new one may copy; it gets None for the first one itself.
+    """
+
+    def __init__(self, make: Callable[[Launcher | None], Launcher]) -> None:
+        self._make = make
+        self._made: list[Launcher] = []
+        self._lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> Launcher:
+        """The launcher of this number; number 0 runs the launches that run alone."""
+        with self._lock:
+            while len(self._made) <= number:
+                self._made.append(self._make(self._made[0] if self._made else None))
+            return self._made[number]
+
+    def start(self, number: int) -> None:
+        """Let the first ``number`` launchers import torch in the background."""
+        for i in range(number):
+            self[i].start()
+
+    def wait(self, number: int) -> None:
+        """Wait until the first ``number`` launchers can run launches at once."""
+        for i in range(number):
+            self[i].wait()
+
+    def keep(self, number: int) -> None:
+        """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
+        for launcher in tuple(self._made[number:]):
+            launcher.close()
+
+    @property
+    def pids(self) -> tuple[int | None, ...]:
+        """Process ids of the zygotes, which are the parents of ranks; None for one that does not run."""
+        with self._lock:
+            return tuple(launcher.pid for launcher in self._made)
+
+    def abort(self) -> None:
+        """End the launches that other threads have under way; each raises LaunchError."""
+        for launcher in tuple(self._made):
+            launcher.abort()
+
+    def close(self) -> None:
+        """End all zygotes and everything below them."""
+        with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
+            for launcher in tuple(self._made):
+                closing.callback(launcher.close)

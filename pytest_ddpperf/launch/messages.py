@@ -22,23 +22,21 @@ class Call:
     arguments: tuple[object, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """The description of one launch; all its ranks read the same one."""
 
     call: bytes  # a pickled Call; a rank loads it when path, environment and directory are in place
-    first_rank: int
-    local_world_size: int
     world_size: int
     device: str
     group: str | None  # backend of the process group; None for a lone process without a group
     mode: Mode | None
     timeout: float  # seconds of the controller's deadline; torch's own lies behind it
-    listening: int  # port of the store that rank 0 serves; its socket is already bound
     environ: Mapping[str, str]
     path: tuple[str, ...]
     directory: str
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
+    listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Unready:
 class Fork:
     """The request for a rank, with its descriptors: report socket, stdout, stderr, stacks, job, listening socket."""
 
-    local_rank: int
+    rank: int
     preload: tuple[str, ...] = ()
 
 
@@ -88,7 +86,7 @@ class Fork:
 class Refused:
     """The zygote could not fork a rank."""
 
-    local_rank: int
+    rank: int
     reason: str
 
 
@@ -111,7 +109,7 @@ class Copied:
 class Signal:
     """The request to send a signal to those of these ranks that still run."""
 
-    local_ranks: tuple[int, ...]
+    ranks: tuple[int, ...]
     number: int
 
 
@@ -124,7 +122,7 @@ class Sweep:
 class Ended:
     """A rank's process has ended; ``status`` is its exit status, or minus the number of the signal."""
 
-    local_rank: int
+    rank: int
     status: int
     stamp: int
 

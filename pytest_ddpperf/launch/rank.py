@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddpperf.launch import environment, payload, processes
-from pytest_ddpperf.launch.channel import Channel
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.exceptions import failed_report
+from pytest_ddpperf.launch.failures import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
     import torch
@@ -35,14 +35,14 @@ _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller
 SEED = 0
 
 
-def live(local_rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
+def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
     """Do the job, report, wait until all ranks are done, and end the process."""
     status = 1
     try:
         _detach(descriptors, zygote)
         job: Job = pickle.loads(_content(_JOB))
         channel = Channel(socket.socket(fileno=_REPORT))
-        report = _report(job, local_rank)
+        report = _report(job, rank)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -99,10 +99,10 @@ def _content(descriptor: int) -> bytes:
     return bytes(content)
 
 
-def _report(job: Job, local_rank: int) -> RankReport:
+def _report(job: Job, rank: int) -> RankReport:
     stage: Stage = "join"
     try:
-        context = _join(job, local_rank)
+        context = _join(job, rank)
         stage = "load"
         call: Call = payload.loads(job.call)
         seed_as_at_the_start()
@@ -115,27 +115,24 @@ def _report(job: Job, local_rank: int) -> RankReport:
         return failed_report(error, stage)
 
 
-def _join(job: Job, local_rank: int) -> RankContext:
+def _join(job: Job, rank: int) -> RankContext:
     """Take over the controller's environment, path and folder, and join the process group."""
     import torch
 
-    rank = job.first_rank + local_rank
     os.environ.clear()
     os.environ.update(job.environ)
     if job.group is not None:
-        os.environ.update(
-            environment.group_variables(rank, job.world_size, local_rank, job.local_world_size, job.listening)
-        )
+        os.environ.update(environment.group_variables(rank, job.world_size, job.listening))
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
     device = torch.device("cpu")
     if job.device == "cuda":
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if job.group is not None:
         _join_group(job, job.group, rank, device if job.group == "nccl" else None)
-    return RankContext(rank, job.world_size, local_rank, job.local_world_size, device, job.group or "none", job.mode)
+    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode)
 
 
 def _join_group(job: Job, backend: str, rank: int, device: torch.device | None) -> None:

@@ -1,10 +1,11 @@
-"""The controller's view of the ranks of one launch."""
+"""The ranks of one launch as the controller sees them, from the first fork to the last exit."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import pickle
 import select
 import selectors
 import signal
@@ -12,18 +13,20 @@ import socket
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import outputs
-from pytest_ddpperf.launch.channel import Channel
+from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut
+from pytest_ddpperf.launch import failures, payload, processes, stacks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
+from pytest_ddpperf.launch.streams import Channel, RankOutput, open_output, read_output, titled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
-    from pytest_ddpperf.launch.messages import ZygoteEvent
+    from pytest_ddpperf.launch.messages import Job, ZygoteEvent
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
@@ -32,20 +35,65 @@ _STACK_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
-class End(Enum):
-    """How the wait for a launch ended."""
+def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple[list[RankEnd], float]:
+    """Run a job on fresh ranks, sweep, and return how each rank ended and the seconds that it took."""
+    started = time.monotonic()
+    kills = processes.out_of_memory_kills()
+    with RankProcesses(zygote, job.world_size) as ranks:
+        try:
+            ranks.fork(job)
+            outcome = ranks.watch(started + job.timeout)
+            if outcome is LaunchEnd.FINISHED:
+                ranks.dismiss()
+            standing = ranks.stacks() if outcome is LaunchEnd.LATE else {}
+        finally:
+            sweep()
+        seconds = time.monotonic() - started
+        ends = [rank.end for rank in ranks.ranks]
+    if outcome is LaunchEnd.LATE:
+        raise _timed_out(ends, standing, job)
+    if outcome is LaunchEnd.FAILED:
+        raise failures.failure(ends, job.world_size, out_of_memory=processes.out_of_memory_kills() > kills)
+    return ends, seconds
+
+
+def value_of(end: RankEnd) -> Any:
+    """Load the value that a rank has returned."""
+    if not isinstance(end.report, Finished):
+        raise TypeError(end.report)
+    try:
+        return payload.loads(end.report.value)
+    except Exception as error:
+        raise PayloadError(
+            f"what rank {end.rank} returned cannot be read by the test session: {type(error).__name__}: {error}; "
+            "return plain data"
+        ) from error
+
+
+def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job) -> RanksTimedOut:
+    finished = [end.rank for end in ends if isinstance(end.report, Finished)]
+    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout)
+    return RanksTimedOut(
+        f"{first_line}\n\n{stacks.listing(standing, guilty)}",
+        rank=guilty,
+        sections=titled((end.rank, end.output) for end in ends),
+    )
+
+
+class LaunchEnd(Enum):
+    """How the wait for the ranks ended."""
 
     FINISHED = "every function has returned"
     FAILED = "a rank has failed"
     LATE = "the deadline has passed"
 
 
-@dataclass
-class LocalRank:
-    """One rank's socket and files, and its state as far as the controller knows it."""
+@dataclass(kw_only=True, slots=True)
+class _RankProcess:
+    """One rank's sockets and files, and its state as far as the controller knows it."""
 
-    local_rank: int
     channel: Channel
+    of_rank: socket.socket  # the other end of ``channel``
     stdout: IO[bytes]
     stderr: IO[bytes]
     stacks: IO[bytes]
@@ -55,8 +103,8 @@ class LocalRank:
     def end(self) -> RankEnd:
         """The state together with the text that the rank has printed so far."""
         name = f"rank {self.state.rank}"
-        stdout, stderr = outputs.read(self.stdout, f"{name}'s stdout"), outputs.read(self.stderr, f"{name}'s stderr")
-        return replace(self.state, output=outputs.RankOutput(stdout, stderr))
+        stdout, stderr = read_output(self.stdout, f"{name}'s stdout"), read_output(self.stderr, f"{name}'s stderr")
+        return replace(self.state, output=RankOutput(stdout, stderr))
 
     def collect(self) -> None:
         """Take the report, if the rank has sent one."""
@@ -73,18 +121,17 @@ class LocalRank:
 class RankProcesses:
     """The ranks of one launch, with their sockets and files. Leaving the context closes these; it ends no process."""
 
-    def __init__(self, zygote: ZygoteProcess, local_world_size: int, first_rank: int = 0) -> None:
+    def __init__(self, zygote: ZygoteProcess, world_size: int) -> None:
         self._zygote = zygote
         self._open = contextlib.ExitStack()
-        self._sockets_of_ranks: list[socket.socket] = []
         try:
-            self.ranks = [self._prepare(i, first_rank + i) for i in range(local_world_size)]
+            self.ranks = [self._prepared(rank) for rank in range(world_size)]
         except OSError as error:
             self._open.close()
             if error.errno != errno.EMFILE:
                 raise
             raise LaunchError(
-                f"this process may not open enough files for {local_world_size} ranks; raise its limit (ulimit -n)"
+                f"this process may not open enough files for {world_size} ranks; raise its limit (ulimit -n)"
             ) from None
 
     def __enter__(self) -> Self:
@@ -93,23 +140,29 @@ class RankProcesses:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _prepare(self, local_rank: int, rank: int) -> LocalRank:
-        of_controller, of_rank = socket.socketpair()
-        self._sockets_of_ranks.append(self._open.enter_context(of_rank))
-        channel = Channel(self._open.enter_context(of_controller))
-        stdout, stderr, stacks = (self._open.enter_context(outputs.open_file()) for _ in range(3))
-        return LocalRank(local_rank, channel, stdout, stderr, stacks, RankEnd(rank))
+    def _prepared(self, rank: int) -> _RankProcess:
+        of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
+        stdout, stderr, stacks = (self._open.enter_context(open_output()) for _ in range(3))
+        channel, state = Channel(of_controller), RankEnd(rank)
+        return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
-    def fork(self, job: int, listener: socket.socket | None, preload: tuple[str, ...] = ()) -> None:
-        """Start the ranks on the job in the file ``job``; rank 0 gets the socket ``listener``."""
-        for rank, of_rank in zip(self.ranks, self._sockets_of_ranks, strict=True):
-            files = [of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), job]
-            if rank.state.rank == 0 and listener is not None:
-                files.append(listener.fileno())
-            self._zygote.request(Fork(rank.local_rank, preload), files)
-            of_rank.close()
+    def fork(self, job: Job) -> None:
+        """Start the ranks on a job."""
+        with contextlib.ExitStack() as opened:
+            # Bound here and served by rank 0: no other process can take the port between the choice and the use.
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)))
+            file = os.memfd_create("ddpperf-job")
+            opened.callback(os.close, file)
+            with open(file, "wb", closefd=False) as written:
+                pickle.dump(replace(job, listening=listener.getsockname()[1]), written)
+            for number, rank in enumerate(self.ranks):
+                files = [rank.of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), file]
+                if number == 0 and job.group is not None:
+                    files.append(listener.fileno())
+                self._zygote.request(Fork(number, job.preload), files)
+                rank.of_rank.close()
 
-    def watch(self, deadline: float) -> End:
+    def watch(self, deadline: float) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until = deadline
         failed = False
@@ -120,27 +173,24 @@ class RankProcesses:
             while not all(rank.state.over for rank in self.ranks):
                 remaining = until - time.monotonic()
                 if remaining <= 0:
-                    return End.FAILED if failed else End.LATE
+                    return LaunchEnd.FAILED if failed else LaunchEnd.LATE
                 for key, _ in selector.select(remaining):
-                    self._take(key.data)
-                    if key.data is not None and key.data.channel.closed:
+                    if key.data is None:
+                        self._note(self._zygote.events(0))
+                        continue
+                    key.data.collect()
+                    if key.data.channel.closed:
                         selector.unregister(key.fileobj)
                 if not failed and any(rank.state.failed for rank in self.ranks):
                     failed, until = True, min(deadline, time.monotonic() + GRACE)
-        return End.FAILED if any(rank.state.failed for rank in self.ranks) else End.FINISHED
+        return LaunchEnd.FAILED if any(rank.state.failed for rank in self.ranks) else LaunchEnd.FINISHED
 
-    def _take(self, rank: LocalRank | None) -> None:
-        if rank is not None:
-            rank.collect()
-            return
-        for event in self._zygote.events(0):
-            self._note(event)
-
-    def _note(self, event: ZygoteEvent) -> None:
-        if isinstance(event, Refused):
-            raise LaunchError(f"rank {self.ranks[event.local_rank].state.rank} could not be forked: {event.reason}")
-        if isinstance(event, Ended):
-            self.ranks[event.local_rank].ended(event)
+    def _note(self, events: list[ZygoteEvent]) -> None:
+        for event in events:
+            if isinstance(event, Refused):
+                raise LaunchError(f"rank {event.rank} could not be forked: {event.reason}")
+            if isinstance(event, Ended):
+                self.ranks[event.rank].ended(event)
 
     def dismiss(self) -> None:
         """Let all ranks leave their group together, and wait a bounded time until they have."""
@@ -148,19 +198,18 @@ class RankProcesses:
             rank.channel.dismiss()
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
-            for event in self._zygote.events(deadline - time.monotonic()):
-                self._note(event)
+            self._note(self._zygote.events(deadline - time.monotonic()))
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
-        waiting = [rank for rank in self.ranks if not rank.state.over]
-        self._zygote.request(Signal(tuple(rank.local_rank for rank in waiting), signal.SIGUSR1))
+        waiting = {number: rank.stacks for number, rank in enumerate(self.ranks) if not rank.state.over}
+        self._zygote.request(Signal(tuple(waiting), signal.SIGUSR1))
         deadline = time.monotonic() + _STACK_SECONDS
         sizes: list[int] = []
         while time.monotonic() < deadline:
             # faulthandler writes no end mark: a stack is whole when it has stopped growing.
-            before, sizes = sizes, [os.fstat(rank.stacks.fileno()).st_size for rank in waiting]
+            before, sizes = sizes, [os.fstat(file.fileno()).st_size for file in waiting.values()]
             if all(sizes) and sizes == before:
                 break
             select.select([], [], [], _STACK_POLL)
-        return {rank.state.rank: outputs.read(rank.stacks, "the stacks") for rank in waiting}
+        return {number: read_output(file, "the stacks") for number, file in waiting.items()}

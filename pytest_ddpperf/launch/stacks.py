@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch import interleaving
-from pytest_ddpperf.launch.exceptions import in_library, is_machinery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +20,8 @@ _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
+_PACKAGE = Path(__file__).parents[1]
+_MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 # Names of functions that torch wraps around the functions that users call.
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
@@ -159,3 +163,19 @@ def _waits(where: StackPosition | None) -> bool:
 def _shown(file: str) -> str:
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative
+
+
+def is_machinery(filename: str) -> bool:
+    """Whether a frame of this plugin or of cloudpickle brings the user's function to its rank."""
+    return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
+
+
+def in_library(filename: str) -> bool:
+    """Whether a frame is in code of Python, of an installed package, or of this plugin."""
+    return filename.startswith(("<", *_folders())) or "/site-packages/" in filename
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(f"{folder}/" for folder in {*folders, str(_PACKAGE)})

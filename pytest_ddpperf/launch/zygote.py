@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.imports import redirect
 from pytest_ddpperf.launch.messages import (
     Copied,
     Copy,
@@ -35,7 +34,7 @@ from pytest_ddpperf.launch.messages import (
     ZygoteEvent,
     ZygoteRequest,
 )
-from pytest_ddpperf.launch.redirection import Redirection
+from pytest_ddpperf.launch.redirection import Redirection, redirect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +49,7 @@ _SWEEP_SECONDS = 5.0
 class Birth:
     """The state that a new rank starts with; its descriptors are in the order of ``messages.Fork``."""
 
-    local_rank: int
+    rank: int
     descriptors: tuple[int, ...]
     zygote: int
 
@@ -85,30 +84,30 @@ class Zygote:
     def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
             preload(request.preload)
-            return self._fork(request.local_rank, descriptors)
+            return self._fork(request.rank, descriptors)
         if isinstance(request, Copy):
             self._copy(request.mark, descriptors)
         elif isinstance(request, Signal):
-            for pid, local_rank in self.ranks.items():
-                if local_rank in request.local_ranks:
+            for pid, rank in self.ranks.items():
+                if rank in request.ranks:
                     os.kill(pid, request.number)
         else:
             self.tell(Swept(self.sweep()))
         return None
 
-    def _fork(self, local_rank: int, descriptors: tuple[int, ...]) -> Birth | None:
+    def _fork(self, rank: int, descriptors: tuple[int, ...]) -> Birth | None:
         zygote = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            self.tell(Refused(local_rank, str(error)))
+            self.tell(Refused(rank, str(error)))
             pid = -1
         if pid == 0:
-            return Birth(local_rank, descriptors, zygote)
+            return Birth(rank, descriptors, zygote)
         for descriptor in descriptors:
             os.close(descriptor)
         if pid > 0:
-            self.ranks[pid] = local_rank
+            self.ranks[pid] = rank
         return None
 
     def _copy(self, mark: str, descriptors: tuple[int, ...]) -> None:
@@ -157,9 +156,9 @@ class Zygote:
             if pid == 0:
                 return True
             self.copies.discard(pid)
-            local_rank = self.ranks.pop(pid, None)
-            if local_rank is not None:  # None for an adopted orphan
-                self.tell(Ended(local_rank, os.waitstatus_to_exitcode(status), time.time_ns()))
+            rank = self.ranks.pop(pid, None)
+            if rank is not None:  # None for an adopted orphan
+                self.tell(Ended(rank, os.waitstatus_to_exitcode(status), time.time_ns()))
 
     def sweep(self) -> tuple[int, ...]:
         """Kill and reap all children but copies, and return those that are left after a bounded time.
@@ -253,7 +252,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         control.send(pickle.dumps(Unready(f"{type(error).__name__}: {error}"[: MESSAGE_SIZE // 2])))
         sys.exit(1)
     if birth is not None:
-        from pytest_ddpperf.launch import rank
+        from pytest_ddpperf.launch.rank import live
 
-        rank.live(birth.local_rank, birth.descriptors, birth.zygote)
+        live(birth.rank, birth.descriptors, birth.zygote)
     os._exit(0)  # there is nothing to tidy up, and torch takes its time over that

@@ -18,15 +18,59 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch import copied_process, environment, outputs, processes
-from pytest_ddpperf.launch.copied_process import CopiedProcess
+from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.messages import Copied, Copy, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.streams import open_output, read_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_ddpperf.launch.messages import ZygoteEvent, ZygoteRequest
     from pytest_ddpperf.launch.redirection import Redirection
+
+
+class CopiedProcess:
+    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None while the process runs, then 0."""
+        return 0 if self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the process has ended."""
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the descriptor; from then on the process counts as ended."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ended(self, timeout: float | None) -> bool:
+        return self._descriptor < 0 or bool(select.select([self._descriptor], [], [], timeout)[0])
+
+
+def _kernel_has_pidfd() -> bool:
+    """Whether kernel and Python have process descriptors; Linux has them since 5.3."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+HAS_PIDFD = _kernel_has_pidfd()
+
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
 _BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
@@ -55,7 +99,7 @@ class ZygoteProcess:
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
-        self._output: IO[bytes] = outputs.open_file()
+        self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
             copied = None if original is None else self._copied(original)
@@ -66,7 +110,7 @@ class ZygoteProcess:
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """Copy a zygote that imported torch under the same variables; None where it cannot be copied."""
-        if not copied_process.HAS_PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
+        if not HAS_PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
             return None
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         copied = None
@@ -82,14 +126,23 @@ class ZygoteProcess:
         self, environ: Mapping[str, str], preload: Sequence[str]
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with of_zygote:
-                return of_controller, self._start(of_zygote.fileno(), environ, preload)
-        except BaseException:
-            of_controller.close()
-            raise
+        with of_zygote:
+            try:
+                process = subprocess.Popen(  # noqa: S603  our own interpreter
+                    [*self._command(of_zygote.fileno()), *preload],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    pass_fds=[of_zygote.fileno()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                of_controller.close()
+                raise
+        return of_controller, process
 
-    def _start(self, control: int, environ: Mapping[str, str], preload: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _command(self, control: int) -> list[str]:
         path = environment.search_path()
         if self._redirection is not None and self._redirection.python is not None:
             # Import hooks of another environment do not know this package; the project's own path is replaced later.
@@ -100,15 +153,7 @@ class ZygoteProcess:
         if threading.current_thread() is threading.main_thread():
             # The kernel watches the thread, and any thread but the main one may end before the controller does.
             command.append(f"--controller={os.getpid()}")
-        return subprocess.Popen(  # noqa: S603  our own interpreter
-            [*command, *preload],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            pass_fds=[control],
-            start_new_session=True,
-        )
+        return command
 
     def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
         """Fork a copy that takes requests from ``control`` and prints into ``output``; None where that failed."""
@@ -228,5 +273,5 @@ class ZygoteProcess:
         return LaunchError(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
 
     def _said(self) -> str:
-        text = outputs.read(self._output, "its output", 4096).strip()
+        text = read_output(self._output, "its output", 4096).strip()
         return f"\n{text}" if text else ""

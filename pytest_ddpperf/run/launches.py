@@ -20,8 +20,7 @@ from pytest_ddpperf.errors import (
 )
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
-from pytest_ddpperf.launch.launchers import LAUNCHER_BYTES, Launchers
+from pytest_ddpperf.launch.launcher import LAUNCHER_BYTES, MAX_TIMEOUT, Launchers, LaunchResult
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan

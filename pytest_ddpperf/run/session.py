@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
+from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import pinned, thread_count
-from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.machine import TorchMachine, place
+from pytest_ddpperf.launch.launcher import Launcher, Launchers
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay

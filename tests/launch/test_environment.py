@@ -61,11 +61,11 @@ def test_one_of_several_processes_knows_its_launcher(
 
 
 def test_ranks_find_what_torchrun_would_have_set() -> None:
-    assert group_variables(5, 8, 1, 4, 2900) == {
+    assert group_variables(5, 8, 2900) == {
         "RANK": "5",
         "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
+        "LOCAL_RANK": "5",
+        "LOCAL_WORLD_SIZE": "8",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "2900",
     }

@@ -16,8 +16,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
-from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.launcher import Launcher, Launchers, LaunchResult
 
 T = TypeVar("T")
 
@@ -197,7 +196,7 @@ def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.copied_process.HAS_PIDFD", False)
+    monkeypatch.setattr("pytest_ddpperf.launch.zygote_process.HAS_PIDFD", False)
     with Launcher() as first, Launcher(like=first) as other:
         parent = alone(other, lambda _ctx: os.getppid()).rank(0)
         assert (parent, parent_of(parent)) == (other.pid, os.getpid())

@@ -1,17 +1,23 @@
-"""Messages between a rank and its controller over a stream socket: each is a pickle with its length in front."""
+"""What a rank sends its controller: messages over a socket, and its output in files without a name."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO
 
+OUTPUT_LIMIT = 64 * 1024  # bytes
 _LENGTH = struct.Struct("!Q")
 _CHUNK = 1 << 20
 
 
 class Channel:
-    """One end of a rank's socket.
+    """One end of a rank's socket; each message is a pickle with its length in front.
 
     ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
     then the end of the file never comes.
@@ -47,9 +53,6 @@ class Channel:
             if not data:
                 self.closed = True
             self._received += data
-        return list(self._messages())
-
-    def _messages(self) -> list[object]:
         messages: list[object] = []
         while len(self._received) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
@@ -74,6 +77,33 @@ class Channel:
         except ConnectionResetError:
             self.closed = True
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+
+@dataclass(frozen=True)
+class RankOutput:
+    """The text that a rank has printed, cut to the last 64 KiB of each stream."""
+
+    stdout: str = ""
+    stderr: str = ""
+
+
+def open_output() -> IO[bytes]:
+    """Open a file for one stream of one process; no crash can leave it behind."""
+    return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
+
+
+def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:
+    """Read the last ``limit`` bytes of a stream without moving the writer's position."""
+    size = os.fstat(file.fileno()).st_size
+    start = max(0, size - limit)
+    text = os.pread(file.fileno(), limit, start).decode(errors="replace")
+    return f"[the first {start} of {size} bytes of {title} are cut here]\n{text}" if start else text
+
+
+def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
+    """Give each stream that is not empty a title for the test's report, such as ``rank 1 stderr``."""
+    return tuple(
+        (f"rank {rank} {name}", text)
+        for rank, output in outputs
+        for name, text in (("stdout", output.stdout), ("stderr", output.stderr))
+        if text.strip()
+    )

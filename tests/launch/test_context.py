@@ -7,8 +7,8 @@ import re
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.context import Placement, TorchMachine, place
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.machine import Placement, TorchMachine, place
 
 CPU_BUILD = TorchMachine("2.13.0+cpu", None, (), nccl=False, backends=("gloo",))
 NO_GPU = TorchMachine("2.13.0+cu130", "13.0", (), nccl=True, backends=("gloo", "nccl"))

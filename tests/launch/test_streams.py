@@ -1,13 +1,14 @@
-"""Messages over a socket whose other end may stop anywhere."""
+"""Messages over a socket whose other end may stop anywhere, and what is kept of what ranks print."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
 import pytest
 
-from pytest_ddpperf.launch.channel import Channel
+from pytest_ddpperf.launch.streams import Channel, open_output, read_output
 
 
 @pytest.fixture
@@ -61,3 +62,30 @@ def test_a_dismissal_ends_the_wait(ends: tuple[socket.socket, socket.socket]) ->
     ours.dismiss()
     waiter.join(5)
     assert not waiter.is_alive()
+
+
+def test_a_short_text_is_kept_as_it_is() -> None:
+    with open_output() as file:
+        file.write(b"hello\n")
+        assert read_output(file, "stdout") == "hello\n"
+
+
+def test_of_a_long_text_the_end_is_kept_and_the_cut_is_named() -> None:
+    with open_output() as file:
+        file.write(b"0123456789")
+        assert (
+            read_output(file, "rank 1's stdout", 4) == "[the first 6 of 10 bytes of rank 1's stdout are cut here]\n6789"
+        )
+
+
+def test_reading_does_not_move_the_writers_place_and_survives_any_bytes() -> None:
+    with open_output() as file:
+        os.write(file.fileno(), b"a\xff")
+        assert read_output(file, "stdout") == "a\ufffd"
+        os.write(file.fileno(), b"b")
+        assert read_output(file, "stdout") == "a\ufffdb"
+
+
+def test_the_file_has_no_name_that_could_be_left_behind() -> None:
+    with open_output() as file:
+        assert os.fstat(file.fileno()).st_nlink == 0
