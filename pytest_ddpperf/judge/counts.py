@@ -19,15 +19,17 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     differs = (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
     verdict = decide_compared_count(metric, then, now, differs=bool(differs))
     if then is None or now is None or metric not in then.totals:
-        absent = Finding(
-            "no_counts_in_reference" if then is None else "not_in_reference", {"reference": reference.words}
-        )
+        absent = None
+        if then is not None:
+            absent = Finding("not_in_reference", {"reference": reference.words})
+        elif reference.record is not None:
+            absent = Finding("no_counts_in_reference", {"reference": reference.words})
         return Comparison(
             series=series,
             tolerance=0.0,
             verdict=verdict,
             gated=series.gated and (now is None or metric not in now.unstable),  # what is not steady asks for nothing
-            note=None if then is None and reference.record is None else absent,
+            note=absent,
         )
     change = change_of(metric, then, now)
     incomparable = bool(differs) and change.gated
@@ -69,8 +71,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
     note = None
     if parts or restless:
-        facts = {"parts": parts, "unsteady_now": unsteady_now, "unsteady_then": unsteady_then}
-        note = Finding("count_changed", facts)
+        note = Finding("count_changed", {"parts": parts, "unsteady_now": unsteady_now, "unsteady_then": unsteady_then})
     return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
 
 

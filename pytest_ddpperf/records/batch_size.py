@@ -12,8 +12,9 @@ class Trial(NamedTuple):
     """A batch size that was tried.
 
     Attributes:
+        size: samples of one rank's batch.
         fits: whether every rank could train with it.
-        peak: the most bytes that a rank used, where it got through; None where it ran out of memory, or cannot tell.
+        peak: the most bytes that a rank used; None where it ran out of memory, or cannot tell.
     """
 
     size: int
@@ -28,7 +29,7 @@ class BatchSize:
     Attributes:
         size: samples of one rank's batch, or whatever the workload's maker takes the number for.
         peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None where it cannot tell.
-        tried: what was tried, in order.
+        tried: the sizes that were tried, in order.
     """
 
     size: int
@@ -38,18 +39,11 @@ class BatchSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """A search as a test asked for it, and what it came to.
+    """A search as a test asked for it, and its result."""
 
-    Attributes:
-        test: pytest node id.
-        training: strategy and recipe in one line.
-        limit: the largest size that was to be tried; None for no limit.
-        memory_limit: bytes for each rank; None for what the device has.
-    """
-
-    test: str
-    training: str
+    test: str  # pytest node id
+    training: str  # strategy and recipe in one line
     environment: Environment
-    limit: int | None
-    memory_limit: int | None
+    limit: int | None  # the largest size that was to be tried; None for no limit
+    memory_limit: int | None  # bytes for each rank; None for what the device has
     found: BatchSize

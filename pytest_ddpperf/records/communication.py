@@ -1,4 +1,4 @@
-"""What is known of the communication of a step on one rank. Imports no torch."""
+"""The communication of a step on one rank, and over a group."""
 
 from __future__ import annotations
 
@@ -7,28 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:
-    """Steps with and without synchronisation of gradients on one rank, from blocks that alternated.
+    """Steps with and without synchronisation of gradients on one rank, from blocks that alternated."""
 
-    Attributes:
-        synchronised: seconds of each step of the blocks that were whole, in order.
-        unsynchronised: of each step that averaged no gradients.
-        still_sent: what those steps sent all the same, in words; empty for nothing.
-        pairs: how many blocks there were of either kind, all of them equally long.
-    """
-
-    synchronised: tuple[float, ...]
-    unsynchronised: tuple[float, ...]
-    still_sent: str = ""
-    pairs: int = 1
+    synchronised: tuple[float, ...]  # seconds of each whole step, in order
+    unsynchronised: tuple[float, ...]  # seconds of each step that averaged no gradients
+    still_sent: str = ""  # what those steps sent all the same, in words
+    pairs: int = 1  # blocks of either kind, all of them equally long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryHeadroom:
-    """What copies of what is trained take of a machine's memory, all its ranks' together, and what there is for them.
-
-    Attributes:
-        needed: bytes; ``free`` likewise.
-    """
+    """Bytes that copies of the training state of all ranks of a machine take, and that are free for them."""
 
     needed: int
     free: int
@@ -41,85 +30,54 @@ class MemoryHeadroom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One collective as the profiler saw it on one rank.
+    """One collective as the profiler saw it on one rank."""
 
-    Attributes:
-        kind: ``all_reduce``, ``all_gather`` ...
-        seconds: from when this rank began with it, before the others had come, to its end.
-        nbytes: what this rank puts into it; None where the profile does not tell.
-        ranks: how many there are in its group; None where the profile does not tell.
-    """
-
-    kind: str
-    seconds: float
-    nbytes: float | None
-    ranks: int | None = None
+    kind: str  # all_reduce, all_gather ...
+    seconds: float  # from when this rank began with it, before the others had come, to its end
+    nbytes: float | None  # that this rank puts into it; None where the profile does not tell
+    ranks: int | None = None  # in its group; None where the profile does not tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledStep:
-    """One step under the profiler on one rank, in seconds.
+    """One step under the profiler on one rank, in seconds."""
 
-    Attributes:
-        seconds: the whole step, which the profiler makes longer.
-        busy: in which at least one collective was under way.
-        computed: in which something was computed.
-        overlapped: in which both was so.
-        collectives: in the order in which they began.
-    """
-
-    seconds: float
-    busy: float
-    computed: float
-    overlapped: float
-    collectives: tuple[Collective, ...]
+    seconds: float  # the whole step, which the profiler makes longer
+    busy: float  # in which at least one collective was under way
+    computed: float  # in which something was computed
+    overlapped: float  # in which both was so
+    collectives: tuple[Collective, ...]  # in the order in which they began
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """What DDP itself says of its backward, in seconds, averaged over its own sample of steps.
+    """DDP's own figures on its backward, in seconds, averaged over its own sample of steps."""
 
-    Attributes:
-        communication: from the start of the first all-reduce to the end of the last one: what lies between is in it.
-        overlapped: from the same start to the end of backward's computation.
-    """
-
-    communication: float
-    overlapped: float
+    communication: float  # from the start of the first all-reduce to the end of the last one
+    overlapped: float  # from the same start to the end of backward's computation
 
     @property
     def exposed(self) -> float:
-        """What of the window came after backward's computation."""
+        """The part of the window after backward's computation."""
         return self.communication - self.overlapped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankProfile:
-    """What one rank reports of a launch under the profiler.
-
-    Attributes:
-        window: DDP's own figures; None for other strategies.
-        subgroups: whether process groups of fewer ranks than the world's were made, as far as this rank knows.
-    """
+    """What one rank reports of a launch under the profiler."""
 
     steps: tuple[ProfiledStep, ...]
-    window: Window | None = None
-    subgroups: bool = False
+    window: Window | None = None  # None for other strategies than DDP
+    subgroups: bool = False  # whether this rank knows of process groups with fewer ranks than the world
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidth:
-    """How fast collectives of one kind were, in bytes per second, as nccl-tests has it.
-
-    Attributes:
-        kind: ``all_reduce`` ...
-        algorithm: the size over the time.
-        bus: what that means for the links, whatever the number of ranks.
-    """
+    """How fast collectives of one kind were, in bytes per second, as nccl-tests has it."""
 
     kind: str
-    algorithm: float
-    bus: float
+    algorithm: float  # the size over the time
+    bus: float  # the load of the links that this means, whatever the number of ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +88,7 @@ class CommunicationProfile:
         step: a step under the profiler.
         busy: in which at least one collective was under way.
         overlapped: of that, in which something was computed.
-        gaps: of ``exposed``, what may be no waiting but the host between two operators: an estimate of the error.
+        gaps: of ``exposed``, the host's time between two operators: an estimate of the error.
         transfer: of the collectives, each as long as on the rank where it was shortest; None where they are not the
             same on all ranks, or nobody knows which ranks met in them.
         wait: how much longer they were on the average rank: the wait for the last one to come; None likewise.

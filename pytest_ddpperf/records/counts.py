@@ -1,4 +1,4 @@
-"""What one step does, counted: no time in it, so it is the same in every run and on every machine. Imports no torch."""
+"""What one step does, counted: no time is in it, so it is the same in every run and on every machine."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ from pytest_ddpperf.units import format_count, format_difference, format_number,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountRow:
-    """One count: what is special to it.
+    """What is special to one count."""
 
-    Attributes:
-        unit: ``1``, ``B`` or ``FLOP``.
-        gated: whether it is judged; what adds up to another count is only shown.
-        made_up: whether it matters what it is made of. Others have names of modules in it, which may be renamed.
-        by_kernel: whether it depends on the kernels that torch picks, on GPUs by their model and the version of CUDA.
-        follows: the count that it moves with, but not with it alone: on the size of a group it depends what its ranks
-            send; empty for none.
-        symptom: whether it only shows what other counts name.
-    """
-
-    unit: str = "1"
-    gated: bool = True
-    made_up: bool = False
-    by_kernel: bool = False
+    unit: str = "1"  # or B, or FLOP
+    gated: bool = True  # whether it is judged; counts that add up to another one are only shown
+    made_up: bool = False  # whether it matters what it is made of; details of others are modules, which may be renamed
+    by_kernel: bool = False  # whether it depends on the kernels that torch picks: on the GPU's model and on CUDA
+    # The count that it moves with, but not with that alone: what ranks send depends on the size of their group too.
     follows: str = ""
-    symptom: bool = False
+    symptom: bool = False  # whether it only shows what other counts name
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -51,7 +42,7 @@ COUNTS: Mapping[str, CountRow] = {
     "model_state_bytes": CountRow(unit="B"),
     "retained_bytes": CountRow(unit="B"),
 }
-"""The counts by name, in the order in which they are told; a new one is a row and an instrument that counts it."""
+"""The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
 
 
 def count_row(metric: str) -> CountRow:
@@ -60,8 +51,7 @@ def count_row(metric: str) -> CountRow:
 
 
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
-SHOWN = 5
-"""Changes that are named; the others are only told to be there."""
+SHOWN = 5  # changes that are named; of the others only the number is told
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
@@ -102,12 +92,11 @@ class Counts:
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """The totals that tell most: all of them, with their details, fill pages."""
-        told = [
-            f"{metric} {quantity_texts(metric, [self.totals[metric]])[0]}" for metric in _MAIN if metric in self.totals
-        ]
-        left = len(self.totals) - len(told)
-        return f"<Counts {', '.join([*told, *([f'{left} more'] if left else [])]) or 'of nothing'}>"
+        """The totals that tell most; all of them, with their details, fill pages."""
+        main = {metric: self.totals[metric] for metric in _MAIN if metric in self.totals}
+        shown = [f"{metric} {quantity_texts(metric, [total])[0]}" for metric, total in main.items()]
+        left = [f"{len(self.totals) - len(main)} more"] if len(self.totals) > len(main) else []
+        return f"<Counts {', '.join([*shown, *left]) or 'of nothing'}>"
 
 
 def merged(ranks: Sequence[Counts]) -> Counts:
@@ -179,37 +168,25 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
     ``all_reduce 5 -> 9 calls per step (+4), bytes unchanged``.
     """
-    if metric not in then.totals or metric not in now.totals:
-        return [] if metric not in {*then.totals, *now.totals} else [_only_one(metric, then, now)]
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
     if metric == "ddp_buckets":
-        return _bucket_text(before, after) + _rank_text(metric, then, now)
+        return _bucket_text(before, after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
         f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
-        for name in changed[:SHOWN]
+        for name in changed
     ]
-    if len(changed) > SHOWN:
-        lines.append(f"and {format_count(len(changed) - SHOWN, 'smaller change')}")
     if not lines and then.totals[metric] != now.totals[metric]:
-        lines.append(f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}")
-    return lines + _rank_text(metric, then, now) or _rank_parts_text(metric, then, now)
+        lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
+    lines = _shortened(lines, "smaller change") + on_each
+    return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
     """Values of a metric in one unit, to the last digit where less would hide that they differ."""
     return tuple(_texts(count_row(metric).unit, values))
-
-
-def _only_one(metric: str, then: Counts, now: Counts) -> str:
-    value = now.totals.get(metric, then.totals.get(metric, 0.0))
-    (text,) = _texts(count_row(metric).unit, [value])
-    return (
-        f"{metric} is {text} now, and was not counted then"
-        if metric in now.totals
-        else (f"{metric} was {text} then, and is not counted now")
-    )
 
 
 def _change(metric: str, before: float, after: float) -> str:
@@ -222,7 +199,7 @@ def _change(metric: str, before: float, after: float) -> str:
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Of calls that their bytes are the same, and the other way round; where they are not, they have their own line."""
+    """Says of calls that their bytes are the same, and of bytes that the calls are."""
     if metric not in _SIBLINGS:
         return ""
     other, noun = _SIBLINGS[metric]
@@ -233,12 +210,12 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     if before == after:
         return []
-    if len(before) != len(after):
-        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {_layout(before)} -> {_layout(after)}"]
-    count = f"{format_count(len(after), 'bucket')} as before"
     layouts = _layout(before), _layout(after)
+    if len(before) != len(after):
+        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {' -> '.join(layouts)}"]
+    count = f"{format_count(len(after), 'bucket')} as before"
     if layouts[0] != layouts[1] and len(after) <= SHOWN:
-        return [f"{count}, {layouts[0]} -> {layouts[1]}"]
+        return [f"{count}, {' -> '.join(layouts)}"]
     changed = [name for name in after if before.get(name) != after[name]]
     told = [f"{name} {' -> '.join(_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
     more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
@@ -246,38 +223,27 @@ def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> lis
 
 
 def _layout(buckets: Mapping[str, float]) -> str:
-    """``1.0 MiB + 25.0 MiB``; what is too long is summed up."""
-    texts = _texts("B", buckets.values())
-    if len(texts) <= SHOWN:
-        return " + ".join(texts) or "none"
+    """``1.0 MiB + 25.0 MiB``; of many buckets the smallest and the largest."""
+    if len(buckets) <= SHOWN:
+        return " + ".join(_texts("B", buckets.values())) or "none"
     smallest, largest = _texts("B", [min(buckets.values()), max(buckets.values())])
     return f"{smallest} to {largest} each"
 
 
-def _rank_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """The ranks that changed, where not all do the same, now or then."""
-    changed = [
-        f"rank {rank} {_change(metric, before, after)}"
-        for rank, (before, after) in enumerate(on_ranks(metric, then, now))
-        if before != after
-    ]
-    return _first(changed)
-
-
-def _rank_parts_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """What changed on some rank that does as much as before."""
-    changed = [
-        f"rank {rank} {name} {_change(metric, before, after)}"
-        for name, pairs in parts_on_ranks(metric, then, now).items()
+def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
+    lines = [
+        f"rank {rank} {f'{name} ' if name else ''}{_change(metric, before, after)}"
+        for name, pairs in parts.items()
         for rank, (before, after) in enumerate(pairs)
         if before != after
     ]
-    return _first(changed)
+    return _shortened(lines, "more rank")
 
 
-def _first(changed: Sequence[str]) -> list[str]:
-    more = [f"and {format_count(len(changed) - SHOWN, 'more rank')}"] if len(changed) > SHOWN else []
-    return [*changed[:SHOWN], *more]
+def _shortened(lines: list[str], noun: str) -> list[str]:
+    more = [f"and {format_count(len(lines) - SHOWN, noun)}"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
 
 
 def _difference(unit: str, difference: float) -> str:
@@ -288,15 +254,13 @@ def _difference(unit: str, difference: float) -> str:
 
 
 def _texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Values in one scale; to the last byte, or the last digit, where that would hide that they differ."""
+    """Values in one scale; to the last byte, or the last digit, where less would hide that they differ."""
     values = list(values)
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
-    texts = plain
-    if unit != "1":
-        texts = list(format_values(values, unit)) if unit == "B" else _flop_texts(values)
-    for choice in (texts, plain):
-        if len(set(choice)) == len(set(values)):
-            return choice
+    scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
+    for texts in (scaled[unit]() if unit in scaled else plain, plain):
+        if len(set(texts)) == len(set(values)):
+            return texts
     return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
 
 

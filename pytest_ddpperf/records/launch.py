@@ -13,17 +13,11 @@ from pytest_ddpperf.records.phases import PhaseTimes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceMemory:
-    """A GPU's memory as one of its ranks saw it after the timed steps, in bytes.
+    """A GPU's memory as one of its ranks saw it after the timed steps, in bytes."""
 
-    Attributes:
-        device: NVIDIA's id of the GPU, ``GPU-`` and a uuid: ranks that share one have it in common.
-        used: by all processes together, as the driver tells.
-        reserved: held by the caching allocator of this rank.
-    """
-
-    device: str
-    used: int
-    reserved: int
+    device: str  # NVIDIA's id of the GPU, GPU- and a uuid: ranks that share one have it in common
+    used: int  # by all processes together, as the driver tells
+    reserved: int  # held by the caching allocator of this rank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,24 +29,24 @@ class RankLaunch:
         step_times: seconds of each timed step on this rank, in order, without those that updated nothing; where a
             strategy does something every n steps only, the mean of each n that all did.
         skipped_steps: numbers of the timed steps, from 0, that updated nothing because fp16 gradients overflowed.
-        picked: the settings of data loading that ``auto`` came to, and a sentence on them; None where it had not to.
+        picked: the settings of data loading that ``auto`` chose, and a sentence on them; None without ``auto``.
         memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the
             level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
         device_memory: what this rank's GPU had in use; None on CPU.
         loss: the last timed step's loss on this rank; None where the step returns none.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
-        no_headroom: why not, where copies of what is trained would not fit into memory; the same on all ranks.
+        no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown.
         tokens_per_step: this rank's tokens in one step; None where unknown.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
         taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
-            None where a GPU does the work, where it took turns, or where the system does not tell.
+            None where a GPU does the work, where launches are interleaved, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
-        blocks: how many of ``step_times`` belong to each block that was timed in turns; empty where it took none.
+        blocks: how many of ``step_times`` belong to each interleaved block; empty where launches are not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
     """
 
@@ -84,7 +78,7 @@ class Launch:
         round: which round of the run it belongs to; launches of variants in one round are partners.
         ranks: what each rank reports, by rank.
         seconds: how long the whole launch took, start-up included.
-        health: what else went on in the machine meanwhile; None where nobody looked.
+        health: what else went on in the machine meanwhile; None where it was not read.
         step_times: seconds of each timed step; a step lasts as long as its slowest rank.
         figures: what was computed of it so far, by name; a changed copy begins with none.
     """
@@ -97,9 +91,8 @@ class Launch:
 
     @property
     def step_times(self) -> tuple[float, ...]:
-        """Seconds of each step: a step lasts as long as its slowest rank."""
+        """Seconds of each timed step of the group."""
         if "step_times" not in self.figures:
-            times = zip(*(rank.step_times for rank in self.ranks), strict=True)
-            self.figures["step_times"] = tuple(map(max, times))
+            self.figures["step_times"] = tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
         found: tuple[float, ...] = self.figures["step_times"]
         return found

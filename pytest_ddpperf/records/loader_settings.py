@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_ddpperf.parsers import one_of, positive_int, switch, whole_number
+from pytest_ddpperf.parsers import one_of, positive_int, switch, whole_number, written
 
 _PARSERS = {
     "workers": whole_number,
@@ -58,7 +58,7 @@ class LoaderSettings:
     def __str__(self) -> str:
         """The settings in the one form that stands for them, as the option takes it."""
         given = ((name, getattr(self, name)) for name in _PARSERS)
-        words = [f"{name}={_written(value)}" for name, value in given if value is not None]
+        words = [f"{name}={written(value)}" for name, value in given if value is not None]
         return ",".join(["auto", *words] if self.auto else words)
 
 
@@ -76,9 +76,9 @@ def loader_settings(value: object) -> LoaderSettings | None:
         value = _words(value)
     if not isinstance(value, Mapping):
         raise ValueError(_EXPECTED)  # noqa: TRY004  one kind of error for every value that does not fit
-    for name in value:
-        if name not in _PARSERS and name != "auto":
-            raise ValueError(f"{_EXPECTED}; {_unknown(str(name))}")
+    unknown = [str(name) for name in value if name not in _PARSERS and name != "auto"]
+    if unknown:
+        raise ValueError(f"{_EXPECTED}; {_unknown(unknown[0])}")
     words: dict[str, Any] = dict(value)
     if "auto" in words:
         words["auto"] = _parsed("auto", words["auto"], switch)
@@ -112,7 +112,3 @@ def _unknown(name: str) -> str:
 
     close = difflib.get_close_matches(name, _PARSERS, n=1, cutoff=0.4)
     return f"there is no {name}" + (f", did you mean {close[0]}?" if close else "")
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,14 +31,10 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """A standard deviation that was estimated, on the scale of logarithms: 0.01 is 1 %.
-
-    Attributes:
-        df: degrees of freedom of the estimate.
-    """
+    """A standard deviation that was estimated, on the scale of logarithms: 0.01 is 1 %."""
 
     sd: float
-    df: float
+    df: float  # degrees of freedom of the estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,16 +100,16 @@ class BenchmarkId:
     @property
     def identity_fields(self) -> dict[str, Any]:
         """The fields of the identity by name, for a record of another kind of the same benchmark."""
-        return {one.name: getattr(self, one.name) for one in fields(BenchmarkId)}
+        return {column.name: getattr(self, column.name) for column in fields(BenchmarkId)}
 
     @property
     def key(self) -> tuple[str, int]:
-        """Name and number of ranks: what tells the benchmarks of one test apart."""
+        """Name and number of ranks, which tell the benchmarks of one test apart."""
         return self.name, self.world_size
 
     @property
     def training(self) -> str:
-        """Strategy and recipe in one line: what a benchmark is called that was given no name."""
+        """Strategy and recipe in one line: the name of a benchmark that was given none."""
         return training_text(self.strategy, self.recipe)
 
     @property
@@ -129,13 +125,13 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: how many steps each launch ran.
         launches: in the order measured; only those that the verdict on times rests on.
-        diagnoses: launches that tell where the time goes and whether memory grows; their steps are in no time above.
+        diagnoses: launches that find where the time goes and whether memory grows; no time above has their steps.
         findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
         counts: what one of its steps does, counted on all ranks; None where nothing was counted.
         profile: its communication as the profiler sees it; None where it was not profiled.
-        over: the name of the variant, measured side by side, that its speedup is held against; None for none.
-        turns: whether its steps were timed in turns with those of other launches, and so last a little longer.
+        over: the name of the variant, measured side by side, that its speedup is over; None for none.
+        turns: whether its steps were interleaved with those of other launches, and so last a little longer.
     """
 
     plan: Plan
@@ -150,33 +146,32 @@ class Measurement(BenchmarkId):
 
     @property
     def every(self) -> tuple[Launch, ...]:
-        """All launches that tell something: those timed, and the diagnosed ones."""
+        """All launches, timed and diagnosed."""
         return (*self.launches, *self.diagnoses)
 
     @property
     def lost(self) -> float:
-        """The share of the usable cores' time that other processes and a hypervisor took; of the launch in the middle.
+        """The share of the usable cores' time that other processes and a hypervisor took; of the median launch.
 
         0 on GPUs and where the system does not tell.
         """
-        seen = [one.health.cpu for one in self.launches if one.health is not None]
+        seen = [launch.health.cpu for launch in self.launches if launch.health is not None]
         shares = [(cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in seen]
         return median(shares) if shares and self.environment.device == "cpu" else 0.0
 
     def __repr__(self) -> str:
-        """Name, strategy, ranks and the main figure: the rest of it fills pages."""
+        """Name, strategy, ranks and the main figure; all of it fills pages."""
         named = "" if self.name == self.training else f"{self.training}, "
         return f"<Measurement {self.name}: {named}{format_count(self.world_size, 'rank')}, {self.figure}>"
 
     @property
     def figure(self) -> str:
-        """What it comes to, in a few words: the step time, or what was counted where nothing was timed."""
+        """The step time in a few words, or the counts where nothing was timed."""
         step_time = next((series for series in self.series if series.metric == "step_time"), None)
         if step_time is None:
             return "not timed" if self.counts is None else f"{self.counts!r}"
-        return (
-            f"step_time {format_value(step_time.value, step_time.unit)} in {format_count(len(self.launches), 'launch')}"
-        )
+        launches = format_count(len(self.launches), "launch")
+        return f"step_time {format_value(step_time.value, step_time.unit)} in {launches}"
 
     @property
     def effective_batch_size(self) -> float | None:
@@ -207,20 +202,20 @@ class Measurement(BenchmarkId):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRules:
-    """What is special to a metric, for those that judge and report it. Files do not keep it.
+    """What is special to a metric where it is judged and reported. Files do not keep it.
 
     Attributes:
         timed: whether it is made of timed steps.
         partnered: whether it is a quotient of two benchmarks of one run.
-        diagnosed: whether launches that diagnose tell it, after the verdict on times.
+        diagnosed: whether it is of diagnosed launches, which follow the verdict on times.
         repeats_step_time: whether its verdict only repeats that of the step time.
         stands_in: whether it is worse only in place of a step time that remains undecided.
         paired_only: whether it is gated only where the reference is measured in the same rounds.
-        outliers: at which end launches are out of line: at the worse one, for other load makes times worse, or at both.
+        outliers: the end at which launches are out of line: the worse one, for other load makes times worse, or both.
         deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
         deviates_with_step_time: whether that deviation is a share of the step time, and not of its own size.
-        shared_scatter: whether launches of other benchmarks tell how its launches scatter.
-        single_scatter: standard deviation of what a single launch tells, where launches are few; None where unknown.
+        shared_scatter: whether the scatter of other benchmarks' launches is evidence of its own.
+        single_scatter: standard deviation of a single launch's number, where launches are few; None where unknown.
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
         alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
@@ -243,13 +238,13 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Whether it depends on whether steps took turns with those of other launches."""
+        """Whether it depends on whether launches were interleaved."""
         return self.timed or self.partnered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of one measurement: a sample per launch that tells it, and what they amount to.
+    """One metric of one measurement: a sample for each launch that has it, and the value and interval over them.
 
     Attributes:
         metric: name of the metric.
@@ -261,7 +256,7 @@ class Series:
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         samples: one number for each launch.
         value: the typical value over launches, in ``unit``.
-        interval: where that value lies; None where nothing tells of its scatter.
+        interval: where that value lies; None where its scatter is unknown.
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.

@@ -1,4 +1,4 @@
-"""Where the time of a step went on one rank: what the diagnosed pass reports. Imports no torch."""
+"""Where the time of a step went on one rank, as a diagnosed launch reports it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 MemoryKind = Literal["allocated", "heap"]
+"""Live tensors, in blocks of CUDA's caching allocator; or all that the process holds of malloc, tensors on the CPU and
+all else (mallinfo(3))."""
 
 DATA_WAIT = "data_wait"
 FORWARD = "forward"
@@ -21,54 +23,33 @@ PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """What a part of one step did to the memory of its rank, in bytes.
-
-    Attributes:
-        kind: what was counted. ``allocated``: live tensors, in blocks of CUDA's caching allocator. ``heap``: what the
-            process had asked malloc for and not given back, tensors on the CPU and all else (mallinfo(3)).
-        change: how much more there was after it than before.
-        peak: the most there was inside it; None for ``heap``, of which malloc keeps no peak.
-    """
+    """What a part of one step did to the memory of its rank, in bytes."""
 
     kind: MemoryKind
-    change: int
-    peak: int | None
+    change: int  # how much more there was after it than before
+    peak: int | None  # the most there was inside it; None for the heap, of which malloc keeps no peak
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionTimes:
-    """A part of a step that the user named, with ``ctx.phase(name)``.
+    """A part of a step that the user named, with ``ctx.phase(name)``."""
 
-    Attributes:
-        path: its name behind those of the sections around it: ``outer/inner``.
-        count: how many times a step entered it, on average.
-        seconds: of each step, sections inside it included.
-        own_seconds: the same without the sections inside it.
-        memory: None where the system does not tell.
-    """
-
-    path: str
-    count: float
-    seconds: tuple[float, ...]
-    own_seconds: tuple[float, ...]
-    memory: MemoryUse | None = None
+    path: str  # its name behind those of the sections around it: outer/inner
+    count: float  # how many times a step entered it, on average
+    seconds: tuple[float, ...]  # of each step, sections inside it included
+    own_seconds: tuple[float, ...]  # without the sections inside it
+    memory: MemoryUse | None = None  # None where the system does not tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseTimes:
-    """The steps of a diagnosed pass on one rank, taken apart.
+    """The steps of a diagnosed launch on one rank, taken apart."""
 
-    Attributes:
-        seconds: of each step, by phase: all of ``PHASES``, which add up to the step.
-        sections: in the order in which the steps first came to them.
-        memory: by phase; empty where the system does not tell.
-    """
-
-    seconds: Mapping[str, tuple[float, ...]]
-    sections: tuple[SectionTimes, ...] = ()
-    memory: Mapping[str, MemoryUse] = field(default_factory=dict)
+    seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
+    sections: tuple[SectionTimes, ...] = ()  # in the order in which the steps first came to them
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)  # by phase; empty where the system does not tell
 
     @property
     def step_times(self) -> tuple[float, ...]:
-        """Seconds of each step of the pass."""
+        """Seconds of each step of the launch."""
         return tuple(math.fsum(parts) for parts in zip(*self.seconds.values(), strict=True))

@@ -16,17 +16,11 @@ from pytest_ddpperf.units import format_change, format_count
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """When and of what a measurement was made.
+    """When and of what a measurement was made."""
 
-    Attributes:
-        date: ISO 8601.
-        commit: full hash; None where unknown.
-        dirty: whether tracked files differed from the commit.
-    """
-
-    date: str
-    commit: str | None
-    dirty: bool = False
+    date: str  # ISO 8601
+    commit: str | None  # full hash; None where unknown
+    dirty: bool = False  # whether tracked files differed from the commit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +35,8 @@ class BaselineRecord(BenchmarkId):
     counts: Counts | None = None
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
-    turns: bool = False  # as of Measurement
-    lost: float = 0.0  # share of the usable cores' time that others took meanwhile; as of Measurement
+    turns: bool = False  # as in Measurement
+    lost: float = 0.0  # as in Measurement
 
     @property
     def counts_from(self) -> Provenance:
@@ -70,50 +64,30 @@ def record_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account.
+    """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account."""
 
-    Attributes:
-        between_runs: how far a run's times deviate as a whole.
-        floor: the relative change of a time below which a tolerance has no meaning.
-        origin: where that was learned: ``calibrated on 2026-01-12``.
-    """
-
-    between_runs: Spread
-    floor: float
-    origin: str
+    between_runs: Spread  # how far a run's times deviate as a whole
+    floor: float  # the relative change of a time below which a tolerance has no meaning
+    origin: str  # where that was learned: calibrated on 2026-01-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """One benchmark measured several times on one machine while nothing changed: how far its step times lie apart.
+    """One benchmark measured several times on one machine while nothing changed: how far its step times lie apart."""
 
-    Attributes:
-        name: of the variant within its test.
-        runs: how many.
-        launches: of the run that had the fewest.
-        steps: of a launch.
-        seconds: from the start of the first run to that of the last.
-        within: how far the steps of a launch lie apart.
-        between_launches: how far the typical steps of a run's launches do.
-        between_runs: how far runs deviate beyond what their launches explain.
-        floor: as of ``Noise``.
-        strategy: of the training, in words; empty in files from before it was told.
-        recipe: of the training, as of ``Measurement``.
-    """
-
-    name: str
+    name: str  # of the variant within its test
     date: str  # ISO 8601, day
     commit: str | None
     runs: int
-    launches: int
-    steps: int
-    seconds: float
-    within: Spread
-    between_launches: Spread
-    between_runs: Spread
-    floor: float
-    strategy: str = ""
-    recipe: Mapping[str, str] = field(default_factory=dict)
+    launches: int  # of the run that had the fewest
+    steps: int  # of a launch
+    seconds: float  # from the start of the first run to that of the last
+    within: Spread  # of the steps of a launch
+    between_launches: Spread  # of the typical steps of a run's launches
+    between_runs: Spread  # of runs, beyond what their launches explain
+    floor: float  # as in Noise
+    strategy: str = ""  # in words; empty in files from before it was kept
+    recipe: Mapping[str, str] = field(default_factory=dict)  # as in BenchmarkId
 
     @property
     def noise(self) -> Noise:
@@ -121,7 +95,7 @@ class Calibration:
         return Noise(between_runs=self.between_runs, floor=self.floor, origin=f"calibrated on {self.date}")
 
     def of_training(self, strategy: str, recipe: Mapping[str, str]) -> bool:
-        """Whether it is of that training: the same name may have trained otherwise, and then its floor says nothing."""
+        """Whether it is of that training; of another training under the same name, the floor says nothing."""
         return (self.strategy, dict(self.recipe)) == (strategy, dict(recipe))
 
 
@@ -129,55 +103,36 @@ class Calibration:
 class StoredBaseline:
     """What the store knows for a benchmark: the record to compare with, or why there is none.
 
-    Counts need less to be comparable than times: they are held against a record of any machine.
-
-    Attributes:
-        record: what times are compared with; None where there is no baseline. Where ``differs`` is not empty, the
-            nearest record of another environment or training, which is told and judges nothing.
-        origin: the environment key, or in words why there is no baseline.
-        differs: the facts of environment and training in which the record differs: ``torch 2.11 -> 2.13``.
-        counted: the record that counts are compared with.
-        counted_differs: the facts that make the counts of that record incomparable.
-        kernels_differ: the facts that make those of its counts incomparable which depend on the kernels that torch
-            picks.
-        alike: where there is no record, names of records of the same test that differ in options alone.
-        noise: what was learned for this benchmark on this kind of machine; None where nothing was.
+    Counts need less to be comparable than times: they are compared with a record of any machine.
     """
 
     words: ClassVar[str] = "the baseline"
+    # Of the times; None where there is no baseline. Where ``differs`` is not empty, the nearest record of another
+    # environment or training, which is shown and judges nothing.
     record: BaselineRecord | None
-    origin: str
-    differs: tuple[str, ...] = ()
-    counted: BaselineRecord | None = None
-    counted_differs: tuple[str, ...] = ()
-    kernels_differ: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-    noise: Noise | None = None
+    origin: str  # the environment key, or in words why there is no baseline
+    differs: tuple[str, ...] = ()  # facts of environment and training in which the record differs: torch 2.11 -> 2.13
+    counted: BaselineRecord | None = None  # the record that counts are compared with
+    counted_differs: tuple[str, ...] = ()  # the facts that make its counts incomparable
+    kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks
+    alike: tuple[str, ...] = ()  # without a record: names of records of the same test that differ in options alone
+    noise: Noise | None = None  # learned for this benchmark on this kind of machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedRevision:
-    """The same benchmark under another revision, measured in the rounds of this one.
-
-    Attributes:
-        revision: in words: ``3f2a1c0 (main)``.
-        commit: full hash; None for a folder that is no git checkout.
-        record: what was measured there; None where that revision cannot run the benchmark.
-        launches: of that revision.
-        lacking: why that revision has no record.
-        modules: of the project, by name: the files that the candidate and the reference imported; None for not
-            imported.
-    """
+    """The same benchmark under another revision, measured in the rounds of this one."""
 
     words: ClassVar[str] = "the other revision"
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
     counted_differs: ClassVar[tuple[str, ...]] = ()
     kernels_differ: ClassVar[tuple[str, ...]] = ()
-    revision: str
-    commit: str | None
-    record: BaselineRecord | None = None
-    launches: int = 0
-    lacking: str = ""
+    revision: str  # in words: 3f2a1c0 (main)
+    commit: str | None  # full hash; None for a folder that is no git checkout
+    record: BaselineRecord | None = None  # None where that revision cannot run the benchmark
+    launches: int = 0  # of that revision
+    lacking: str = ""  # why it has no record
+    # Of the project: the files that the candidate and the reference imported, by module; None for not imported.
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     candidate_launches: int = 0
 
@@ -188,7 +143,7 @@ class PairedRevision:
 
     @property
     def origin(self) -> str:
-        """What a result is compared with, in words."""
+        """The revision in words, and how it was measured."""
         if self.record is None:
             return f"revision {self.revision} cannot run it"
         launches = f"{self.candidate_launches}+{self.launches} launches" if self.candidate_launches else "counted only"
@@ -214,10 +169,10 @@ class Comparison:
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
-        note: why the verdict is what it is, where that is not plain from the numbers; else None.
+        note: why the verdict is what it is, where the numbers do not show it; else None.
         difference: what changed in a count, where the note tells why it is not comparable.
-        suspicious: whether it looks so much worse that fresh launches have to tell.
-        promising: whether it looks as much better, so that beside another revision more launches have to tell.
+        suspicious: whether it looks so much worse that fresh launches have to judge it.
+        promising: whether it looks as much better, so that beside another revision more launches have to judge it.
         df: degrees of freedom of the change's interval.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
@@ -270,7 +225,7 @@ class Result:
 
     @property
     def baseline(self) -> BaselineRecord | None:
-        """The stored record that the result is told beside: where nothing was timed, one of another machine will do."""
+        """The stored record that reports show beside the result; where nothing was timed, one of any machine."""
         stored = self.reference
         if isinstance(stored, PairedRevision):
             return None
@@ -288,7 +243,7 @@ class Result:
         return self.reference.origin
 
     def __repr__(self) -> str:
-        """Verdict, benchmark and the main figure: the rest of it fills pages."""
+        """Verdict, benchmark and the main figure; all of it fills pages."""
         measured = self.measurement
         changes = [c.change for c in self.comparisons if c.series.metric == "step_time" and c.change is not None]
         change = f" ({format_change(changes[0])})" if changes else ""
@@ -306,7 +261,4 @@ class Result:
         Raises:
             KeyError: this benchmark has no such metric.
         """
-        for comparison in self.comparisons:
-            if comparison.series.metric == metric:
-                return comparison
-        raise KeyError(metric)
+        return {comparison.series.metric: comparison for comparison in self.comparisons}[metric]

@@ -15,7 +15,7 @@ class ScalingCurve:
 
     Attributes:
         mode: ``strong`` (fixed global batch) or ``weak`` (fixed batch per rank): it decides what efficiency means.
-        points: a measurement per world size, ascending; the first is what the others are held against.
+        points: a measurement per world size, ascending; the others are compared with the first.
     """
 
     mode: Mode
@@ -28,10 +28,10 @@ class ScalingCurve:
             KeyError: that was not measured; the message names what was.
         """
         __tracebackhide__ = True
-        for point in self.points:
-            if point.world_size == world_size:
-                return point
-        raise KeyError(f"no point with {world_size} ranks; there are {[point.world_size for point in self.points]}")
+        points = {point.world_size: point for point in self.points}
+        if world_size not in points:
+            raise KeyError(f"no point with {world_size} ranks; there are {list(points)}")
+        return points[world_size]
 
     def efficiency(self, world_size: int) -> float:
         """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
@@ -51,10 +51,10 @@ class SideBySide:
     """Several ways to do the same work, measured side by side.
 
     Attributes:
-        over: the name of the one that the others are held against.
+        over: the name of the one that the others are compared with.
         names: of all of them, in the order given: a strategy in words, or what the test calls it.
         measurements: in the same order.
-        canonical: gives the words in which a name is kept, however it is written.
+        canonical: turns a name, however it is written, into the form that ``names`` has.
     """
 
     over: str
@@ -77,5 +77,5 @@ class SideBySide:
     def speedup(self, name: Any) -> float:
         """How many times the work per second of ``over``."""
         __tracebackhide__ = True
-        one = self[name]
-        return 1.0 if self.canonical(name) == self.over else one["speedup"].value
+        measurement = self[name]
+        return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value

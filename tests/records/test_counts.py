@@ -156,17 +156,6 @@ def test_a_bucket_that_changed_by_four_bytes_is_told_to_the_byte() -> None:
     assert difference_text("ddp_buckets", then, now) == ["1 bucket as before, bucket 0 4,194,304 B -> 4,194,308 B"]
 
 
-def test_a_metric_that_only_one_side_has_is_said_to_be_so() -> None:
-    with_it, without = counts({"kernel_launches": {"gemm": 3.0}}), counts({})
-    assert difference_text("kernel_launches", without, with_it) == [
-        "kernel_launches is 3 now, and was not counted then"
-    ]
-    assert difference_text("kernel_launches", with_it, without) == [
-        "kernel_launches was 3 then, and is not counted now"
-    ]
-    assert difference_text("kernel_launches", without, without) == []
-
-
 def test_a_total_without_details_changes_by_its_own_name() -> None:
     assert difference_text("operators", counts({}, operators=3.0), counts({}, operators=4.0)) == [
         "operators 3 -> 4 per step (+1)"
