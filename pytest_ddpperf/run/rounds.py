@@ -138,8 +138,9 @@ class _Measuring:
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
         if made < min(budget.launches, FEW_LAUNCHES):
-            facts = {"made": made, "wanted": budget.launches, "max_time": budget.max_time}
-            findings.append(Finding("few_launches", facts))
+            findings.append(
+                Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})
+            )
         return self._rounds.measurements(findings)
 
 
