@@ -21,7 +21,7 @@ _HEADS: Mapping[Quantity, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
     """How much of the model differs: ``differing`` of ``names`` parameters (or buffers), on ``ranks`` of the ranks."""
 
@@ -31,34 +31,22 @@ class Extent:
     world_size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Discrepancy:
-    """The largest difference from a single process.
-
-    Attributes:
-        quantity: what differs.
-        name: of the parameter or buffer; ``the mean loss`` if no single one is meant.
-        rank: where it differs; None if no single rank is to blame.
-        step: of the optimizer, from 1; 0 before the first.
-        error: relative; infinite if no number says it.
-        tolerance: that the error exceeds.
-        fault: what is wrong, if the error alone does not say it.
-        cause: the likely cause; empty if the data do not show one.
-        extent: how much differs; None for losses.
-    """
+    """The largest difference from a single process."""
 
     quantity: Quantity
-    name: str
-    rank: int | None
-    step: int
-    error: float
-    tolerance: float
-    fault: str = ""
-    cause: str = ""
-    extent: Extent | None = None
+    name: str  # of the parameter or buffer; "the mean loss" if no single one is meant
+    rank: int | None = None  # where it differs; None if no single rank is to blame
+    step: int = 0  # of the optimizer, from 1; 0 before the first
+    error: float  # relative; infinite if no number says it
+    tolerance: float  # that the error exceeds
+    fault: str = ""  # what is wrong, if the error alone does not say it
+    cause: str = ""  # the likely one; empty if the data do not show one
+    extent: Extent | None = None  # None for losses
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
     """The largest error of a quantity, its tolerance, and the name of what has it."""
 
@@ -67,21 +55,14 @@ class Agreement:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What a verification found; the same on every rank.
-
-    Attributes:
-        discrepancy: what differs; None if nothing does.
-        unverified: why there is nothing to compare with; empty if there is.
-        agreements: the largest error of each quantity.
-        leniency: why this strategy was held to less than others at this precision; empty if it was not.
-    """
+    """What a verification found; the same on every rank."""
 
     discrepancy: Discrepancy | None = None
-    unverified: str = ""
+    unverified: str = ""  # why there is nothing to compare with; empty if there is
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
-    leniency: str = ""
+    leniency: str = ""  # why this strategy was held to less than others at this precision; empty if it was not
 
 
 def discrepancy_text(found: Discrepancy) -> str:

@@ -38,7 +38,9 @@ from tests.factories import make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])
-WRONG = Verification(Discrepancy("gradients", "weight", 1, 1, 0.5, 1e-3))
+WRONG = Verification(
+    discrepancy=Discrepancy(quantity="gradients", name="weight", rank=1, step=1, error=0.5, tolerance=1e-3)
+)
 ALONE = "alone"  # a launch that has only to verify
 
 

@@ -26,7 +26,15 @@ def test_a_gradient_that_differs() -> None:
 
 
 def test_a_fault_stands_for_numbers() -> None:
-    found = Discrepancy("clipped gradients", "weight", 0, 3, math.inf, 1e-4, fault="is not finite")
+    found = Discrepancy(
+        quantity="clipped gradients",
+        name="weight",
+        rank=0,
+        step=3,
+        error=math.inf,
+        tolerance=1e-4,
+        fault="is not finite",
+    )
     assert discrepancy_text(found) == (
         "gradients differ from a single process after clipping: weight on rank 0 at step 3 is not finite"
     )
@@ -34,7 +42,9 @@ def test_a_fault_stands_for_numbers() -> None:
 
 def test_before_the_first_step() -> None:
     extent = Extent(differing=1, names=2, ranks=3, world_size=4)
-    found = Discrepancy("start buffers", "running_mean", 2, 0, 1.0, 1e-4, extent=extent)
+    found = Discrepancy(
+        quantity="start buffers", name="running_mean", rank=2, step=0, error=1.0, tolerance=1e-4, extent=extent
+    )
     assert discrepancy_text(found) == (
         "ranks start from different buffers: running_mean on rank 2, relative error 1, tolerance 0.0001; "
         "1 of 2 buffers differ, on 3 of 4 ranks"
@@ -42,13 +52,15 @@ def test_before_the_first_step() -> None:
 
 
 def test_no_single_rank_is_to_blame() -> None:
-    found = Discrepancy("losses", "the mean loss", None, 2, 0.5, 1e-4, fault="is 3 instead of 2")
+    found = Discrepancy(
+        quantity="losses", name="the mean loss", rank=None, step=2, error=0.5, tolerance=1e-4, fault="is 3 instead of 2"
+    )
     assert discrepancy_text(found) == ("losses differ from a single process: the mean loss at step 2 is 3 instead of 2")
 
 
 def test_every_quantity_has_its_words() -> None:
     def head(quantity: str) -> str:
-        found = Discrepancy(quantity, "w", 0, 0, 1.0, 1.0)  # type: ignore[arg-type]  # all of them, one by one
+        found = Discrepancy(quantity=quantity, name="w", rank=0, step=0, error=1.0, tolerance=1.0)  # type: ignore[arg-type]  # all of them, one by one
         return discrepancy_text(found).partition(": w on rank 0")[0]
 
     assert head("parameters") == "parameters differ from a single process"

@@ -40,15 +40,11 @@ class _RankDeviations:
 
 
 class RankConsensus:
-    """Compares on every rank and decides for all; every method but ``note`` is a collective.
-
-    Attributes:
-        agreements: the largest error of each quantity so far.
-    """
+    """Compares on every rank and decides for all; every method but ``note`` is a collective."""
 
     def __init__(self, ctx: RankView) -> None:
         self._ctx = ctx
-        self.agreements: dict[Quantity, Agreement] = {}
+        self.agreements: dict[Quantity, Agreement] = {}  # the largest error of each so far
 
     def gathered(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
@@ -116,16 +112,25 @@ class RankConsensus:
             ranks=sum(bool(own.differing) for own in found),
             world_size=self._ctx.world_size,
         )
-        words = self.from_first(lambda: cause(rank, worst.name, worst.found))
         raise DiffersError(
-            Discrepancy(quantity, worst.name, rank, step, worst.error, tolerance, worst.fault, words, extent)
+            Discrepancy(
+                quantity=quantity,
+                name=worst.name,
+                rank=rank,
+                step=step,
+                error=worst.error,
+                tolerance=tolerance,
+                fault=worst.fault,
+                cause=self.from_first(lambda: cause(rank, worst.name, worst.found)),
+                extent=extent,
+            )
         )
 
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
         """Keeps the largest error of a quantity."""
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
-            self.agreements[quantity] = Agreement(error, tolerance, name)
+            self.agreements[quantity] = Agreement(error=error, tolerance=tolerance, name=name)
 
 
 def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:

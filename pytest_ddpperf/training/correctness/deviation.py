@@ -14,38 +14,42 @@ from pytest_ddpperf.training.correctness.tolerances import UPDATE, excused
 _ROUNDINGS = 4  # units in the last place by which parameters may always differ
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Deviation:
-    """The deviation of one tensor.
-
-    Attributes:
-        error: norm of the difference, relative to another norm; infinite if there is a fault.
-        fault: what is wrong, if it is not a matter of size.
-        found: the tensor; None if there is none.
-        apart: norm of the difference.
-    """
+    """The deviation of one tensor."""
 
     name: str
-    error: float
-    fault: str = ""
+    error: float  # norm of the difference, relative to another norm; infinite if there is a fault
+    fault: str = ""  # what is wrong, if it is not a matter of size
     found: Tensor | None = None
-    apart: float = 0.0
+    apart: float = 0.0  # norm of the difference
 
 
-def gradient_deviations(
-    found: Mapping[str, Tensor | None],
-    expected: Mapping[str, Tensor | None],
-    sizes: Mapping[str, float] | None = None,
-    frozen: Iterable[str] = (),
+def deviations_of(
+    found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None], sizes: Mapping[str, float] | None = None
 ) -> list[Deviation]:
-    """Compares gradients, relative to the given sizes, or else to themselves; None and zeros are the same."""
-    left_out = set(frozen)
+    """Compares tensors, relative to the given sizes, or else to themselves; None and zeros are the same."""
     deviations = [
         _deviation(name, found, target, (0.0 if target is None else norm(target)) if sizes is None else sizes[name])
         for name, target in expected.items()
-        if name not in left_out
     ]
-    return deviations + _strangers(found, expected)
+    strangers = [Deviation(name, math.inf, "is no parameter of the model") for name in found if name not in expected]
+    return deviations + strangers
+
+
+def parameter_deviations(
+    found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
+) -> list[Deviation]:
+    """Compares parameters, relative to how far training moved them, or to their own rounding if that is more."""
+    moved = {name: max(distance(target, start[name]), _rounding(target) / UPDATE) for name, target in expected.items()}
+    return deviations_of(found, expected, moved)
+
+
+def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
+    """Compares buffers by their order, relative to themselves."""
+    if len(found) != len(expected):
+        return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
+    return deviations_of(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
 
 
 def apart_from_rounding(
@@ -63,30 +67,6 @@ def apart_from_rounding(
         return replace(found, error=tolerance * found.apart / limit) if found.apart < limit else found
 
     return list(map(judged, deviations))
-
-
-def parameter_deviations(
-    found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]
-) -> list[Deviation]:
-    """Compares parameters, relative to how far training moved them, or to their own rounding if that is more."""
-    deviations = [
-        _deviation(name, found, target, max(distance(target, start[name]), _rounding(target) / UPDATE))
-        for name, target in expected.items()
-    ]
-    return deviations + _strangers(found, expected)
-
-
-def state_deviations(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor]) -> list[Deviation]:
-    """Compares parameters or buffers, relative to themselves."""
-    deviations = [_deviation(name, found, target, norm(target)) for name, target in expected.items()]
-    return deviations + _strangers(found, expected)
-
-
-def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str]) -> list[Deviation]:
-    """Compares buffers by their order, relative to themselves."""
-    if len(found) != len(expected):
-        return [Deviation("the number of buffers", math.inf, f"is {len(found)} instead of {len(expected)}")]
-    return state_deviations(dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True)))
 
 
 def norm(tensor: Tensor) -> float:
@@ -110,24 +90,20 @@ def _rounding(tensor: Tensor) -> float:
     return _ROUNDINGS * torch.finfo(tensor.dtype).eps * norm(tensor) if inexact else 0.0
 
 
-def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | None, yardstick: float) -> Deviation:
+def _deviation(name: str, found: Mapping[str, Tensor | None], target: Tensor | None, size: float) -> Deviation:
     tensor = found.get(name)
     if tensor is None and target is None:
         return Deviation(name, 0.0)
     if name not in found and target is not None and target.any():
         return Deviation(name, math.inf, "is missing")
-    if tensor is None or target is None:
-        present = target if tensor is None else tensor
-        assert present is not None  # noqa: S101  one of them is
-        absent = torch.zeros_like(present)
-        tensor, target = (absent, present) if tensor is None else (present, absent)
+    if tensor is None:
+        assert target is not None  # noqa: S101  one of them is there
+        tensor = torch.zeros_like(target)
+    elif target is None:
+        target = torch.zeros_like(tensor)
     if tensor.shape != target.shape:
         return Deviation(name, math.inf, f"has shape {tuple(tensor.shape)} instead of {tuple(target.shape)}")
     apart = distance(tensor, target)
     if not math.isfinite(apart):
         return Deviation(name, math.inf, "is not finite", tensor)
-    return Deviation(name, apart and (apart / yardstick if yardstick else math.inf), "", tensor, apart)
-
-
-def _strangers(found: Mapping[str, object], expected: Mapping[str, object]) -> list[Deviation]:
-    return [Deviation(name, math.inf, "is no parameter of the model") for name in found if name not in expected]
+    return Deviation(name, apart and (apart / size if size else math.inf), "", tensor, apart)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.deviation import distance, norm
-from pytest_ddpperf.training.correctness.training_run import Buffers, Gradients, TrainingRun, fill, state
+from pytest_ddpperf.training.correctness.training_run import (
+    Buffers,
+    Gradients,
+    MicroBatches,
+    MicroBatchIndex,
+    TrainingRun,
+    fill,
+    state,
+)
 from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.model import build_model
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.records.measurement import Mode
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Option
-    from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
     from pytest_ddpperf.training.workload import Workload
 
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -38,19 +45,13 @@ class UnverifiableError(Exception):
     """Raised when a single process cannot do what the ranks do; the text says why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReferenceStep:
-    """What a step should compute.
-
-    Attributes:
-        loss: the mean of the ranks' losses.
-        gradients: the mean of the ranks' own gradients.
-        sizes: by name, the mean norm of the ranks' own gradients, each of which has its share of rounding.
-    """
+    """What a step should compute: means over the ranks."""
 
     loss: float
     gradients: Gradients
-    sizes: Mapping[str, float]
+    sizes: Mapping[str, float]  # by name, of the norms of the ranks' own gradients; each has its share of rounding
 
 
 class SingleProcess:
@@ -73,7 +74,7 @@ class SingleProcess:
         data: MicroBatches,
         param_dtype: Option | None = None,
     ) -> None:
-        self._ctx, self._data = _SingleRank(ctx.device, ctx.backend), data
+        self._ctx, self._data = RankContext(0, 1, 0, 1, ctx.device, ctx.backend, None), data
         self._settings = replace(settings, no_sync=True, compile="no", activation_checkpointing=False)
         self._narrow = str(param_dtype) if param_dtype in _NARROW else None
         self._strategy = Strategy("single") if self._narrow is None else Strategy(computing_in, dtype=self._narrow)
@@ -82,10 +83,10 @@ class SingleProcess:
         with _fitting():
             self._module = build_model(workload)
             fill(state(self._module), values)
-            self._ranks = [self._run(data.places([rank]), self._settings) for rank in range(len(data.shards))]
+            self._ranks = [self._run(data.places(rank), self._settings) for rank in range(len(data.shards))]
             # The gradients for the update are already unscaled.
             unscaled = replace(self._settings, precision="fp32") if settings.precision == "fp16" else self._settings
-            self._training = self._run(data.places([0]), unscaled, workload)
+            self.training = self._run(data.places(0), unscaled, workload)
 
     def backward(self, step: int, buffers: Buffers) -> ReferenceStep:
         """Computes loss and gradients of a step, averaged over the ranks.
@@ -114,7 +115,8 @@ class SingleProcess:
         for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
-        return ReferenceStep(loss, expected, {name: _mean_norm([own[name] for own in gradients]) for name in expected})
+        sizes = {name: _mean_norm([own[name] for own in gradients]) for name in expected}
+        return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
@@ -148,34 +150,31 @@ class SingleProcess:
             if parameter.grad is None or not parameter.grad.is_sparse:
                 parameter.grad = None if gradient is None else gradient.to(parameter)
         with _fitting():
-            self._training.update(step)
-
-    def gradients(self) -> Gradients:
-        """The current gradients."""
-        return self._training.gradients()
-
-    def parameters(self) -> dict[str, Tensor]:
-        """The current parameters."""
-        return self._training.parameters()
+            self.training.update(step)
 
     def parts(self, name: str, step: int, buffers: Buffers) -> list[list[Tensor]]:
         """For each rank the gradients of one parameter that its micro-batches of a step give, each by itself."""
         settings = replace(self._settings, accumulation_steps=1)
 
-        def part(place: tuple[int, int]) -> Tensor:
+        def part(place: MicroBatchIndex) -> Tensor:
             found = self._run([place], settings).backward(step, buffers)[1][name]
             return torch.zeros(self._module.get_parameter(name).shape) if found is None else found
 
         ranks = range(len(self._data.shards))
         with _fitting():
-            return [[part(place) for place in self._data.places([rank])] for rank in ranks]
+            return [[part(place) for place in self._data.places(rank)] for rank in ranks]
 
     def _run(
         self, places: Sequence[MicroBatchIndex], settings: Settings, workload: Workload | None = None
     ) -> TrainingRun:
-        chosen = self._untrained if workload is None else workload
         return TrainingRun(
-            self._ctx, chosen, self._strategy, settings, module=self._module, data=self._data, places=places
+            self._ctx,
+            workload or self._untrained,
+            self._strategy,
+            settings,
+            module=self._module,
+            data=self._data,
+            places=places,
         )
 
     def _own(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
@@ -205,24 +204,6 @@ class _CastModule(nn.Module):
 
     def _narrowed(self, value: Any) -> Any:
         return value.to(self._dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-@dataclass(frozen=True)
-class _SingleRank:
-    """The view of a rank that is alone."""
-
-    device: torch.device
-    backend: str
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    mode: Mode | None = None
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """Nobody looks at the phases of this rank."""
-        del name
-        return nullcontext()
 
 
 class _CollectivesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not annotated

@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, MicroBatchIndex
-from pytest_ddpperf.training.model import seed
+from pytest_ddpperf.records.loader_settings import LoaderSettings
+from pytest_ddpperf.training.data import NextBatch, batches
+from pytest_ddpperf.training.model import DATA_SEED, seed
 from pytest_ddpperf.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
-    from pytest_ddpperf.training.data import NextBatch
     from pytest_ddpperf.training.workload import Workload
 
 T = TypeVar("T")
 Gradients = dict[str, "Tensor | None"]
 Buffers = Sequence[Tensor]
+Pair = tuple[Any, Any]
+MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
+MAX_SAMPLES = 4  # of a micro-batch; a BatchNorm fails with a single sample
+_FORWARD_SEED = 1000
 _FP16_ATTEMPTS = 25  # each overflow halves the scale, which begins at 2 ** 16
 _UPDATE_SEED = 500
 
 
-class TrainingRun:
-    """A workload with weighted losses in training on this rank, fed with the micro-batches at ``places``.
+@dataclass(frozen=True)
+class MicroBatches:
+    """The micro-batches of all ranks."""
 
-    Attributes:
-        trainer: what trains it.
-    """
+    shards: Sequence[Sequence[Pair]]  # of each rank, step after step, on the CPU
+    in_step: int  # the number of micro-batches that a rank has in a step
+
+    def places(self, rank: int) -> list[MicroBatchIndex]:
+        """The micro-batches of a rank in a step."""
+        return [(rank, number) for number in range(self.in_step)]
+
+    def feed(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> NextBatch:
+        """The function that returns these micro-batches of a step one by one, each with its weight.
+
+        Random numbers are seeded anew for each, so that it meets the same dropout masks wherever it is trained on.
+        """
+        order = iter(places)
+
+        def moved(leaf: Any) -> Any:
+            return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+
+        def next_batch() -> Pair:
+            rank, number = next(order)
+            index = step * self.in_step + number
+            inputs, targets = tree_map(moved, self.shards[rank][index])
+            weight = torch.tensor(self.weight((rank, number)), device=device)
+            seed(_FORWARD_SEED + index * len(self.shards) + rank)
+            return inputs, (targets, weight)
+
+        return next_batch
+
+    def weight(self, place: MicroBatchIndex) -> float:
+        """The factor of a micro-batch's loss: 0.5 for the first to 1.5 for the last, 1 on average.
+
+        Every micro-batch so has a gradient of its own, even if all data are alike. Otherwise a rank that kept its own
+        gradient would have the right one.
+        """
+        rank, number = place
+        last = len(self.shards) * self.in_step - 1
+        return 0.5 + (rank * self.in_step + number) / last if last else 1.0
+
+
+class TrainingRun:
+    """A workload with weighted losses in training on this rank, fed with the micro-batches at ``places``."""
 
     def __init__(
         self,
@@ -61,12 +105,13 @@ class TrainingRun:
     ) -> tuple[float, Gradients]:
         """Computes loss and gradients of a step, from 0; in fp16 of its first attempt without overflow.
 
-        Each rank's turn begins with ``buffers``. ``all_agree`` tells whether a fact holds on all ranks, which have to
+        Each attempt begins with ``buffers``. ``all_agree`` tells whether a fact holds on all ranks, which have to
         repeat a step together.
         """
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
-            loss = self._loss(step, buffers)
+            fill(self.trainer.parallel.module.buffers(), buffers)
+            loss = float(self._backward(self._data.feed(self._places, step, self._ctx.device)))
             found = self.gradients()
             finite = all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
             attempts -= 1
@@ -105,12 +150,6 @@ class TrainingRun:
     def buffers(self) -> list[Tensor]:
         """Copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
         return [whole(buffer) for buffer in self.trainer.parallel.module.buffers()]
-
-    def _loss(self, step: int, buffers: Buffers) -> float:
-        def begin() -> None:
-            fill(self.trainer.parallel.module.buffers(), buffers)
-
-        return float(self._backward(self._data.feed(self._places, step, self._ctx.device, begin)))
 
     def _named(self, found: Mapping[str, T]) -> dict[str, T]:
         names = self._first_names
@@ -171,3 +210,45 @@ def _other(tensor: Tensor, rank: int) -> Tensor:
     if tensor.is_floating_point() and tensor.itemsize == 1:
         return tensor  # torch does not calculate in float8
     return tensor.logical_not() if tensor.dtype is torch.bool else 2 * tensor + rank
+
+
+def own_batches(ctx: RankView, workload: Workload, count: int, loader: LoaderSettings | None = None) -> list[Pair]:
+    """This rank's first batches of the timed steps, cut down to a few samples.
+
+    Of the loader's settings only the sampler is kept, because it decides which samples a batch holds; with ``auto``
+    none is.
+    """
+    seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
+    if workload.batch is not None or loader is None or loader.auto:
+        source = batches(ctx, workload)
+    else:
+        source = batches(ctx, workload, LoaderSettings(workers=0, pin_memory=False, sampler=loader.sampler))
+    try:
+        return [cut_down(source()) for _ in range(count)]
+    finally:
+        source.close()
+
+
+def cut_down(pair: Pair) -> Pair:
+    """The first samples of a batch, copied to the CPU; a batch that cannot be cut along dimension 0 stays whole."""
+    sizes = {leaf.shape[0] if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in tree_leaves(pair)}
+    kept = slice(MAX_SAMPLES) if len(sizes) == 1 and None not in sizes else ...
+
+    def copied(leaf: Any) -> Any:
+        # A slice would be pickled with its whole storage.
+        return leaf[kept].detach().to(torch.device("cpu"), copy=True) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(copied, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
+
+
+def weighted(workload: Workload) -> Workload:
+    """The workload with a loss that takes ``(targets, weight)`` for targets."""
+    loss = workload.loss
+
+    # So that messages name the user's function.
+    @functools.wraps(loss.func if isinstance(loss, functools.partial) else loss, updated=())
+    def weighted_loss(outputs: Any, targets: Pair) -> Any:
+        found: Any = loss(outputs, targets[0])
+        return found * targets[1] if isinstance(found, Tensor) else found
+
+    return replace(workload, loss=weighted_loss)

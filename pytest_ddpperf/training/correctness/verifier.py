@@ -17,15 +17,22 @@ from pytest_ddpperf.training.correctness.consensus import DiffersError, RankCons
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
     buffer_deviations,
+    deviations_of,
     distance,
-    gradient_deviations,
     norm,
     parameter_deviations,
-    state_deviations,
 )
-from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, own_batches, weighted
 from pytest_ddpperf.training.correctness.reference import ReferenceStep, SingleProcess, UnverifiableError
-from pytest_ddpperf.training.correctness.training_run import Gradients, TrainingRun, countless, disturb, whole
+from pytest_ddpperf.training.correctness.training_run import (
+    Gradients,
+    MicroBatches,
+    TrainingRun,
+    countless,
+    disturb,
+    own_batches,
+    weighted,
+    whole,
+)
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
 
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.jobs import VerifyJob
 
 T = TypeVar("T")
+V = TypeVar("V", Tensor, "Tensor | None")
 _VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost
 STEPS = 3  # DDP rebuilds its buckets after the first step
 LOSSY_STEPS = 20
@@ -47,7 +55,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
     A collective, called on every rank of a launch of its own.
     """
     consensus = RankConsensus(ctx)
-    leniency = ""
+    discrepancy, unverified, leniency = None, "", ""
     try:
         verifier = StrategyVerifier(ctx, job, consensus)
         parallel = verifier.run.trainer.parallel
@@ -58,10 +66,12 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
         if parallel.lossy:
             verifier.compare_training()
     except DiffersError as differs:
-        return Verification(differs.discrepancy, agreements=consensus.agreements, leniency=leniency)
+        discrepancy = differs.discrepancy
     except UnverifiableError as reason:
-        return Verification(unverified=str(reason), agreements=consensus.agreements, leniency=leniency)
-    return Verification(agreements=consensus.agreements, leniency=leniency)
+        unverified = str(reason)
+    return Verification(
+        discrepancy=discrepancy, unverified=unverified, agreements=consensus.agreements, leniency=leniency
+    )
 
 
 def _exact_steps(parallel: Parallel, settings: Settings) -> int:
@@ -74,9 +84,6 @@ class StrategyVerifier:
     """The strategy's run on all ranks, and on rank 0 the single process.
 
     Every rank but the first begins with other parameters and buffers than those that the strategy must give it.
-
-    Attributes:
-        run: the strategy's, on this rank.
     """
 
     def __init__(self, ctx: RankView, job: VerifyJob, consensus: RankConsensus) -> None:
@@ -97,7 +104,7 @@ class StrategyVerifier:
         if ctx.rank > 0:
             disturb(module, ctx.rank)
         self.run = TrainingRun(
-            ctx, workload, job.strategy, settings, module=module, data=data, places=data.places([ctx.rank])
+            ctx, workload, job.strategy, settings, module=module, data=data, places=data.places(ctx.rank)
         )
         self._reference: SingleProcess | None = None
 
@@ -123,7 +130,7 @@ class StrategyVerifier:
         def cause(rank: int, _name: str, _found: Tensor | None) -> str:
             return "this rank was not given those of rank 0" if rank else ""
 
-        deviations = state_deviations(self.run.parameters(), self._start)
+        deviations = deviations_of(self.run.parameters(), self._start)
         self._consensus.compare("start parameters", 0, deviations, self._tolerance, cause)
         deviations = buffer_deviations(self.run.buffers(), self._buffers, self._buffer_names)
         self._consensus.compare("start buffers", 0, deviations, self._tolerance, cause)
@@ -154,13 +161,14 @@ class StrategyVerifier:
         reference_loss, sizes = self._consensus.from_first(from_reference)
         expected = self._consensus.tensors_from_first(lambda: reference[0].gradients)
         self._compare_losses(index + 1, loss, reference_loss)
-        deviations = gradient_deviations(gradients, expected, sizes, self._frozen)
+        expected = self._without_frozen(expected)
+        deviations = deviations_of(self._without_frozen(gradients), expected, sizes)
         if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
             # Only now, because it costs several more backward passes.
             noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
             noise = _held(noise, sizes, expected, self._smallest)
             deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance)
-        hint = unused_cause(self._strategy, {name: expected[name] for name in expected if name not in self._frozen})
+        hint = unused_cause(self._strategy, expected)
         cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
 
@@ -178,9 +186,15 @@ class StrategyVerifier:
             self.run.update(step)
             alike = alike or self._alike()
         if not alike:
-            fault = f"are not the same on all ranks after any of {LOSSY_STEPS} steps"
-            tolerance = tolerances.ALIKE
-            raise DiffersError(Discrepancy("own parameters", "the parameters", None, 0, math.inf, tolerance, fault))
+            raise DiffersError(
+                Discrepancy(
+                    quantity="own parameters",
+                    name="the parameters",
+                    error=math.inf,
+                    tolerance=tolerances.ALIKE,
+                    fault=f"are not the same on all ranks after any of {LOSSY_STEPS} steps",
+                )
+            )
         if not tolerances.falls(reference):
             raise UnverifiableError(
                 f"the loss of a single process hardly falls in {LOSSY_STEPS} steps on its first batch (from "
@@ -195,7 +209,7 @@ class StrategyVerifier:
                 f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, that of a single process by "
                 f"{tolerances.fall(reference):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
             )
-            raise DiffersError(Discrepancy("losses", _MEAN, None, 0, missed, tolerance, fault))
+            raise _loss_differs(_MEAN, missed, tolerance, fault)
 
     def _train_reference(self, step: int, reference: SingleProcess) -> float:
         """Trains the single process for one step on its own gradients and returns the loss."""
@@ -216,6 +230,9 @@ class StrategyVerifier:
         """What rank 0 makes of the single process, for all ranks."""
         return self._consensus.from_first(lambda: make(self._reference_here()))
 
+    def _tensors_from_reference(self, make: Callable[[SingleProcess], Mapping[str, V]]) -> dict[str, V]:
+        return self._consensus.tensors_from_first(lambda: make(self._reference_here()))
+
     def _reference_here(self) -> SingleProcess:
         assert self._reference is not None  # noqa: S101  asked for on rank 0 only
         return self._reference
@@ -230,29 +247,32 @@ class StrategyVerifier:
             fault = (
                 f"is {mean:.6g} instead of {reference:.6g}, relative error {error:.3g}, tolerance {self._tolerance:g}"
             )
-            raise DiffersError(Discrepancy("losses", _MEAN, None, step, error, self._tolerance, fault))
+            raise _loss_differs(_MEAN, error, self._tolerance, fault, step=step)
 
     def _mean(self, step: int, losses: Sequence[float]) -> float:
         """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
                 fault = f"is {loss}, where a single process has a finite one"
-                raise DiffersError(Discrepancy("losses", "the loss", rank, step, math.inf, self._tolerance, fault))
+                raise _loss_differs("the loss", math.inf, self._tolerance, fault, rank=rank, step=step)
         return math.fsum(losses) / len(losses)
 
     def _compare_clipped(self, step: int) -> None:
-        reference = self._consensus.tensors_from_first(lambda: self._reference_here().gradients())
+        reference = self._without_frozen(self._tensors_from_reference(lambda single: single.training.gradients()))
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             expected = reference.get(name)
             return "" if found is None or expected is None else likely_cause(found, [[expected]], 0, self._tolerance)
 
-        deviations = gradient_deviations(self.run.gradients(), reference, frozen=self._frozen)
+        deviations = deviations_of(self._without_frozen(self.run.gradients()), reference)
         self._consensus.compare("clipped gradients", step, deviations, self._tolerance, cause)
+
+    def _without_frozen(self, gradients: Gradients) -> Gradients:
+        return {name: gradient for name, gradient in gradients.items() if name not in self._frozen}
 
     def _compare_parameters(self, step: int) -> None:
         before = self._expected
-        reference = self._consensus.tensors_from_first(lambda: self._reference_here().parameters())
+        reference = self._tensors_from_reference(lambda single: single.training.parameters())
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             stayed = found is not None and name in before and distance(found, before[name]) == 0
@@ -263,10 +283,10 @@ class StrategyVerifier:
         self._expected = reference
 
     def _gradient_cause(self, index: int, rank: int, name: str, found: Tensor | None) -> str:
-        if self._reference is None or name in self._frozen or name not in self._start:
+        if name not in self._start:
             return ""
         try:
-            parts = self._reference.parts(name, index, self._buffers)
+            parts = self._reference_here().parts(name, index, self._buffers)
         except UnverifiableError:
             return ""  # that it differs is known anyway
         if found is not None and self._smallest and float(found.abs().max()) < self._smallest:
@@ -274,6 +294,14 @@ class StrategyVerifier:
             if 0 < largest < _VANISHING * self._smallest:
                 return f"it vanished: its largest number is {largest:.1e}, and fp16 holds none below 6e-08"
         return likely_cause(found, parts, rank, 3 * self._tolerance)
+
+
+def _loss_differs(
+    name: str, error: float, tolerance: float, fault: str, *, rank: int | None = None, step: int = 0
+) -> DiffersError:
+    return DiffersError(
+        Discrepancy(quantity="losses", name=name, rank=rank, step=step, error=error, tolerance=tolerance, fault=fault)
+    )
 
 
 def _whole_by_name(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -12,11 +12,10 @@ from pytest_ddpperf.training.correctness.deviation import (
     Deviation,
     apart_from_rounding,
     buffer_deviations,
+    deviations_of,
     distance,
-    gradient_deviations,
     norm,
     parameter_deviations,
-    state_deviations,
 )
 
 
@@ -35,8 +34,8 @@ def faults(deviations: list[Deviation]) -> dict[str, str]:
 def test_a_gradients_error_is_relative_to_itself_or_to_what_it_is_the_mean_of() -> None:
     """(3, 4) for (3, 0): 4 off, of 3. (6, 8) for (3, 4): 5 off, of 5, or of the parts' 10."""
     found, expected = {"a": of(3, 4), "b": of(6, 8)}, {"a": of(3, 0), "b": of(3, 4)}
-    assert errors(gradient_deviations(found, expected)) == {"a": 4 / 3, "b": 1.0}
-    assert errors(gradient_deviations(found, expected, {"a": 4.0, "b": 10.0})) == {"a": 1.0, "b": 0.5}
+    assert errors(deviations_of(found, expected)) == {"a": 4 / 3, "b": 1.0}
+    assert errors(deviations_of(found, expected, {"a": 4.0, "b": 10.0})) == {"a": 1.0, "b": 0.5}
 
 
 def test_what_rounding_may_have_made_is_no_error() -> None:
@@ -49,14 +48,14 @@ def test_what_rounding_may_have_made_is_no_error() -> None:
     expected = {"a": of(0.0), "b": of(1.0), "c": of(8.0), "d": of(8.0), "e": of(0.0)}
     sizes = {"a": 1.0, "b": 1.0, "c": 8.0, "d": 8.0, "e": 1.0}
     noise = {"a": 0.5, "b": 0.5, "c": 0.5, "d": 2.0, "e": 0.5}
-    judged = errors(apart_from_rounding(gradient_deviations(found, expected, sizes), sizes, noise, 0.01))
+    judged = errors(apart_from_rounding(deviations_of(found, expected, sizes), sizes, noise, 0.01))
     assert judged == {"a": 0.005, "b": pytest.approx(0.001, rel=0.01), "c": 0.005, "d": 0.375, "e": math.inf}
 
 
 def test_a_gradient_that_is_only_small_is_no_rounding() -> None:
     """Of 1e-6, beside one of 5: dropped, it is all of itself off."""
     sizes = {"a": 5.0, "b": 1e-6}
-    deviations = gradient_deviations({"a": of(5.0), "b": None}, {"a": of(5.0), "b": of(1e-6)}, sizes)
+    deviations = deviations_of({"a": of(5.0), "b": None}, {"a": of(5.0), "b": of(1e-6)}, sizes)
     judged = errors(apart_from_rounding(deviations, sizes, {"a": 1e-1, "b": 1e-7}, 0.05))
     assert judged == {"a": 0.0, "b": pytest.approx(1.0)}
 
@@ -64,25 +63,19 @@ def test_a_gradient_that_is_only_small_is_no_rounding() -> None:
 def test_no_gradient_and_one_of_zeros_are_the_same() -> None:
     found = {"a": None, "b": of(0, 0), "c": of(1.0)}
     expected = {"a": of(0, 0), "b": None, "c": of(1.0), "d": None, "e": of(0.0)}
-    assert errors(gradient_deviations(found, expected)) == dict.fromkeys("abcde", 0.0)
+    assert errors(deviations_of(found, expected)) == dict.fromkeys("abcde", 0.0)
 
 
 def test_a_gradient_where_there_should_be_none_and_the_other_way_round() -> None:
     """Nothing is what a should be, and b lacks all of itself."""
-    deviations = gradient_deviations({"a": of(1.0), "b": None, "c": of(1.0)}, {"a": None, "b": of(0.5), "c": of(1.0)})
+    deviations = deviations_of({"a": of(1.0), "b": None, "c": of(1.0)}, {"a": None, "b": of(0.5), "c": of(1.0)})
     assert errors(deviations) == {"a": math.inf, "b": 1.0, "c": 0.0}
-
-
-def test_frozen_parameters_need_no_gradient() -> None:
-    assert errors(gradient_deviations({"a": of(7.0), "b": of(1.0)}, {"a": None, "b": of(1.0)}, frozen=["a"])) == {
-        "b": 0.0
-    }
 
 
 def test_what_no_number_can_say_is_a_fault() -> None:
     found = {"nan": of(math.nan), "inf": of(math.inf), "flat": of(1, 2), "stranger": of(1.0)}
     expected = {"nan": of(1.0), "inf": of(1.0), "flat": torch.ones(2, 1), "lost": of(1.0)}
-    deviations = gradient_deviations(found, expected)
+    deviations = deviations_of(found, expected)
     assert faults(deviations) == {
         "nan": "is not finite",
         "inf": "is not finite",
@@ -94,7 +87,7 @@ def test_what_no_number_can_say_is_a_fault() -> None:
 
 
 def test_a_gradient_where_all_are_zero_is_infinitely_wrong() -> None:
-    assert errors(gradient_deviations({"a": of(1e-9)}, {"a": of(0.0)})) == {"a": math.inf}
+    assert errors(deviations_of({"a": of(1e-9)}, {"a": of(0.0)})) == {"a": math.inf}
 
 
 def test_a_parameters_error_is_relative_to_its_way() -> None:
@@ -121,8 +114,8 @@ def test_whole_numbers_have_no_rounding() -> None:
 
 
 def test_states_are_relative_to_themselves() -> None:
-    assert errors(state_deviations({"a": of(3, 5)}, {"a": of(3, 4)})) == {"a": 0.2}
-    assert errors(state_deviations({"a": torch.tensor([True])}, {"a": torch.tensor([False])})) == {"a": math.inf}
+    assert errors(deviations_of({"a": of(3, 5)}, {"a": of(3, 4)})) == {"a": 0.2}
+    assert errors(deviations_of({"a": torch.tensor([True])}, {"a": torch.tensor([False])})) == {"a": math.inf}
 
 
 def test_buffers_are_known_by_their_order() -> None:

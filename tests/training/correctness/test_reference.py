@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.correctness.micro_batches import MicroBatches, weighted
 from pytest_ddpperf.training.correctness.reference import SingleProcess, UnverifiableError, computing_in
+from pytest_ddpperf.training.correctness.training_run import MicroBatches, weighted
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -79,8 +79,8 @@ def test_it_updates_with_the_gradients_that_it_is_given(make_ctx: Any) -> None:
     reference = alone(make_ctx())
     reference.backward(0, BUFFERS)
     reference.update(1, {"weight": torch.tensor([2.0]), "unused": None})
-    assert reference.parameters() == {"weight": torch.tensor([0.5]), "unused": torch.tensor([1.0])}
-    assert reference.gradients()["weight"] == 2.0
+    assert reference.training.parameters() == {"weight": torch.tensor([0.5]), "unused": torch.tensor([1.0])}
+    assert reference.training.gradients()["weight"] == 2.0
 
 
 def test_a_loss_that_is_not_finite_is_the_workloads(make_ctx: Any) -> None:
@@ -121,7 +121,7 @@ def test_noise_is_what_moved_parameters_make(make_ctx: Any) -> None:
     noise = reference.noise(0, BUFFERS, 0.5)
     assert 0 < noise["weight"] < 6.03
     assert noise["unused"] == 0.0
-    assert reference.parameters()["weight"] == 1.0  # back where it was
+    assert reference.training.parameters()["weight"] == 1.0  # back where it was
     assert reference.noise(0, BUFFERS, 0.0)["weight"] == 0.0
 
 
