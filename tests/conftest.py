@@ -20,7 +20,6 @@ IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special")
 PRELOADED = (
     *session.PRELOADED,
     "pytest_ddpperf.instruments.profile.profiling",
-    "pytest_ddpperf.strategies.distributed_optimizers",
     "pytest_ddpperf.strategies.fsdp1",
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",

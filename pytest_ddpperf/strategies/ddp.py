@@ -2,64 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.strategies.comm_hooks import register
-from pytest_ddpperf.strategies.ddp_wrapping import parallel_of, wrap
+from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
 
-    from pytest_ddpperf.strategies.parallel import Parallel, RankView
+    from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
 
 
 def parallelise(
     module: nn.Module,
     ctx: RankView,
     *,
-    bucket_cap_mb: float | None = None,
-    static_graph: bool | None = None,
-    gradient_as_bucket_view: bool | None = None,
-    find_unused_parameters: bool | None = None,
-    broadcast_buffers: bool | None = None,
     comm_hook: str | None = None,
     powersgd_rank: int = 1,
     powersgd_start: int = 2,
     local_sgd_start: int = 0,
     local_sgd_period: int = 4,
+    **options: Any,
 ) -> Parallel:
-    """The module wrapped in DistributedDataParallel, which synchronises inside backward.
+    """The module wrapped in DistributedDataParallel with torch's ``options``, which synchronises inside backward.
 
     A tied weight is synchronised once, a frozen one not at all. Parameters that a step does not use need
-    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step.
+    ``find_unused_parameters`` or ``static_graph``; otherwise torch raises in the second step. A ``comm_hook`` sends
+    buckets of gradients in another way.
     """
     if comm_hook == "powersgd" and ctx.backend == "gloo":
-        if find_unused_parameters:
+        if options.get("find_unused_parameters"):
             raise SettingError(
                 "comm_hook=powersgd with find_unused_parameters=true works with nccl only: on gloo what PowerSGD sends "
                 "and what DDP sends of the parameters used would meet in different orders; leave out one of them"
             )
-        bucket_cap_mb = _one_bucket(module, bucket_cap_mb)
-    wrapped = wrap(
-        module,
-        ctx,
-        bucket_cap_mb=bucket_cap_mb,
-        static_graph=static_graph,
-        gradient_as_bucket_view=gradient_as_bucket_view,
-        find_unused_parameters=find_unused_parameters,
-        broadcast_buffers=broadcast_buffers,
-    )
-    hook = register(
-        wrapped,
-        ctx,
-        comm_hook,
-        powersgd_rank=powersgd_rank,
-        powersgd_start=powersgd_start,
-        local_sgd_start=local_sgd_start,
-        local_sgd_period=local_sgd_period,
-    )
-    return parallel_of(wrapped, hook)
+        options["bucket_cap_mb"] = _one_bucket(module, options.get("bucket_cap_mb"))
+    wrapped = wrap(module, ctx, **options)
+    if comm_hook == "powersgd":
+        return _power_sgd(wrapped, ctx, powersgd_rank, powersgd_start)
+    if comm_hook == "post_local_sgd":
+        return _post_local_sgd(wrapped, ctx, local_sgd_start, local_sgd_period)
+    if comm_hook == "fp16":
+        wrapped.register_comm_hook(None, fp16_compress_hook)
+        return parallel_of(wrapped, precision="fp16")
+    if comm_hook == "bf16":
+        wrapped.register_comm_hook(None, _compress_to_bf16)
+        return parallel_of(wrapped, precision="bf16")
+    return parallel_of(wrapped)
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:
@@ -81,3 +79,67 @@ def _one_bucket(module: nn.Module, given: float | None) -> float:
             f"leave bucket_cap_mb out, or give at least {needed:.0f}"
         )
     return needed if given is None else given
+
+
+# Hooks are not annotated: torch compares annotations with its types, and here they are strings.
+def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """The hook of torch under a name that torch does not refuse without NCCL: gloo adds bf16 just as well."""
+    return bf16_compress_hook(state, bucket)
+
+
+def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> Parallel:
+    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients.
+
+    An fp16 overflow would stay in that rest for good, so precision fp16 is refused with it.
+    """
+    if ctx.device.type == "cpu" and torch.cuda.is_available():
+        raise SettingError(
+            "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
+            "for tensors on the CPU; hide the GPUs (CUDA_VISIBLE_DEVICES=) or use device=cuda"
+        )
+    state = PowerSGDState(process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
+    wrapped.register_comm_hook(state, powerSGD_hook)
+    return parallel_of(wrapped, lossy=True, exact_steps=_exact_steps(wrapped, start))
+
+
+def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
+    """The steps before a hook starts: a static graph also synchronises the first micro-batch, which the hook counts."""
+    return max(0, start - wrapped.static_graph)
+
+
+def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> Parallel:
+    """Lets ranks train alone after ``start`` steps, and averages their parameters once in a period.
+
+    The ranks' parameters are equal right after an averaging only: after the steps ``start``, ``start + period`` ...,
+    counted from 0.
+    """
+    # Imported only here, because they cost every fresh rank a second.
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    optimizers = import_distributed_optimizers()
+    averager = PeriodicModelAverager(period=period, warmup_steps=start)
+    state = PostLocalSGDState(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        process_group=None, subgroup=None, start_localSGD_iter=start, post_local_gradient_allreduce=False
+    )
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        # torch counts backward passes here and optimizer steps there; synchronised micro-batches make them differ.
+        state.iter = averager.step
+        return post_localSGD_hook(state, bucket)
+
+    def make_optimizer(factory: OptimizerFactory) -> torch.optim.Optimizer:
+        local = require_optimizer(factory(wrapped.parameters()), "comm_hook=post_local_sgd")
+        averaging: torch.optim.Optimizer = optimizers.PostLocalSGDOptimizer(local, averager)
+        return averaging
+
+    wrapped.register_comm_hook(state, hook)
+    return parallel_of(
+        wrapped,
+        period=period,
+        lossy=True,
+        exact_steps=_exact_steps(wrapped, start),
+        make_optimizer=make_optimizer,
+        still_sent="the parameters that are averaged once in a period",
+        # Ranks have gradients of their own. If a single rank skipped a step, the others would wait for it to average.
+        make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
+    )

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.replicas import gradients_of, parameters_of, replicate
+from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, replicate
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ddpperf.strategies.comm_hooks import CommHook
     from pytest_ddpperf.strategies.parallel import RankView
 
 
 def wrap(
-    module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None, **options: Any
+    module: nn.Module, ctx: RankView, *, broadcast_buffers: bool | None = None, **options: Any
 ) -> DistributedDataParallel:
     """Wraps the module with the options that are not None, and torch's defaults for the others."""
     _require_writable_buffers(module)
@@ -38,12 +40,10 @@ def wrap(
 
 
 def _require_writable_buffers(module: nn.Module) -> None:
-    """Refuses an expanded tensor, whose elements share memory, by its name; torch's own error has no name."""
+    """Refuses an expanded tensor by its name; torch's own error has no name."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     for name, buffer in module.named_buffers():
-        if name not in ignored and any(
-            size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
-        ):
+        if name not in ignored and is_expanded(buffer):
             raise WorkloadError(
                 f"the model's buffer {name} is an expanded tensor, whose elements share memory, and "
                 "DistributedDataParallel cannot write rank 0's values into it: give register_buffer a copy (.clone()), "
@@ -51,22 +51,15 @@ def _require_writable_buffers(module: nn.Module) -> None:
             )
 
 
-def parallel_of(wrapped: DistributedDataParallel, hook: CommHook) -> Parallel:
-    """The ``Parallel`` of a wrapped module and its communication hook."""
+def parallel_of(wrapped: DistributedDataParallel, **fields: Any) -> Parallel:
+    """The ``Parallel`` of a wrapped module, with these fields besides."""
     module: nn.Module = wrapped.module
     return Parallel(
         wrapped,
         no_sync=_no_sync_but_first(wrapped) if wrapped.static_graph else wrapped.no_sync,
-        still_sent=hook.still_sent,
-        make_optimizer=hook.make_optimizer,
-        make_scaler=hook.make_scaler,
         gradients=partial(gradients_of, module),
         parameters=partial(parameters_of, module),
-        precision=hook.precision,
-        lossy=hook.lossy,
-        # A static graph also synchronises the very first micro-batch, which a hook counts.
-        exact_steps=max(0, hook.exact_steps - wrapped.static_graph),
-        period=hook.period,
+        **fields,
     )
 
 
@@ -86,3 +79,21 @@ def _no_sync_but_first(wrapped: DistributedDataParallel) -> Callable[[], Abstrac
         return nullcontext()
 
     return no_sync
+
+
+def import_distributed_optimizers() -> Any:
+    """Imports torch.distributed.optim, which takes a second, without the warning that its first import raises."""
+    with warnings.catch_warnings():
+        # The package also compiles functional optimizers with torch.jit, which torch has deprecated.
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        return import_module("torch.distributed.optim")
+
+
+def require_optimizer(given: object, strategy: str) -> torch.optim.Optimizer:
+    """Returns the factory's optimizer; a WorkloadError if it is none of torch's, which alone can be wrapped."""
+    if not isinstance(given, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"{strategy} wraps the workload's optimizer, and optimizer(parameters) gave a value of type "
+            f"{type(given).__name__}: give a torch.optim.Optimizer"
+        )
+    return given

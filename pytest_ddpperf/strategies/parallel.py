@@ -31,10 +31,6 @@ class RankView(Protocol):
         """The number of ranks."""
 
     @property
-    def local_rank(self) -> int:
-        """The number of this rank on its machine, from 0."""
-
-    @property
     def local_world_size(self) -> int:
         """The number of ranks on this machine."""
 
@@ -49,9 +45,6 @@ class RankView(Protocol):
     @property
     def mode(self) -> Mode | None:
         """What a point of a scaling curve holds constant; None for a plain benchmark."""
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A context for a part of the step, which reports then show under that name."""
 
 
 def nothing() -> None:

@@ -23,25 +23,17 @@ MB = 2**20  # as torch's DDP has it
 
 @dataclass(eq=False)
 class Slot:
-    """The place of one parameter's gradient in the reduction.
-
-    Attributes:
-        trained: the parameter.
-        bucket: what it is sent with; None until the buckets have been formed.
-        view: its part of the bucket's buffer, which its gradient becomes; None if it is sent from where it lies.
-        sent: the gradient that is being reduced.
-        arrived: whether backward has accumulated it since the last reduction.
-    """
+    """The place of one parameter's gradient in the reduction."""
 
     trained: Trained
-    bucket: Bucket | None = None
-    view: Tensor | None = None
-    sent: Tensor | None = None
-    arrived: bool = False
+    bucket: Bucket | None = None  # that it is sent with; None until the buckets have been formed
+    view: Tensor | None = None  # the part of the bucket's buffer that the gradient becomes; None if it has none
+    sent: Tensor | None = None  # the gradient that is being reduced
+    arrived: bool = False  # whether backward has accumulated it since the last reduction
 
     @property
     def nbytes(self) -> int:
-        """The size of the gradient."""
+        """The bytes of the gradient."""
         return self.trained.parameter.nbytes
 
     @property
@@ -91,15 +83,11 @@ class Bucket:
 
     With ``buffered`` they share a buffer, allocated when it is first filled. Without, there is one gradient, sent from
     where it lies.
-
-    Attributes:
-        slots: the places of the gradients, all of one kind.
-        missing: how many have not been collected yet.
     """
 
     def __init__(self, slots: Sequence[Slot], *, buffered: bool) -> None:
-        self.slots = tuple(slots)
-        self.missing = len(self.slots)
+        self.slots = tuple(slots)  # all of one kind
+        self.missing = len(self.slots)  # those not collected yet
         self.buffer: Tensor | None = None
         self._buffered = buffered
         self._work: dist.Work | None = None
@@ -149,13 +137,10 @@ class Reducer:
 
     The first synchronised backward only notes the order in which rank 0's gradients arrive. The buckets are formed by
     that order, so the first step has no overlap; later ones have.
-
-    Attributes:
-        buckets: in the order in which they are sent; none until they have been formed.
     """
 
     def __init__(self, replica: Replica, ctx: RankView, form: FormBuckets) -> None:
-        self.buckets: Sequence[Bucket] = ()
+        self.buckets: Sequence[Bucket] = ()  # in the order in which they are sent
         self._replica = replica
         self._ctx = ctx
         self._share = 1 / ctx.world_size  # before the sum, so that fp16 does not overflow; gloo has no ReduceOp.AVG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,17 +23,11 @@ _PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A parameter that is trained.
+    """A parameter that is trained."""
 
-    Attributes:
-        name: its first one, if modules share it.
-        parameter: as the module holds it.
-        strides: of its gradient on every rank: the parameter's own if those fill the memory without gaps.
-    """
-
-    name: str
+    name: str  # the first one, if modules share it
     parameter: nn.Parameter
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # of its gradient on every rank: the parameter's own if those leave no gaps in memory
 
     def gradient(self) -> Tensor:
         """This rank's gradient in the common layout and in memory of its own, to be changed in place; else zeros.
@@ -83,15 +78,10 @@ def _has_own_memory(gradient: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Replica:
-    """One rank's copy of the model; made by ``replicate``.
+    """One rank's copy of the model; made by ``replicate``."""
 
-    Attributes:
-        trained: the parameters that are trained, in the module's order; a tied weight is there once.
-        frozen: the others, and their names.
-    """
-
-    trained: tuple[Trained, ...]
-    frozen: tuple[tuple[str, nn.Parameter], ...]
+    trained: tuple[Trained, ...]  # in the module's order; a tied weight is there once
+    frozen: tuple[tuple[str, nn.Parameter], ...]  # the other parameters, by name
 
     def check_same_trained(self) -> None:
         """Raises a WorkloadError if a parameter has been frozen or unfrozen since the strategy began."""
@@ -129,6 +119,11 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
     )
 
 
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether elements of a tensor share memory, so that they cannot be written."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def in_memory_order(gradient: Tensor) -> Tensor:
     """The same memory as a vector, which every backend takes, of a tensor whose strides leave no gaps."""
     return gradient if gradient.is_contiguous() else gradient.as_strided((gradient.numel(),), (1,))
@@ -157,17 +152,12 @@ def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
     received: list[list[str]] = [ours]
     dist.broadcast_object_list(received, src=0, device=ctx.device)
     if received[0] != ours:
-        there, here = next((a, b) for a, b in _longest(received[0], ours) if a != b)
+        pairs = itertools.zip_longest(received[0], ours, fillvalue="nothing more")
+        there, here = next((theirs, own) for theirs, own in pairs if theirs != own)
         raise WorkloadError(
             f"the model of rank {ctx.rank} is built unlike that of rank 0: here [{here}], there [{there}]; "
             "model() must build the same on every rank"
         )
-
-
-def _longest(first: list[str], second: list[str]) -> Iterator[tuple[str, str]]:
-    end = ["nothing more"]
-    length = max(len(first), len(second))
-    return zip(first + end * (length - len(first)), second + end * (length - len(second)), strict=True)
 
 
 def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import amount, literal, one_of, positive_int, switch, whole_number
-from pytest_ddpperf.strategies.combinations import (
-    ddp_options,
-    distributed_data_parallel_options,
-    fsdp1_options,
-    fsdp1_ranks,
-    whole_replicas,
-)
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy, added, parse
 
@@ -27,28 +20,27 @@ if TYPE_CHECKING:
 
 _PACKAGE = __name__.rpartition(".")[0]
 _NONE: Mapping[str, Callable[..., Any]] = {}
+_HOOK_OF = {
+    "powersgd_rank": "powersgd",
+    "powersgd_start": "powersgd",
+    "local_sgd_start": "post_local_sgd",
+    "local_sgd_period": "post_local_sgd",
+}
+_EARLIEST_POWERSGD = 2  # DDP rebuilds its buckets after the first step, and PowerSGD remembers their layout
 _DTYPE = one_of("fp32", "bf16", "fp16")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StrategyRow:
-    """One row of the table.
-
-    Attributes:
-        name: what a test calls it.
-        description: one line for a reader who chooses.
-        options: the parser of each option's value, by name; the strategy's function has the defaults.
-        by_block: whether it treats the model's repeated blocks one by one, and is given them as ``blocks``.
-        single_rank: whether it is only right for a world size of 1.
-        conflict: returns what is wrong with some options together, and the cure, or None.
-        misfit: returns what is wrong with options at a world size, and the cure, or None.
-    """
+    """One row of the table."""
 
     name: str
-    description: str
-    options: Mapping[str, Callable[[object], Any]] = field(default_factory=dict)
-    by_block: bool = False
-    single_rank: bool = False
+    description: str  # one line for a reader who chooses
+    _: KW_ONLY
+    options: Mapping[str, Callable[[object], Any]] = field(default_factory=dict)  # each option's parser
+    by_block: bool = False  # whether it treats the model's repeated blocks one by one, and is given them as ``blocks``
+    single_rank: bool = False  # whether it is only right for a world size of 1
+    # They return what is wrong with some options together, or at a world size, and the cure, or None.
     conflict: Callable[[Mapping[str, Any]], str | None] | None = None
     misfit: Callable[[Mapping[str, Any], int], str | None] | None = None
 
@@ -56,6 +48,66 @@ class StrategyRow:
     def module(self) -> str:
         """Where ``parallelise(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
         return f"{_PACKAGE}.{self.name}"
+
+
+def _ddp_options(options: Mapping[str, Any]) -> str | None:
+    """An option of a communication hook needs that hook, and a value that the hook supports."""
+    hook = options.get("comm_hook")
+    for name, needed in _HOOK_OF.items():
+        if name in options and hook != needed:
+            chosen = "no hook is chosen" if hook is None else f"comm_hook={hook} is chosen"
+            return f"{name} is an option of comm_hook={needed}, and {chosen}: add comm_hook={needed}, or drop {name}"
+    start = options.get("powersgd_start", _EARLIEST_POWERSGD)
+    if start < _EARLIEST_POWERSGD:
+        return (
+            f"powersgd_start={start}: DDP lays its buckets out anew after the first step, so PowerSGD can begin after "
+            f"{_EARLIEST_POWERSGD} steps at the earliest: use powersgd_start={_EARLIEST_POWERSGD} or more"
+        )
+    if options.get("local_sgd_period") == 1:
+        return (
+            "local_sgd_period=1 averages the parameters after every step, which costs as much as to average the "
+            "gradients: use 2 or more, or ddp without a hook"
+        )
+    return _distributed_data_parallel_options(options)
+
+
+def _distributed_data_parallel_options(options: Mapping[str, Any]) -> str | None:
+    """A static graph finds its unused parameters by itself; torch warns of both options together."""
+    if options.get("static_graph") and options.get("find_unused_parameters"):
+        return "static_graph=true finds unused parameters by itself: drop find_unused_parameters"
+    return None
+
+
+def _fsdp1_options(options: Mapping[str, Any]) -> str | None:
+    """Copies of the model and hybrid sharding need each other."""
+    hybrid = options.get("sharding") == "HYBRID_SHARD"
+    if hybrid and "replicas" not in options:
+        return "sharding=HYBRID_SHARD needs the number of copies of the model: add replicas=2, for example"
+    if "replicas" in options and not hybrid:
+        return "replicas is an option of sharding=HYBRID_SHARD: add that, or drop replicas"
+    return None
+
+
+def _fsdp1_ranks(options: Mapping[str, Any], world_size: int) -> str | None:
+    """Copies must have equally many ranks, and more than one, or torch leaves out the sum over the copies."""
+    replicas = options.get("replicas")
+    if replicas is not None and replicas == world_size > 1:
+        return (
+            f"replicas={replicas} with world size {world_size} leaves one rank for each copy, and then FSDP1 "
+            "synchronises nothing: use fewer replicas, or sharding=NO_SHARD"
+        )
+    return _whole_replicas(options, world_size)
+
+
+def _whole_replicas(options: Mapping[str, Any], world_size: int) -> str | None:
+    """Copies of the model must have equally many ranks."""
+    replicas = options.get("replicas")
+    if replicas is not None and world_size % replicas:
+        return (
+            f"replicas={replicas} does not divide world size {world_size}: each copy of the model needs equally many "
+            "ranks"
+        )
+    return None
 
 
 _DDP_OPTIONS: Mapping[str, Callable[[object], Any]] = {
@@ -99,13 +151,13 @@ STRATEGIES: Mapping[str, StrategyRow] = {
                 "local_sgd_start": whole_number,
                 "local_sgd_period": positive_int,
             },
-            conflict=ddp_options,
+            conflict=_ddp_options,
         ),
         StrategyRow(
             "zero1",
             "torch's ZeroRedundancyOptimizer over DistributedDataParallel: the optimizer's state is sharded",
             options={**_DDP_OPTIONS, "parameters_as_bucket_view": switch},
-            conflict=distributed_data_parallel_options,
+            conflict=_distributed_data_parallel_options,
         ),
         StrategyRow(
             "fsdp1",
@@ -116,15 +168,15 @@ STRATEGIES: Mapping[str, StrategyRow] = {
                 **_SHARDING_OPTIONS,
             },
             by_block=True,
-            conflict=fsdp1_options,
-            misfit=fsdp1_ranks,
+            conflict=_fsdp1_options,
+            misfit=_fsdp1_ranks,
         ),
         StrategyRow(
             "fsdp2",
             "torch's fully_shard, by block",
             options={"reshard_after_forward": switch, **_SHARDING_OPTIONS},
             by_block=True,
-            misfit=whole_replicas,
+            misfit=_whole_replicas,
         ),
     )
 }

@@ -6,51 +6,36 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_ddpperf.strategies.comm_hooks import CommHook
-from pytest_ddpperf.strategies.ddp_wrapping import parallel_of, wrap
-from pytest_ddpperf.strategies.distributed_optimizers import ZeroRedundancyOptimizer, require_optimizer
+from pytest_ddpperf.strategies.ddp_wrapping import import_distributed_optimizers, parallel_of, require_optimizer, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     from pytest_ddpperf.strategies.parallel import OptimizerFactory, Parallel, RankView
 
+_OPTIMIZERS = import_distributed_optimizers()
+
 
 def parallelise(
-    module: nn.Module,
-    ctx: RankView,
-    *,
-    bucket_cap_mb: float | None = None,
-    static_graph: bool | None = None,
-    gradient_as_bucket_view: bool | None = None,
-    find_unused_parameters: bool | None = None,
-    broadcast_buffers: bool | None = None,
-    parameters_as_bucket_view: bool = False,
+    module: nn.Module, ctx: RankView, *, parameters_as_bucket_view: bool = False, **options: Any
 ) -> Parallel:
     """The module wrapped in DistributedDataParallel, and an optimizer whose state is divided among the ranks.
 
-    Gradients are all-reduced as in ``ddp``, with the same options. In its step each rank updates its own parameters
+    Gradients are all-reduced as in ``ddp``, with torch's ``options``. In its step each rank updates its own parameters
     (whole ones, dealt out by size) and broadcasts them; with ``parameters_as_bucket_view`` they lie, and are broadcast,
     in one piece.
     """
-    wrapped = wrap(
-        module,
-        ctx,
-        bucket_cap_mb=bucket_cap_mb,
-        static_graph=static_graph,
-        gradient_as_bucket_view=gradient_as_bucket_view,
-        find_unused_parameters=find_unused_parameters,
-        broadcast_buffers=broadcast_buffers,
-    )
+    wrapped = wrap(module, ctx, **options)
 
     def make_optimizer(factory: OptimizerFactory) -> torch.optim.Optimizer:
         whole = require_optimizer(factory(wrapped.parameters()), "zero1")
         return sharded(whole, parameters_as_bucket_view=parameters_as_bucket_view)
 
     sent = "the parameters that each rank broadcasts after its update" if ctx.world_size > 1 else ""
-    return parallel_of(wrapped, CommHook(make_optimizer=make_optimizer, still_sent=sent))
+    return parallel_of(wrapped, make_optimizer=make_optimizer, still_sent=sent)
 
 
 def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) -> ZeroRedundancyOptimizer:
@@ -72,9 +57,7 @@ def sharded(whole: torch.optim.Optimizer, *, parameters_as_bucket_view: bool) ->
         return whole
 
     groups = [dict(group) for group in whole.param_groups]
-    return ZeroRedundancyOptimizer(
-        groups,
-        optimizer_class=narrowed,  # type: ignore[arg-type]  # all it does with it is to call it
-        parameters_as_bucket_view=parameters_as_bucket_view,
-        **whole.defaults,
+    zero: ZeroRedundancyOptimizer = _OPTIMIZERS.ZeroRedundancyOptimizer(
+        groups, optimizer_class=narrowed, parameters_as_bucket_view=parameters_as_bucket_view, **whole.defaults
     )
+    return zero

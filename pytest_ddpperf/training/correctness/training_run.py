@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ddpperf.records.loader_settings import LoaderSettings
+from pytest_ddpperf.strategies.replicas import is_expanded
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.model import DATA_SEED, seed
 from pytest_ddpperf.training.trainer import Trainer
@@ -181,7 +182,7 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Writes values into tensors, except expanded ones: their elements share memory, so they are constants."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
-            if not any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            if not is_expanded(tensor):
                 tensor.copy_(value)
 
 
