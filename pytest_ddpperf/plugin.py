@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
-from pytest_ddpperf.run.contradictions import require_consistent, require_one_controller
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
+from pytest_ddpperf.launch.environment import started_by
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Settings, overlay, overlay_words, require_consistent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.run.probe import Probe
     from pytest_ddpperf.run.rank_group import RankGroup
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 MARKER = "ddpperf"
 SETTINGS = pytest.StashKey[Settings]()
 SESSION = pytest.StashKey["Session"]()
-REVISION = pytest.StashKey["Revision | None"]()
+REVISION = pytest.StashKey["Revision"]()
 PROBE = pytest.StashKey["Probe"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
@@ -60,7 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[SETTINGS] = settings = _settings(config)
         require_consistent(settings, [name for name, knob in KNOBS.items() if config.getoption(knob.ini) is not None])
         _require_baselines(settings, config.rootpath / settings.baseline_dir)
-        config.stash[REVISION] = _revision(config, settings)
+        if settings.against is not None:
+            from pytest_ddpperf.against.worktree import resolve
+
+            config.stash[REVISION] = resolve(settings.against, config.rootpath, config.invocation_params.dir)
         if settings.json is not None:
             from pytest_ddpperf.reports.document import ensure_writable
 
@@ -74,17 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _settings(config: pytest.Config) -> Settings:
-    def said_in_ini(knob: Knob, raw: object) -> str:
-        return f"{knob.ini} = {raw} ({config.inipath})"
-
-    def said_on_command_line(knob: Knob, raw: object) -> str:
-        return f"{knob.option}={raw}"
-
     ini = {name: config.getini(knob.ini) for name, knob in KNOBS.items()}
     options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
-    settings = overlay(Settings(), {k: v for k, v in ini.items() if v is not None and v != ""}, said_in_ini)
-    return overlay(settings, {k: v for k, v in options.items() if v is not None}, said_on_command_line)
+    given = {name: raw for name, raw in ini.items() if raw is not None and raw != ""}
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
+    said = {name: raw for name, raw in options.items() if raw is not None}
+    return overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
 
 
 def _require_baselines(settings: Settings, folder: Path) -> None:
@@ -100,14 +98,6 @@ def _require_baselines(settings: Settings, folder: Path) -> None:
             Store(folder, settings.save or DEFAULT_SET).ensure_writable()
 
 
-def _revision(config: pytest.Config, settings: Settings) -> Revision | None:
-    if settings.against is None:
-        return None
-    from pytest_ddpperf.against.worktree import resolve
-
-    return resolve(settings.against, config.rootpath, config.invocation_params.dir)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before the first test runs."""
     try:
@@ -121,11 +111,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the tests that measure; refuse those that start ranks in one of several processes of a launcher."""
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     session.config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
-    if any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
-        try:
-            require_one_controller(os.environ)
-        except SettingError as error:
-            raise pytest.UsageError(str(error)) from None
+    launched = started_by(os.environ)
+    if launched is not None and any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
+        launcher, variable, processes = launched
+        raise pytest.UsageError(
+            f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
+            f"pytest starts the ranks itself, so start one pytest without {launcher}, "
+            f"for example: pytest --ddpperf-world-size={processes}"
+        )
 
 
 def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
@@ -149,7 +142,7 @@ def _session(config: pytest.Config) -> Session:
             config.rootpath,
             _live_line(config),
             _given_options(config),
-            config.stash[REVISION],
+            config.stash.get(REVISION, None),
             probe=probe,
             hook=config.hook,
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none

@@ -6,7 +6,7 @@ Longer than other files, so that all knobs stand in one table.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,23 +52,17 @@ def save_name(value: object) -> str | None:
 
 @dataclass(frozen=True, eq=False, repr=False)  # every pytest run pays for what is generated here
 class Knob:
-    """How a setting is given: its parser (raises ValueError with what it expects), its help, its bare form.
-
-    Attributes:
-        per_test: whether the marker and the fixture's verbs take it too, or only the session as a whole.
-        training: whether it changes what a step does, and so makes another benchmark of it.
-        bare: the value of the option without one, such as ``--ddpperf-save``; None where a value is needed.
-        flag: whether the option takes no value at all.
-    """
+    """How a setting is given."""
 
     name: str
-    parse: Callable[[object], Any]
+    parse: Callable[[object], Any]  # raises ValueError with what it expects
     help: str
     metavar: str | None
-    per_test: bool
-    training: bool
-    bare: str | None
-    flag: bool
+    per_test: bool = True  # whether the marker and the fixture's verbs take it too
+    training: bool = False  # whether it changes what a step does, and so makes another benchmark of it
+    bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None where one is needed
+    flag: bool = False  # whether the option takes no value at all
+    needs: str | None = None  # the setting without which this one means nothing
 
     @property
     def option(self) -> str:
@@ -81,28 +75,14 @@ class Knob:
         return f"ddpperf_{self.name}"
 
 
-def _knob(
-    default: T,
-    parse: Callable[[object], T],
-    text: str,
-    metavar: str | None = None,
-    *,
-    per_test: bool = True,
-    training: bool = False,
-    bare: str | None = None,
-    flag: bool = False,
-) -> T:
-    metadata = {
-        "parse": parse,
-        "help": text,
-        "metavar": metavar,
-        "per_test": per_test,
-        "training": training,
-        "bare": bare,
-        "flag": flag,
-    }
-    declared: T = field(default=default, metadata=metadata)
+def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
+    declared: T = field(default=default, metadata={"parse": parse, "help": text, "metavar": metavar, **more})
     return declared
+
+
+def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
+    """A setting that is on or off; a flag where it is off by default."""
+    return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,27 +146,17 @@ class Settings:
         "verdicts that fail a test, or none",
         "VERDICT[,...]",
     )
-    require_baseline: bool = _knob(
-        default=False, parse=switch, text="fail a test without a comparable baseline (new, incompatible)", flag=True
+    require_baseline: bool = _switch("fail a test without a comparable baseline (new, incompatible)")
+    verify: bool = _switch(
+        "compare gradients and parameters with a single process, in a pass of its own, before measuring", default=True
     )
-    verify: bool = _knob(
-        default=True,
-        parse=switch,
-        text="compare gradients and parameters with a single process, in a pass of its own, before measuring",
-        metavar="true|false",
-    )
-    counted: bool = _knob(
-        default=True,
-        parse=switch,
-        text="count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
+    counted: bool = _switch(
+        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
         "exactly",
-        metavar="true|false",
+        default=True,
     )
-    counted_only: bool = _knob(
-        default=False,
-        parse=switch,
-        text="count only, without times and without memory of the process: seconds for a benchmark, on any machine",
-        flag=True,
+    counted_only: bool = _switch(
+        "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
     )
     communication: bool | None = _knob(
         default=None,
@@ -195,12 +165,8 @@ class Settings:
         "auto: where no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
-    profile: bool = _knob(
-        default=False,
-        parse=switch,
-        text="run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of "
-        "communication",
-        flag=True,
+    profile: bool = _switch(
+        "run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of communication"
     )
     precision: str = _knob(
         "fp32",
@@ -212,12 +178,8 @@ class Settings:
     accumulation_steps: int = _knob(
         1, positive_int, "micro-batches that are accumulated for one optimizer step", "N", training=True
     )
-    no_sync: bool = _knob(
-        default=True,
-        parse=switch,
-        text="synchronise gradients only after the last micro-batch of an optimizer step",
-        metavar="true|false",
-        training=True,
+    no_sync: bool = _switch(
+        "synchronise gradients only after the last micro-batch of an optimizer step", default=True, training=True
     )
     clip_grad_norm: float | None = _knob(
         None,
@@ -249,12 +211,8 @@ class Settings:
         training=True,
     )
     compile_backend: str = _knob("inductor", identifier, "backend of torch.compile", "NAME", training=True)
-    activation_checkpointing: bool = _knob(
-        default=False,
-        parse=switch,
-        text="recompute the activations of the model's repeated blocks in backward instead of keeping them",
-        flag=True,
-        training=True,
+    activation_checkpointing: bool = _switch(
+        "recompute the activations of the model's repeated blocks in backward instead of keeping them", training=True
     )
     loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
         None,
@@ -282,9 +240,7 @@ class Settings:
         per_test=False,
         bare=DEFAULT_SET,
     )
-    force_save: bool = _knob(
-        default=False, parse=switch, text="let --ddpperf-save store inconclusive results too", per_test=False, flag=True
-    )
+    force_save: bool = _switch("let --ddpperf-save store inconclusive results too", per_test=False, needs="save")
     against: str | None = _knob(
         None,
         words,
@@ -300,21 +256,18 @@ class Settings:
         "the reference, in a virtual environment that finds the packages of this environment too",
         "COMMAND",
         per_test=False,
+        needs="against",
     )
-    against_tests: bool = _knob(
-        default=False,
-        parse=switch,
-        text="run what the test modules of the reference revision define, found by name, in place of this checkout's "
+    against_tests: bool = _switch(
+        "run what the test modules of the reference revision define, found by name, in place of this checkout's "
         "definitions",
         per_test=False,
-        flag=True,
+        needs="against",
     )
-    turns: bool = _knob(
-        default=True,
-        parse=switch,
-        text="interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
+    turns: bool = _switch(
+        "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
         "alternate; on the CPU only",
-        metavar="true|false",
+        default=True,
     )
     calibrate: int | None = _knob(
         None,
@@ -400,3 +353,32 @@ def _unknown(word: str, known: list[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"there is no setting {word}; {hint}There are {', '.join(known)}"
+
+
+_PURPOSES = {"against": "another revision, and none is named", "save": "what is saved, and nothing is"}
+
+
+def require_consistent(settings: Settings, said: Collection[str]) -> None:
+    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
+    for name in said:
+        needed = KNOBS[name].needs
+        if needed is not None and not getattr(settings, needed):
+            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
+    if settings.against is not None:
+        against = f"--ddpperf-against={settings.against} reads no baseline and "
+        if settings.save is not None:
+            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
+        if settings.baseline is not None and "baseline" in said:
+            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    if settings.calibrate is not None:
+        asked = {
+            "save": settings.save is not None,
+            "against": settings.against is not None,
+            "counted_only": settings.counted_only,
+            "history": settings.history is not None and "history" in said,
+        }
+        for name in (name for name, given in asked.items() if given):
+            raise SettingError(
+                f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
+                f"and {KNOBS[name].option} asks for something else: give one of them"
+            )
