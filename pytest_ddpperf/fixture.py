@@ -14,7 +14,7 @@ from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import CheckRequest, GivenStrategy, GivenWays, Subject, several, variant
+from pytest_ddpperf.run.requests import GivenStrategy, GivenWays, Subject, VerbCall, several
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
@@ -77,12 +77,11 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        settings = self._overlaid(knobs, "check")
-        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
-        one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
         from pytest_ddpperf.metrics.relating import alone
 
-        return self._judged(settings, [one], alone)[0]
+        call = self._call("check", knobs, samples_per_step, tokens_per_step)
+        variant = call.variant(subject, self._environment(call, strategy), strategy=strategy, name=name)
+        return self._judged(call.settings, [variant], alone)[0]
 
     def measure(
         self,
@@ -96,12 +95,11 @@ class Ddpperf:
     ) -> Measurement:
         """Measures a benchmark as ``check`` does, but compares with nothing, stores nothing and lists nothing."""
         __tracebackhide__ = True
-        settings = self._overlaid(knobs, "measure")
-        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
-        one = variant(asked, self._environment(asked, strategy), strategy=strategy, name=name)
-        run = self._run(replace(settings, verify=False))
-        variants = run.prepared([one])
-        measured = run.measure(variants, lambda *_: Next("stop", explain=True), compared=False)
+        call = self._call("measure", knobs, samples_per_step, tokens_per_step)
+        variant = call.variant(subject, self._environment(call, strategy), strategy=strategy, name=name)
+        run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
+        self._runs.append(run)
+        measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
         self._session.extensions.measured(self._test, measured)
         return measured[0]
 
@@ -150,20 +148,22 @@ class Ddpperf:
             )
         if world_sizes is not None:
             knobs = {**knobs, "world_size": tuple(world_sizes)}
-        settings = self._overlaid(knobs, "scaling")
-        sizes = self._curve_sizes(settings) if world_sizes is None else self._session.world_sizes(settings)
-        asked = self._asked(subject, settings, knobs, samples_per_step, tokens_per_step)
+        call = self._call("scaling", knobs, samples_per_step, tokens_per_step)
+        sizes = self._session.world_sizes(call.settings)
+        if world_sizes is None and len(sizes) == 1:
+            sizes = _powers_of_two(sizes[0])
         variants = [
-            variant(
-                asked,
-                self._session.environment(settings, n),
+            call.variant(
+                subject,
+                self._session.environment(call.settings, n),
                 strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
                 name=f"{name or mode} w{n}" if sizes[0] == 1 else f"{name or mode} w{n} over w{sizes[0]}",
                 mode=mode,
             )
             for n in sizes
         ]
-        return ScalingCurve(mode=mode, points=self._judged(settings, variants, partial(with_efficiency, mode=mode)))
+        derive = partial(with_efficiency, mode=mode)
+        return ScalingCurve(mode=mode, points=self._judged(call.settings, variants, derive))
 
     def compare(
         self,
@@ -200,22 +200,17 @@ class Ddpperf:
         from pytest_ddpperf.metrics.relating import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
 
-        settings = self._overlaid(knobs, "compare", ("strategies", "over", *OWN_WORDS))
-        ways = several(subject, strategies, over, strategy, self._session.extensions.strategies)
-        environment = self._session.environment(settings, max(self._session.world_sizes(settings)))
+        call = self._call("compare", knobs, samples_per_step, tokens_per_step, ("strategies", "over", *OWN_WORDS))
+        ways = several(subject, strategies, over, strategy, call.strategies)
+        environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
         before = "" if name is None else f"{name} "
         variants = [
-            variant(
-                self._asked(way.subject, settings, knobs, samples_per_step, tokens_per_step),
-                environment,
-                strategy=way.strategy,
-                name=f"{before}{key}",
-            )
+            call.variant(way.subject, environment, strategy=way.strategy, name=f"{before}{key}")
             for key, way in ways.by_name.items()
         ]
         names = tuple(ways.by_name)
         derive = partial(with_speedup, over=variants[names.index(ways.over)].name)
-        measured = self._judged(settings, variants, derive)
+        measured = self._judged(call.settings, variants, derive)
         return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
@@ -291,12 +286,14 @@ class Ddpperf:
         from pytest_ddpperf.records.batch_size import Search
         from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
-        settings = self._overlaid(knobs, "find_batch_size", ("strategy", "start", "limit", "memory_limit"))
+        call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit", "memory_limit"))
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
-        environment = self._environment(self._asked(workload_of, settings, knobs), strategy)
+        environment = self._environment(call, strategy)
         most = required_limit(memory_limit, environment.device)
+        run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
+        tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
             __tracebackhide__ = True
@@ -304,11 +301,9 @@ class Ddpperf:
             if not isinstance(workload, Workload):
                 kind = type(workload).__name__
                 raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
-            tried.append(variant(self._asked(workload, settings, knobs), environment, strategy=strategy, name=None))
+            tried.append(call.variant(workload, environment, strategy=strategy))
             return run.probe(tried[-1], PLAN, most)
 
-        tried: list[Variant] = []
-        run = BenchmarkRun(self._session, self._test, settings, self._sections)
         try:
             resolution = CPU_RESOLUTION if environment.device == "cpu" else 0.0
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
@@ -326,59 +321,54 @@ class Ddpperf:
         )
         return found
 
-    def _asked(
+    def _call(
         self,
-        subject: Subject,
-        settings: Settings,
+        verb: str,
         knobs: dict[str, Any],
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
-    ) -> CheckRequest:
-        added = self._session.extensions
-        return CheckRequest(
-            subject, settings, knobs, samples_per_step, tokens_per_step, added.strategies, added.metrics
+        others: Sequence[str] = OWN_WORDS,
+    ) -> VerbCall:
+        """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
+        session = self._session
+        settings = session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
+        if settings.clip_steps is not None and settings.clip_grad_norm is None:
+            raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+        return VerbCall(
+            settings=settings,
+            knobs=knobs,
+            samples_per_step=samples_per_step,
+            tokens_per_step=tokens_per_step,
+            strategies=session.extensions.strategies,
+            metrics=session.extensions.metrics,
         )
 
-    def _run(self, settings: Settings) -> BenchmarkRun:
-        """A call of a verb that judges nothing; ``expect`` then looks at it."""
-        self._runs.append(BenchmarkRun(self._session, self._test, settings, self._sections))
-        return self._runs[-1]
+    def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
+        """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
+        lone = (
+            strategy is not None
+            and "world_size" not in call.knobs
+            and row_of(resolve(strategy, call.strategies)).single_rank
+        )
+        size = 1 if lone else max(self._session.world_sizes(call.settings))
+        return self._session.environment(call.settings, size)
 
     def _judged(self, settings: Settings, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
-        for benchmark in variants:  # what results and baselines of this test could not tell apart
+        from pytest_ddpperf.run.judging import JudgedRun
+
+        for benchmark in variants:  # results and baselines of this test could not tell them apart
             if benchmark.key in self._names:
                 raise SettingError(
                     f"{self._test} has two benchmarks named {benchmark.name!r}; tell them apart with name=..."
                 )
             self._names.add(benchmark.key)
-        from pytest_ddpperf.run.judging import JudgedRun
-
         paired = self._session.paired_launches(self._sections)
         run = JudgedRun(self._session, self._test, settings, self._sections, paired)
         self._runs.append(run)
         return run.judged(variants, derive)
 
-    def _overlaid(self, knobs: dict[str, Any], verb: str, others: Sequence[str] = OWN_WORDS) -> Settings:
-        settings = self._session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
-        if settings.clip_steps is not None and settings.clip_grad_norm is None:
-            raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
-        return settings
 
-    def _environment(self, asked: CheckRequest, strategy: GivenStrategy) -> Environment:
-        """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""
-        lone = (
-            strategy is not None
-            and "world_size" not in asked.knobs
-            and row_of(resolve(strategy, asked.more)).single_rank
-        )
-        size = 1 if lone else max(self._session.world_sizes(asked.settings))
-        return self._session.environment(asked.settings, size)
-
-    def _curve_sizes(self, settings: Settings) -> tuple[int, ...]:
-        sizes = self._session.world_sizes(settings)
-        if len(sizes) > 1:
-            return sizes
-        (largest,) = sizes
-        powers = (2**i for i in range(largest.bit_length()))
-        return tuple(sorted({*(n for n in powers if n <= largest), largest}))
+def _powers_of_two(largest: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, up to ``largest``, which is the last."""
+    return tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))

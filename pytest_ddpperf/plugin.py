@@ -15,6 +15,7 @@ from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Settings, overlay, overl
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.run.probe import Probe
     from pytest_ddpperf.run.rank_group import RankGroup
@@ -136,13 +137,14 @@ def _session(config: pytest.Config) -> Session:
     if hasattr(config, "workerinput"):
         raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
+        revision: Revision | None = config.stash.get(REVISION, None)
         probe: Probe | None = config.stash.get(PROBE, None)
         config.stash[SESSION] = Session(
             config.stash[SETTINGS],
             config.rootpath,
             _live_line(config),
             _given_options(config),
-            config.stash.get(REVISION, None),
+            revision,
             probe=probe,
             hook=config.hook,
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none

@@ -1,11 +1,10 @@
-"""What a call of a verb means: the variant that it asks for, its name, and what has no meaning for its subject."""
+"""What a call of a verb asks for: the variants, their names, and the settings that mean nothing for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
@@ -25,7 +24,7 @@ GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
     """One of several ways to do the same work."""
 
@@ -33,19 +32,13 @@ class Contender:
     strategy: GivenStrategy = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Contenders:
-    """What is compared in one call.
+    """What one call of ``compare`` measures."""
 
-    Attributes:
-        by_name: in the order given.
-        over: the name of the one that the others are held against.
-        canonical: gives the name that is kept for whatever way it is written.
-    """
-
-    by_name: Mapping[str, Contender]
-    over: str
-    canonical: Callable[[Any], str]
+    by_name: Mapping[str, Contender]  # in the order given
+    over: str  # the name of the one that the others are compared with
+    canonical: Callable[[Any], str]  # gives the name that is kept for whatever way a name is written
 
 
 def several(
@@ -56,18 +49,18 @@ def several(
     more: Mapping[str, Callable[..., Any]] = NO_MORE,
 ) -> Contenders:
     """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies."""
-    ways: dict[str, Contender] = {}
+    canonical: Callable[[Any], str] = str
     workloads = subject.values() if isinstance(subject, Mapping) else ()
-    if strategy is not None and not any(isinstance(one, Workload) for one in workloads):
+    if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
         raise SettingError(
             f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
             "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
         )
     if isinstance(subject, Mapping) and strategies is None:
         ways = {
-            str(name): Contender(one, strategy if isinstance(one, Workload) else None) for name, one in subject.items()
+            str(name): Contender(subject=each, strategy=strategy if isinstance(each, Workload) else None)
+            for name, each in subject.items()
         }
-        canonical: Callable[[Any], str] = str
         given = f"{list(ways)}"
     elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
         raise SettingError(
@@ -75,125 +68,111 @@ def several(
             "or what is to be compared by name, such as {'old': build, 'new': other_build}"
         )
     elif isinstance(strategies, Mapping):
-        ways = {str(name): Contender(subject, one) for name, one in strategies.items()}
-        canonical, given = str, f"strategies={list(ways)}"
+        ways = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}
+        given = f"strategies={list(ways)}"
     else:
-        chosen = [resolve(one, more) for one in strategies]
-        ways = {str(one): Contender(subject, one) for one in chosen}
-        canonical, given = partial(_strategy_words, more), f"strategies={[str(one) for one in chosen]}"
-        twice = next((one for one in chosen if chosen.count(one) > 1), None)
+        chosen = [resolve(each, more) for each in strategies]
+        ways = {str(each): Contender(subject=subject, strategy=each) for each in chosen}
+        given = f"strategies={[str(each) for each in chosen]}"
+        twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
                 f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
             )
+
+        def canonical(written: Any) -> str:
+            return str(resolve(written, more))
+
     if len(ways) < MIN_WAYS:
         what = "strategies" if isinstance(subject, Workload) else "subjects"
         raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(ways))
     if base not in ways:
         raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(ways)}")
-    return Contenders(ways, base, canonical)
+    return Contenders(by_name=ways, over=base, canonical=canonical)
 
 
-def _strategy_words(more: Mapping[str, Callable[..., Any]], strategy: Any) -> str:
-    return str(resolve(strategy, more))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerbCall:
+    """What a call of a verb says of every variant that it measures."""
 
-
-@dataclass(frozen=True)
-class CheckRequest:
-    """What a call of a verb says of every variant that it measures.
-
-    Attributes:
-        subject: a Workload, or a function ``build(ctx) -> step``.
-        settings: the call's, all layers laid over each other.
-        knobs: the settings that the call itself gave.
-        samples_per_step: of one rank; None to ask the subject. ``tokens_per_step`` likewise.
-        more: functions of strategies that hooks add, by name.
-        metrics: that hooks add.
-    """
-
-    subject: Subject
-    settings: Settings
-    knobs: Mapping[str, object]
-    samples_per_step: float | None = None
+    settings: Settings  # all layers laid over each other
+    knobs: Mapping[str, object]  # the settings that the call itself gave
+    samples_per_step: float | None = None  # of one rank; None to ask the subject
     tokens_per_step: float | None = None
-    more: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    metrics: tuple[Metric, ...] = ()
+    strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
+    metrics: tuple[Metric, ...] = ()  # that hooks add
 
+    def variant(
+        self,
+        subject: Subject,
+        environment: Environment,
+        *,
+        strategy: GivenStrategy = None,
+        name: str | None = None,
+        mode: Mode | None = None,
+    ) -> Variant:
+        """The variant of a Workload or of a function ``build(ctx) -> step``."""
+        _require_count("samples_per_step", self.samples_per_step)
+        _require_count("tokens_per_step", self.tokens_per_step)
+        if name is not None and not isinstance(name, str):
+            raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
+        resolved = self._strategy(subject, strategy, environment.world_size)
+        recipe, findings = self._recipe(subject)
+        words = CUSTOM if resolved is None else str(resolved)
+        return Variant(
+            name=training_text(name or words, recipe),
+            subject=subject,
+            strategy=words,
+            resolved=resolved,
+            recipe=recipe,
+            findings=findings,
+            mode=mode,
+            environment=environment,
+            samples_per_step=self.samples_per_step,
+            tokens_per_step=self.tokens_per_step,
+            metrics=self.metrics,
+        )
 
-def variant(
-    asked: CheckRequest,
-    environment: Environment,
-    *,
-    strategy: GivenStrategy,
-    name: str | None,
-    mode: Mode | None = None,
-) -> Variant:
-    """The variant that is asked for."""
-    for word in ("samples_per_step", "tokens_per_step"):
-        _require_count(word, getattr(asked, word))
-    if name is not None and not isinstance(name, str):
-        raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
-    resolved = _strategy(asked, strategy, environment.world_size)
-    recipe, findings = _recipe(asked.subject, asked.settings, asked.knobs)
-    return Variant(
-        name=training_text(name or (CUSTOM if resolved is None else str(resolved)), recipe),
-        subject=asked.subject,
-        strategy=CUSTOM if resolved is None else str(resolved),
-        resolved=resolved,
-        recipe=recipe,
-        findings=findings,
-        mode=mode,
-        environment=environment,
-        samples_per_step=asked.samples_per_step,
-        tokens_per_step=asked.tokens_per_step,
-        metrics=asked.metrics,
-    )
+    def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
+        """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
+        recipe = dict(self.settings.recipe)
+        if not isinstance(subject, Workload):
+            return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
+        if subject.batch is None or "loader" not in recipe:
+            return recipe, ()
+        loader = recipe.pop("loader")
+        if "loader" in self.knobs:
+            raise SettingError(
+                f"loader={loader!r}: this Workload has one batch, made once; give it loader=, a factory of a "
+                "DataLoader, instead of batch="
+            )
+        return recipe, (Finding("loader_without_effect", {"loader": loader}),)
+
+    def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:
+        """The strategy of a Workload; None for a step that brings its own."""
+        if isinstance(subject, Workload):
+            resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
+            require_world_size(resolved, world_size)
+            if resolved.function is not None:
+                _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
+            return resolved
+        if strategy is not None:
+            raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
+        for word, value in self.knobs.items():
+            if KNOBS[word].training:
+                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+        if not callable(subject) or hasattr(subject, "parameters"):
+            kind = type(subject).__name__
+            raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
+        _require_fit(unfit(subject, "ctx"))
+        return None
 
 
 def _require_count(word: str, count: object) -> None:
     is_count = isinstance(count, (int, float)) and not isinstance(count, bool) and 0 < count < math.inf
     if count is not None and not is_count:
         raise SettingError(f"{word}={count!r}: expected a number above 0")
-
-
-def _recipe(
-    subject: Subject, settings: Settings, knobs: Mapping[str, object]
-) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
-    """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
-    recipe = dict(settings.recipe)
-    if not isinstance(subject, Workload):
-        return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
-    if subject.batch is not None and "loader" in recipe and "loader" in knobs:
-        raise SettingError(
-            f"loader={recipe['loader']!r}: this Workload has one batch, made once; give it loader=, a factory of a "
-            "DataLoader, instead of batch="
-        )
-    if subject.batch is not None and "loader" in recipe:
-        left_out = recipe.pop("loader")
-        return recipe, (Finding("loader_without_effect", {"loader": left_out}),)
-    return recipe, ()
-
-
-def _strategy(asked: CheckRequest, strategy: GivenStrategy, world_size: int) -> Strategy | None:
-    """The strategy of a Workload; None for a step that brings its own."""
-    subject, knobs = asked.subject, asked.knobs
-    if isinstance(subject, Workload):
-        resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), asked.more)
-        require_world_size(resolved, world_size)
-        if resolved.function is not None:
-            _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
-        return resolved
-    if strategy is not None:
-        raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
-    for word in knobs:
-        if KNOBS[word].training:
-            raise SettingError(f"{word}={knobs[word]!r}: is for a Workload; this step has to see to it itself")
-    if not callable(subject) or hasattr(subject, "parameters"):
-        kind = type(subject).__name__
-        raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
-    _require_fit(unfit(subject, "ctx"))
-    return None
 
 
 def _require_fit(problem: str | None, what: str = "") -> None:

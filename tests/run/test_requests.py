@@ -10,7 +10,7 @@ from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.run.requests import CheckRequest, Contender, several, variant
+from pytest_ddpperf.run.requests import Contender, VerbCall, several
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment
 
@@ -31,13 +31,16 @@ def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
 
 def test_strategies_may_have_names_of_their_own() -> None:
     ways = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
-    assert ways.by_name == {"small": Contender(WORKLOAD, "ddp[bucket_cap_mb=1]"), "large": Contender(WORKLOAD, "ddp")}
+    assert ways.by_name == {
+        "small": Contender(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
+        "large": Contender(subject=WORKLOAD, strategy="ddp"),
+    }
     assert (ways.over, ways.canonical("large")) == ("small", "large")
 
 
 def test_subjects_are_compared_by_name_with_the_first() -> None:
     ways = several({"old": nothing, "new": WORKLOAD}, None, None)
-    assert ways.by_name == {"old": Contender(nothing), "new": Contender(WORKLOAD)}
+    assert ways.by_name == {"old": Contender(subject=nothing), "new": Contender(subject=WORKLOAD)}
     assert ways.over == "old"
     assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
 
@@ -45,9 +48,9 @@ def test_subjects_are_compared_by_name_with_the_first() -> None:
 def test_workloads_by_name_may_share_a_strategy() -> None:
     ways = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
     assert ways.by_name == {
-        "mine": Contender(nothing),
-        "small": Contender(WORKLOAD, "flat"),
-        "large": Contender(WORKLOAD, "flat"),
+        "mine": Contender(subject=nothing),
+        "small": Contender(subject=WORKLOAD, strategy="flat"),
+        "large": Contender(subject=WORKLOAD, strategy="flat"),
     }
 
 
@@ -113,18 +116,18 @@ def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
     subject: Any, strategy: Any, name: Any, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        variant(CheckRequest(subject, Settings(), {}), CPU, strategy=strategy, name=name)
+        VerbCall(settings=Settings(), knobs={}).variant(subject, CPU, strategy=strategy, name=name)
 
 
 def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
     settings = Settings(precision="bf16")
     finding = Finding("settings_of_a_workload", {"settings": (("precision", "bf16"),)})
-    assert variant(CheckRequest(nothing_of_a_rank, settings, {}), CPU, strategy=None, name=None).findings == (finding,)
-    assert variant(CheckRequest(nothing_of_a_rank, Settings(), {}), CPU, strategy=None, name=None).findings == ()
+    assert VerbCall(settings=settings, knobs={}).variant(nothing_of_a_rank, CPU).findings == (finding,)
+    assert VerbCall(settings=Settings(), knobs={}).variant(nothing_of_a_rank, CPU).findings == ()
 
 
 def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
     settings = Settings(loader=loader_settings("workers=2"))
-    asked = variant(CheckRequest(WORKLOAD, settings, {}), CPU, strategy=None, name=None)
+    asked = VerbCall(settings=settings, knobs={}).variant(WORKLOAD, CPU)
     assert asked.findings == (Finding("loader_without_effect", {"loader": settings.recipe["loader"]}),)
     assert "loader" not in asked.recipe
