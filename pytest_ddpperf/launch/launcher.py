@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.context import TorchMachine, check_names, place, prob
 from pytest_ddpperf.launch.messages import Call, Job
 from pytest_ddpperf.launch.rank_processes import conduct, value_of
 from pytest_ddpperf.launch.streams import RankOutput, titled
-from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+from pytest_ddpperf.launch.zygote_process import HAS_PIDFD, ZygoteProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,10 +33,9 @@ T = TypeVar("T")
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
-LAUNCHER_BYTES = 300 * 2**20
-"""An upper bound for a zygote's memory: torch and all modules that ranks find imported.
-
-benchmarks/startup.py prints the figure. A copy of the first zygote shares nearly all of it, until it imports more."""
+# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints what it is without a strategy.
+LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch
+COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
@@ -288,6 +287,13 @@ class Launchers:
         """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):
             launcher.close()
+
+    def missing_bytes(self, number: int) -> int:
+        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet."""
+        running = sum(pid is not None for pid in self.pids)
+        missing = max(0, number - running)
+        copies = max(0, missing - (not running)) if HAS_PIDFD else 0
+        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies
 
     @property
     def pids(self) -> tuple[int | None, ...]:

@@ -20,7 +20,7 @@ from pytest_ddpperf.errors import (
 )
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launcher import LAUNCHER_BYTES, MAX_TIMEOUT, Launchers, LaunchResult
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launchers, LaunchResult
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
@@ -56,8 +56,7 @@ class BenchmarkLaunches:
         free, wanted = free_memory(), 1
         if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
             wanted = len({variant.key for variant in variants})
-        missing = (wanted - sum(pid is not None for pid in side.pids) for side in self._sides)
-        needed = LAUNCHER_BYTES * sum(max(0, number) for number in missing)
+        needed = sum(side.missing_bytes(wanted) for side in self._sides)
         enough = free is None or needed <= free
         self._slots = wanted if enough else 1
         self._memory = None if free is None else free - needed * enough

@@ -36,6 +36,30 @@ def test_each_number_is_a_launcher_of_its_own() -> None:
     assert launchers.pids == (None,) * 3
 
 
+@pytest.mark.parametrize(
+    ("running", "number", "copied", "expected"),
+    [
+        pytest.param(0, 1, True, 300, id="the first imports torch"),
+        pytest.param(0, 3, True, 300 + 2 * 40, id="and the others are copies of it"),
+        pytest.param(1, 3, True, 2 * 40, id="also later"),
+        pytest.param(1, 3, False, 2 * 300, id="where they can be"),
+        pytest.param(0, 3, False, 3 * 300, id="else each imports torch"),
+        pytest.param(5, 3, True, 0, id="all are there"),
+        pytest.param(5, 3, False, 0, id="all are there, which are no copies"),
+    ],
+)
+def test_the_memory_of_those_that_do_not_run_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    running: int,
+    number: int,
+    copied: bool,
+    expected: int,  # noqa: FBT001  a case
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.launch.launcher.HAS_PIDFD", copied)
+    monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))
+    assert Launchers(lambda first: Launcher(like=first)).missing_bytes(number) == expected * 2**20
+
+
 def test_they_run_launches_at_the_same_time_and_end_together(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:

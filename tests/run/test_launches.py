@@ -95,9 +95,12 @@ class Side:
     """Launchers of one side, so many of which run already."""
 
     def __init__(self, running: int) -> None:
-        self.pids = (*range(17, 17 + running), None)
+        self.running = running
         self.started: list[int] = []
         self.kept: list[int] = []
+
+    def missing_bytes(self, number: int) -> int:
+        return 300 * MIB * max(0, number - self.running)
 
     def start(self, number: int) -> None:
         self.started.append(number)
@@ -129,7 +132,7 @@ class Both:
 def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
-    """A launcher takes 300 MiB; three variants need one each, of either side. The ranks get what is left."""
+    """A launcher takes 300 MiB here; three variants need one each, of either side. The ranks get what is left."""
     monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: free)
     session: Any = Both(here, there)
     launched = launches(session=session, paired=session.paired)
