@@ -16,37 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clock:
-    """How time is marked, and how marks become seconds.
+    """How time is marked, and how marks become seconds."""
 
-    Attributes:
-        settle: returns when all queued work is done, so that the first mark does not time earlier work.
-        mark: returns the moment now, for ``seconds``; cheap, and never waits for the device.
-        seconds: the seconds between consecutive marks, one number less than there are marks.
-    """
-
-    settle: Callable[[], None]
-    mark: Callable[[], Any]
-    seconds: Callable[[Sequence[Any]], tuple[float, ...]]
+    settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
+    mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
+    seconds: Callable[[Sequence[Any]], tuple[float, ...]]  # between consecutive marks, one fewer than there are marks
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
-    """The clock of a device; more marks than ``marks`` cost the creation of an event each.
+    """The clock of a device; on CUDA each mark beyond the number ``marks`` costs the creation of an event.
 
-    On CUDA it is the clock of the stream that is current now: a mark made while another stream is current, in a
-    prefetcher for instance, is still this stream's.
+    On CUDA it is the clock of the stream that is current now, also for marks made while another stream is current.
     """
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
-def _nothing_queued() -> None:
-    """An operator on CPU has done its work when it returns."""
-
-
-def _differences(marks: Sequence[float]) -> tuple[float, ...]:
-    return tuple(after - before for before, after in pairwise(marks))
-
-
-CPU_CLOCK = Clock(settle=_nothing_queued, mark=time.perf_counter, seconds=_differences)
+CPU_CLOCK = Clock(
+    settle=lambda: None,  # an operator on CPU has done its work when it returns
+    mark=time.perf_counter,
+    seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
+)
 
 
 def _event_clock(device: torch.device, marks: int) -> Clock:
@@ -77,10 +66,9 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Within, there is no garbage collection; what is due is collected before.
+    """Within, there is no garbage collection; garbage is collected before.
 
-    The objects that ranks inherit from the process they were forked from are frozen, so this takes no time. They must
-    stay frozen: a collection of them would copy all of that process's memory.
+    Objects that ranks inherit from the zygote stay frozen, because a collection of them would copy its whole memory.
     """
     enabled = gc.isenabled()
     gc.collect()

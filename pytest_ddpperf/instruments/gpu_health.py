@@ -40,7 +40,7 @@ class GpuReading:
 
 
 class GpuWatch:
-    """Reads all GPUs every ``interval`` seconds until it is stopped; ``nvml`` is the module ``pynvml``, initialised."""
+    """Reads all GPUs every ``interval`` seconds until it is stopped; ``nvml`` is the initialised module ``pynvml``."""
 
     def __init__(self, nvml: Any, interval: float = INTERVAL) -> None:
         self._nvml = nvml
@@ -107,7 +107,7 @@ def processes(nvml: Any, handle: Any) -> dict[int, int | None]:
 def gpu_health(
     device: str, readings: Sequence[GpuReading], limits: tuple[int | None, int | None], others: Mapping[int, int | None]
 ) -> GpuHealth:
-    """Summarises the readings of a device; there may be none, after a launch shorter than the interval.
+    """Summarises the readings of a device; a launch shorter than the interval has none.
 
     ``limits`` are the highest clocks of multiprocessors and memory, in MHz, ``others`` the processes that stayed.
     """

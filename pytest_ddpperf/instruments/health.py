@@ -22,32 +22,22 @@ _OWN_TIMES = slice(11, 15)  # fields after the name in /proc/PID/stat: utime, st
 class Ticks:
     """What usable cores have done since the machine started, in clock ticks."""
 
-    busy: int
+    busy: int  # all but idle, the wait for disks, and steal
     steal: int
     total: int
 
 
 @dataclass(frozen=True)
 class CpuReading:
-    """The kernel's counters at one moment; None for what it does not report.
+    """The kernel's counters at one moment; None for what it does not report."""
 
-    Attributes:
-        cores: ticks of the usable cores.
-        ours: clock ticks that our processes have used so far.
-        throttled: seconds that control groups waited for their quota, added up over cores.
-        overheated: how many times usable cores were too hot.
-        swapped: pages to and from swap.
-        frequencies: in Hz, of the usable cores.
-        governors: of the usable cores, each once.
-    """
-
-    cores: Ticks | None
-    ours: int | None
-    throttled: float | None
-    overheated: int | None
-    swapped: int | None
-    frequencies: tuple[float, ...] = ()
-    governors: tuple[str, ...] = ()
+    cores: Ticks | None  # of the usable cores
+    ours: int | None  # clock ticks that our processes have used so far
+    throttled: float | None  # seconds that control groups waited for their quota, added up over cores
+    overheated: int | None  # how many times usable cores were too hot
+    swapped: int | None  # pages to and from swap
+    frequencies: tuple[float, ...] = ()  # in Hz, of the usable cores
+    governors: tuple[str, ...] = ()  # of the usable cores, each once
 
 
 def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
@@ -95,10 +85,7 @@ def cpu_health(before: CpuReading, after: CpuReading) -> CpuHealth:
 
 
 def core_ticks(text: str, usable: Collection[int]) -> Ticks | None:
-    """The ticks of the usable cores together, from /proc/stat (proc(5)); None if it has none of them.
-
-    Busy is everything but idle, the wait for disks, and steal.
-    """
+    """The ticks of the usable cores together, from /proc/stat (proc(5)); None if it has none of them."""
     wanted = {f"cpu{core}" for core in usable}
     rows = [line.split() for line in text.splitlines()]
     found = [[int(word) for word in words[: _COUNTED + 1]] for name, *words in filter(None, rows) if name in wanted]
@@ -118,10 +105,7 @@ def process_ticks(text: str) -> int | None:
 
 
 def throttled_seconds(text: str) -> float | None:
-    """How long the quota of a control group kept it waiting, from its cpu.stat (v2: microseconds, v1: nanoseconds).
-
-    The kernel adds up over cores: two cores that wait for a second count two.
-    """
+    """How long the quota of a control group kept its cores waiting, from its cpu.stat (v2: in us, v1: in ns)."""
     facts = kernel_table(text)
     if "throttled_usec" in facts:
         return facts["throttled_usec"] / 1e6

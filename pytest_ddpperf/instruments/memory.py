@@ -45,25 +45,24 @@ _PROC = Path("/proc/self")
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes of this process in memory, as the kernel counts them (proc(5)).
+    """Bytes of this process in memory, as the kernel counts them (proc(5))."""
 
-    Attributes:
-        now: all of them (VmRSS).
-        files: the pages of mapped files (RssFile), mostly the code of libraries.
-        peak: the most since the process started or the peak was reset (VmHWM).
-    """
-
-    now: int
-    files: int
-    peak: int
+    now: int  # VmRSS
+    files: int  # RssFile: pages of mapped files, mostly the code of libraries
+    peak: int  # VmHWM: the most since the process started or the peak was reset
 
 
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
     """Starts to watch, before the model is built; the result returns the peaks in bytes, by the kinds of ``LABELS``.
 
-    If the system does not report memory, there are none.
+    Without a system that reports memory there are none.
     """
-    return _watch_cuda(device) if device.type == "cuda" else _watch_resident(_PROC)
+    if device.type != "cuda":
+        return _watch_resident(_PROC)
+    import torch
+
+    torch.cuda.reset_peak_memory_stats(device)
+    return lambda: allocator_figures(torch.cuda.memory_stats(device))
 
 
 def begin_peaks(device: torch.device) -> None:
@@ -94,13 +93,6 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 def allocator_figures(statistics: Mapping[str, Any]) -> dict[str, float]:
     """The figures of ``LABELS`` that are among torch.cuda's ``memory_stats``."""
     return {kind: float(statistics[name]) for kind, name in _STATISTICS.items() if name in statistics}
-
-
-def _watch_cuda(device: torch.device) -> Callable[[], dict[str, float]]:
-    import torch
-
-    torch.cuda.reset_peak_memory_stats(device)
-    return lambda: allocator_figures(torch.cuda.memory_stats(device))
 
 
 def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:
@@ -135,8 +127,8 @@ def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """How many bytes the peak after the last step lies above the level before the model, without pages of mapped files.
 
     A forked process maps those pages anew as it first calls into a library: tens of MB that are no memory of the
-    training. They hardly ever leave, so the last count is that of the peak too. If the peak was not ``reset`` before
-    and has not risen since, it belongs to an earlier time, and the level after the last step is the best known figure.
+    training. They hardly ever leave, so the last count is that of the peak too. A peak that was not ``reset`` before
+    and has not risen since belongs to an earlier time; then the level after the last step is the best known figure.
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
@@ -178,15 +170,11 @@ class _MallInfo(ctypes.Structure):
 def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Reading]] | None:
     """The kind of bytes that can be read, and the function that reads them; None if the system does not report any.
 
-    On CUDA each reading resets the allocator's peak of the whole process.
+    A reading is cheap enough for some tens of them in a step. On CUDA each one resets the allocator's peak.
     """
-    if device.type == "cuda":
-        return "allocated", _cuda_reader(device)
-    read = _heap_reader()
-    return None if read is None else ("heap", read)
-
-
-def _cuda_reader(device: torch.device) -> Callable[[], Reading]:
+    if device.type != "cuda":
+        read_heap = _heap_reader()
+        return None if read_heap is None else ("heap", read_heap)
     import torch
 
     @uncompiled
@@ -195,7 +183,7 @@ def _cuda_reader(device: torch.device) -> Callable[[], Reading]:
         torch.cuda.reset_peak_memory_stats(device)
         return reading
 
-    return read
+    return "allocated", read
 
 
 def _heap_reader() -> Callable[[], Reading] | None:
@@ -230,9 +218,8 @@ def held_after_steps(run: Callable[[], object], steps: int, device: torch.device
     """The bytes that this process holds before the first of ``steps`` calls of ``run``, and after each of them.
 
     On CUDA these are the live tensors in the caching allocator's blocks; on CPU everything that malloc has given out,
-    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. That is cheap on a
-    rank, where objects of the process it was forked from are set aside. If the system does not report memory, the
-    result is empty, but the steps run, because other ranks wait in theirs.
+    and Python's small objects. Garbage is collected before each reading, because garbage is no leak. Where the system
+    does not report memory the result is empty; the steps still run, because other ranks wait in theirs.
     """
     reader = memory_reader(device)
     if reader is None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-HOST = "cpu_op"
-
 
 def activity_of(event: Any) -> str:
     """Kineto's word for an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...
@@ -22,7 +20,7 @@ def activity_of(event: Any) -> str:
     if event.is_user_annotation():
         return "user_annotation" if on_host else "gpu_user_annotation"
     if on_host:
-        return HOST
+        return "cpu_op"
     name = event.name()
     return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
 

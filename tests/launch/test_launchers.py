@@ -52,8 +52,8 @@ def test_the_memory_of_those_that_do_not_run_is_told(
     monkeypatch: pytest.MonkeyPatch,
     running: int,
     number: int,
-    copied: bool,
-    expected: int,  # noqa: FBT001  a case
+    copied: bool,  # noqa: FBT001  a case
+    expected: int,
 ) -> None:
     monkeypatch.setattr("pytest_ddpperf.launch.launcher.HAS_PIDFD", copied)
     monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))

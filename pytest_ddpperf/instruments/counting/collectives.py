@@ -24,17 +24,14 @@ NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd",
 class CollectiveCall:
     """One call of a collective on this rank.
 
-    Attributes:
-        name: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
-        nbytes: bytes of the whole buffer, counted from the arguments' elements: the tensor of an all-reduce or a
-            broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, what all ranks
-            together give to a gather or get from a scatter.
-        ranks: how many take part; 1 without a group.
+    ``nbytes`` are the bytes of the whole buffer, counted from the arguments' elements: the tensor of an all-reduce or a
+    broadcast, the output of an all-gather, the input of a reduce-scatter or an all-to-all, what all ranks together give
+    to a gather or get from a scatter.
     """
 
-    name: str
+    name: str  # ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
     nbytes: int
-    ranks: int
+    ranks: int  # that take part; 1 without a group
 
     @property
     def sent_bytes(self) -> float:

@@ -73,15 +73,8 @@ def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
             copies[short] += 1
         elif event.name in _WAITS and any(step.start <= event.start < step.end for step in steps):
             waits[event.name] += 1
-    return {
-        "kernel_launches": _floats(kernels),
-        "device_copies": _floats(copies),
-        "device_synchronisations": _floats(waits),
-    }
-
-
-def _floats(times: Counter[str]) -> dict[str, float]:
-    return {name: float(number) for name, number in times.items()}
+    counted = {"kernel_launches": kernels, "device_copies": copies, "device_synchronisations": waits}
+    return {metric: {name: float(times) for name, times in found.items()} for metric, found in counted.items()}
 
 
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
@@ -92,37 +85,27 @@ Details = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Countable:
-    """What is known of a step before it runs.
-
-    Attributes:
-        device: where it is trained.
-        modules: its models, if known; others are found as they run.
-        optimizers: its optimizers, if known; others are found as they step.
-        period: after how many steps it does the same again.
-    """
+    """What is known of a step before it runs."""
 
     device: torch.device
-    modules: Sequence[nn.Module] = ()
-    optimizers: Sequence[torch.optim.Optimizer] = ()
-    period: int = 1
+    modules: Sequence[nn.Module] = ()  # other models are found as they run
+    optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
+    period: int = 1  # steps after which it does the same again
 
 
 def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
-    """Counts what one call of ``run`` does on this rank after ``warmup`` steps; see ``count_warm_step``."""
+    """Counts what one call of ``run`` does on this rank after ``warmup`` steps."""
     return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
 
 
 def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Details, *, periods: int = 2) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
-    Runs some steps under the counters, which learn the tensors that outlive a step, and then ``periods`` that count,
-    each of as many steps as it takes until the work repeats; on CUDA as many again under the profiler. A collective,
-    called with the same numbers on all ranks. A period of several steps counts with its mean. Metrics that periods
-    differ in are named in ``unstable``, with the value of the period with the most; a single period shows no
-    difference.
-
-    Steps that torch.compile has compiled are counted as they run without it, but for ``graph_breaks`` and
-    ``recompiles``, which are ``compiled``: what ``warmed_up`` found in the warm-up.
+    A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
+    ``periods`` count, each of as many steps as it takes until the work repeats; on CUDA as many again run under the
+    profiler. A period counts with the mean of its steps. A metric in which periods differ is named in ``unstable``, and
+    the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
+    ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found.
     """
     pass_ = _Pass(subject)
 
@@ -154,13 +137,11 @@ class _Pass:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Within, steps are seen."""
         left_out = loading_left_out(self._operators.paused)
         with self.used.watching(), self._tracker.resizes_seen(), left_out, self._operators:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:
-        """The details of one step."""
         with self._operators.paused():
             self._file_known()
             self._tracker.begin_step()
@@ -221,19 +202,18 @@ def _per_step(steps: Sequence[Details]) -> Details:
     return {
         metric: max((step[metric] for step in steps), key=_total)
         if metric in _LEVELS
-        else _mean([step[metric] for step in steps])
+        else _by_name([step[metric] for step in steps], _mean)
         for metric in steps[0]
     }
 
 
-def _mean(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for parts in steps for name in parts)
-    return {name: sum(parts.get(name, 0.0) for parts in steps) / len(steps) for name in names}
+def _by_name(found: Sequence[Mapping[str, float]], combined: Callable[[Sequence[float]], float]) -> dict[str, float]:
+    names = dict.fromkeys(name for parts in found for name in parts)
+    return {name: combined([parts.get(name, 0.0) for parts in found]) for name in names}
 
 
-def _largest(periods: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for parts in periods for name in parts)
-    return {name: max(parts.get(name, 0.0) for parts in periods) for name in names}
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _counts(periods: Sequence[Details], steps: int) -> Counts:
@@ -242,7 +222,9 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
     # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.
-    made_up = {metric: _largest([found[metric] for found in periods]) for metric in last if count_row(metric).made_up}
+    made_up = {
+        metric: _by_name([found[metric] for found in periods], max) for metric in last if count_row(metric).made_up
+    }
     details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
     unstable = {}

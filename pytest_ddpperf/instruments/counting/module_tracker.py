@@ -29,8 +29,8 @@ class Attribution:
     """Tells which module an operator belongs to, and whether it is part of forward or backward.
 
     In forward it is the innermost module that is running. Each operator there leaves a node in the graph, whose
-    sequence number is noted here. In backward the running node's number leads back to the module. That needs no hook in
-    the graph, so it cannot change what backward does.
+    sequence number is noted. In backward the running node's number leads back to the module, without a hook in the
+    graph, which could change what backward does.
     """
 
     def __init__(self) -> None:
@@ -74,18 +74,13 @@ _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_o
 
 
 class ModuleTracker:
-    """The modules and optimizers of a step, as they come to be used.
-
-    Attributes:
-        roots: modules that ran while no other did: whole models, losses.
-        optimizers: those that stepped, also inside of another one.
-    """
+    """The modules and optimizers of a step, as they come to be used."""
 
     def __init__(
         self, on_gradients: Callable[[list[torch.Tensor]], None], on_step: Callable[[torch.optim.Optimizer], None]
     ) -> None:
-        self.roots: list[nn.Module] = []
-        self.optimizers: list[torch.optim.Optimizer] = []
+        self.roots: list[nn.Module] = []  # modules that ran while no other did: whole models, losses
+        self.optimizers: list[torch.optim.Optimizer] = []  # that stepped, also inside of another one
         self._on_gradients = on_gradients
         self._on_step = on_step
         self._running: list[str] = []
@@ -121,7 +116,7 @@ class ModuleTracker:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """All buffers of models."""
+        """All buffers of models, each once."""
         return list({buffer: None for root in self.roots for buffer in root.buffers()})
 
     @property

@@ -73,13 +73,10 @@ class TensorTracker:
 
     A storage has the category that it was last marked with. A gradient is known as one only when the optimizer takes
     it, so those of the peak are told from temporaries with hindsight.
-
-    Attributes:
-        live: the live bytes, by category.
     """
 
     def __init__(self, device: str) -> None:
-        self.live = dict.fromkeys(CATEGORIES, 0)
+        self.live = dict.fromkeys(CATEGORIES, 0)  # bytes
         self._device = device
         self._lock = threading.RLock()
         self._records: dict[int, _Record] = {}
@@ -148,9 +145,9 @@ class TensorTracker:
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns another tensor of the same memory, for a backend with threads of its own.
 
-        When such a thread releases what it has sent is luck. So memory that only the backend still holds counts as
-        dead, as if it had been released at once. To tell, the backend gets a storage of its own, which lives as long as
-        the backend holds anything of it, and keeps the tensor's storage alive.
+        It is luck when such a thread releases what it has sent. So memory that only the backend still holds counts as
+        dead. To tell, the backend gets a storage of its own, which lives as long as the backend holds anything of it,
+        and keeps the tensor's storage alive.
         """
         try:
             other = torch.utils.dlpack.from_dlpack(tensor.detach())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,13 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
     phases: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
     whole: dict[str, list[float]] = defaultdict(lambda: [0.0] * steps)
     own: dict[str, list[float]] = defaultdict(lambda: [0.0] * steps)
-    for step, interval in _intervals(trace):
-        place, duration = trace.places[interval], seconds[interval]
-        phases[place.phase][step] += duration
-        for path in place.sections:
-            whole[path][step] += duration
-        if place.sections:
-            own[place.sections[-1]][step] += duration
+    for step, (first, end) in enumerate(pairwise((*trace.starts, len(trace.places)))):
+        for place, duration in zip(trace.places[first:end], seconds[first:end], strict=True):
+            phases[place.phase][step] += duration
+            for path in place.sections:
+                whole[path][step] += duration
+            if place.sections:
+                own[place.sections[-1]][step] += duration
     counts = _entries(trace)
     of_phases, of_sections = ({}, {}) if memory is None else _memory_uses(*memory)
     return PhaseTimes(
@@ -54,13 +54,6 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
     )
 
 
-def _intervals(trace: Trace) -> Iterator[tuple[int, int]]:
-    """Yields the number of the step and of each interval between marks."""
-    for step, (first, end) in enumerate(pairwise((*trace.starts, len(trace.places)))):
-        for interval in range(first, end):
-            yield step, interval
-
-
 def _entries(trace: Trace) -> dict[str, int]:
     """Counts how often each section was entered from the node just outside of it."""
     counts: dict[str, int] = defaultdict(int)
@@ -76,18 +69,11 @@ def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], 
     sections: dict[str, MemoryUse] = {}
     readings: Sequence[Reading] = trace.marks
     for place, ((before, _), (after, peak)) in zip(trace.places, pairwise(readings), strict=True):
-        _add(phases, place.phase, MemoryUse(kind=kind, change=after - before, peak=peak))
-        for path in place.sections:
-            _add(sections, path, MemoryUse(kind=kind, change=after - before, peak=peak))
+        for uses, name in ((phases, place.phase), *((sections, path) for path in place.sections)):
+            use = uses.get(name, MemoryUse(kind=kind, change=0, peak=None))
+            peaks = [known for known in (use.peak, peak) if known is not None]
+            uses[name] = MemoryUse(kind=kind, change=use.change + after - before, peak=max(peaks, default=None))
     return phases, sections
-
-
-def _add(uses: dict[str, MemoryUse], name: str, more: MemoryUse) -> None:
-    before = uses.get(name)
-    if before is not None:
-        peaks = [peak for peak in (before.peak, more.peak) if peak is not None]
-        more = MemoryUse(kind=more.kind, change=before.change + more.change, peak=max(peaks, default=None))
-    uses[name] = more
 
 
 def diagnose(
@@ -107,16 +93,16 @@ def diagnose(
     - ``optimizer``: ``step`` and ``zero_grad`` of an optimizer, torch's gradient clipping and gradient scaler.
     - ``other``: everything else, and whatever torch.compile has taken into the graph of a whole step.
 
-    On CUDA the clock is that of the stream which is current at first, and nothing waits for it: a phase lasts as long
-    as that stream takes to get through it, so host work hidden behind the device's costs nothing, waits for data too.
-    Work in other threads belongs to the phase that the step's own thread is in. If ``run`` raises, no instrument stays.
+    On CUDA the clock is that of the stream which is current at first, and nothing waits for it. A phase lasts as long
+    as that stream takes to get through it, so work and waits of the host that the device hides cost nothing. Work in
+    other threads belongs to the phase that the step's own thread is in. If ``run`` raises, no instrument stays.
     """
     recorder = Recorder()
     reader = memory_reader(device)
     with followed(recorder, (*torch_phase_hooks(), *hooks)), ExitStack() as optimizers:
         optimizers.enter_context(optimizers_followed(recorder))
         frames = compiled_frames()
-        first = recorder.record(run, 1, _nothing if reader is None else reader[1])
+        first = recorder.record(run, 1, (lambda: None) if reader is None else reader[1])
         if compiled_frames() > frames:
             optimizers.close()  # they are part of the compiled step, which must stay the one that is timed
         clock = clock_for(device, marks=len(first.marks) * steps)
@@ -128,7 +114,3 @@ def diagnose(
         clock.settle()
         trace = recorder.record(run, steps, mark)
     return break_down(trace, clock.seconds(trace.marks), None if reader is None else (reader[0], first))
-
-
-def _nothing() -> None:
-    """A reading of memory that the system does not report."""

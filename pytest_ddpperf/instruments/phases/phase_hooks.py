@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 
 class PhaseHook(NamedTuple):
-    """A function that is a phase: the time while it runs belongs to that phase.
+    """A function that is a phase: the time while it runs belongs to that phase."""
 
-    Attributes:
-        owner: the module, class or object that it is an attribute of.
-        name: of the attribute, under which all callers look it up when they call.
-        phase: one of ``PHASES``.
-    """
-
-    owner: Any
-    name: str
-    phase: str
+    owner: Any  # the module, class or object that the function is an attribute of
+    name: str  # of the attribute, under which all callers look it up when they call
+    phase: str  # one of ``PHASES``
 
 
 # The deepest calls in Python, so that the name under which a user imported their callers does not matter.

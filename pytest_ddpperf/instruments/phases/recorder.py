@@ -25,22 +25,15 @@ OPENS: Mapping[str, frozenset[str]] = {
 
 
 class PhaseNode:
-    """A state of the stack. There is one node of each, however often a step passes it.
-
-    Attributes:
-        parent: the stack without its top; None for the empty stack.
-        phase: the phase that gets the time here.
-        sections: the paths of the user's sections around, from the outermost to the innermost.
-        opens: the phases that may begin here.
-    """
+    """A state of the stack. There is one node of each, however often a step passes it."""
 
     __slots__ = ("_inner", "opens", "parent", "phase", "sections")
 
     def __init__(self, parent: PhaseNode | None, phase: str, sections: tuple[str, ...]) -> None:
-        self.parent = parent
-        self.phase = phase
-        self.sections = sections
-        self.opens = OPENS[phase]
+        self.parent = parent  # the stack without its top; None for the empty stack
+        self.phase = phase  # that gets the time here
+        self.sections = sections  # paths of the user's sections around, from the outermost to the innermost
+        self.opens = OPENS[phase]  # the phases that may begin here
         self._inner: dict[tuple[str, bool], PhaseNode] = {}
 
     def phase_inside(self, phase: str) -> PhaseNode:
@@ -61,17 +54,11 @@ class PhaseNode:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was on top of the stack at which time.
+    """What was on top of the stack at which time."""
 
-    Attributes:
-        marks: what was read at each change and at the end: one more than there are ``places``.
-        places: the node from each mark to the next.
-        starts: the number of the mark with which each step begins.
-    """
-
-    marks: list[Any]
-    places: list[PhaseNode]
-    starts: list[int]
+    marks: list[Any]  # read at each change and at the end: one more than there are ``places``
+    places: list[PhaseNode]  # the node from each mark to the next
+    starts: list[int]  # the number of the mark with which each step begins
 
 
 class Recorder:

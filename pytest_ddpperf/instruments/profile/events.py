@@ -78,25 +78,15 @@ _NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ProfilerEvent:
-    """One event of a profile.
-
-    Attributes:
-        name: as torch has it.
-        activity: kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
-        start: in seconds.
-        end: in seconds.
-        nbytes: what one rank puts into a collective; None if the profile does not say.
-        kind: which collective it is, if the profile says so; empty to read it from the name.
-        ranks: how many ranks a collective's group has; None if the profile does not say.
-    """
+    """One event of a profile; None for what the profile does not say."""
 
     name: str
-    activity: str
-    start: float
+    activity: str  # kineto's word for what it is: ``cpu_op``, ``kernel``, ``user_annotation`` ...
+    start: float  # seconds
     end: float
-    nbytes: float | None = None
-    kind: str = ""
-    ranks: int | None = None
+    nbytes: float | None = None  # that one rank puts into a collective
+    kind: str = ""  # which collective it is; empty to read it from the name
+    ranks: int | None = None  # of a collective's group
 
     @property
     def span(self) -> Span:

@@ -50,17 +50,11 @@ _ITEM_SIZES = {  # by c10's names of types
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of one collective before it begins.
+    """What is known of one collective before it begins."""
 
-    Attributes:
-        kind: ``all_reduce``, ``all_gather`` ...
-        nbytes: what this rank puts into it; None if the type is unknown.
-        ranks: how many ranks its group has; None if that is not noted.
-    """
-
-    kind: str
-    nbytes: float | None
-    ranks: int | None
+    kind: str  # ``all_reduce``, ``all_gather`` ...
+    nbytes: float | None  # that this rank puts into it; None if the type is unknown
+    ranks: int | None  # of its group; None if that is not noted
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
