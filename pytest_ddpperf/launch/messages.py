@@ -69,7 +69,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Unready:
-    """The zygote could not import the modules that ranks need."""
+    """The zygote could not import the modules that ranks need, for this reason."""
 
     reason: str
 

@@ -57,11 +57,6 @@ def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], Sta
         return _dump(value, named, *_TO_RANKS, dumps=dumps)
 
 
-def loads(data: bytes) -> Any:
-    """Load a pickle; the import of a module or a class's ``__setstate__`` may raise any exception."""
-    return pickle.loads(data)
-
-
 def _dump(
     value: object, named: object, problem: str, cure: str, dumps: Callable[[object, int], bytes] | None = None
 ) -> bytes:

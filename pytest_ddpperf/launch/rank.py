@@ -104,7 +104,7 @@ def _report(job: Job, rank: int) -> RankReport:
     try:
         context = _join(job, rank)
         stage = "load"
-        call: Call = payload.loads(job.call)
+        call: Call = pickle.loads(job.call)
         seed_as_at_the_start()
         gc.collect()
         stage = "run"

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut
-from pytest_ddpperf.launch import failures, payload, processes, stacks
+from pytest_ddpperf.launch import failures, processes, stacks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 from pytest_ddpperf.launch.streams import Channel, RankOutput, open_output, read_output, titled
@@ -62,8 +62,8 @@ def value_of(end: RankEnd) -> Any:
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     try:
-        return payload.loads(end.report.value)
-    except Exception as error:
+        return pickle.loads(end.report.value)
+    except Exception as error:  # an import or a __setstate__ may raise anything
         raise PayloadError(
             f"what rank {end.rank} returned cannot be read by the test session: {type(error).__name__}: {error}; "
             "return plain data"

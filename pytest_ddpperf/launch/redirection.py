@@ -92,7 +92,7 @@ _FINDER = re.compile(r"__editable__.*_finder")  # modules that setuptools writes
 
 @dataclass(frozen=True)
 class Observed(Generic[T]):
-    """A function's value on a rank, and the project's modules that the rank has imported, with their files."""
+    """A function's value on a rank, and the files of the project's modules that the rank has imported."""
 
     value: T
     files: dict[str, str]
@@ -139,7 +139,7 @@ def _loaded(module: str, file: str) -> ModuleType:
 
 
 def redirect(redirection: Redirection) -> None:
-    """Let this process import the project from the target, in whichever way the project is installed here."""
+    """Let this process import the project from the target, however the project is installed here."""
     sys.path[:] = redirection.search_path([entry for entry in sys.path if isinstance(entry, str)])
     for table in _editable_installs():
         for name, paths in table.items():

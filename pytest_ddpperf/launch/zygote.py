@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.messages import (
@@ -41,13 +41,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MESSAGE_SIZE = 1 << 16
-DESCRIPTORS, COPY_DESCRIPTORS = 6, 2
+_DESCRIPTORS, _COPY_DESCRIPTORS = 6, 2
 _SWEEP_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Birth:
-    """The state that a new rank starts with; its descriptors are in the order of ``messages.Fork``."""
+class Birth(NamedTuple):
+    """The arguments of ``rank.live`` in a new rank; its descriptors are in the order of ``messages.Fork``."""
 
     rank: int
     descriptors: tuple[int, ...]
@@ -60,7 +59,7 @@ class Zygote:
 
     control: socket.socket
     wakeup: socket.socket
-    ranks: dict[int, int] = field(default_factory=dict)  # pid -> local rank
+    ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
     terminated: bool = False
 
@@ -74,7 +73,7 @@ class Zygote:
                 return None
             self._reap()
             if self.control in ready:
-                data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_SIZE, DESCRIPTORS)
+                data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
                     return None
                 birth = self._answer(pickle.loads(data), tuple(descriptors))
@@ -101,19 +100,18 @@ class Zygote:
             pid = os.fork()
         except OSError as error:
             self.tell(Refused(rank, str(error)))
-            pid = -1
-        if pid == 0:
-            return Birth(rank, descriptors, zygote)
+        else:
+            if pid == 0:
+                return Birth(rank, descriptors, zygote)
+            self.ranks[pid] = rank
         for descriptor in descriptors:
             os.close(descriptor)
-        if pid > 0:
-            self.ranks[pid] = rank
         return None
 
     def _copy(self, mark: str, descriptors: tuple[int, ...]) -> None:
         """Fork a copy of this zygote, which serves another launcher and need not import torch."""
         original, pid = os.getpid(), None
-        if len(descriptors) == COPY_DESCRIPTORS:  # the kernel drops some where this process has too many files open
+        if len(descriptors) == _COPY_DESCRIPTORS:  # the kernel drops some where this process has too many files open
             with contextlib.suppress(OSError):
                 pid = os.fork()
         if pid == 0:
@@ -226,7 +224,7 @@ def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | Non
     zygote.tell(Ready())
     birth = zygote.serve()
     if birth is None:
-        # The controller must learn of this end before that of the ranks: else it would blame the ranks.
+        # The controller must learn of this end before that of the ranks, which it would blame otherwise.
         with contextlib.suppress(OSError):
             zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep()
@@ -254,5 +252,5 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if birth is not None:
         from pytest_ddpperf.launch.rank import live
 
-        live(birth.rank, birth.descriptors, birth.zygote)
+        live(*birth)
     os._exit(0)  # there is nothing to tidy up, and torch takes its time over that

@@ -16,7 +16,7 @@ import pytest_ddpperf.records.measurement
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Call
-from pytest_ddpperf.launch.payload import dump_call, loads, travels_by_value
+from pytest_ddpperf.launch.payload import dump_call, travels_by_value
 
 CONFTEST = """
 class FromConftest:
@@ -134,7 +134,7 @@ def test_dumping_leaves_the_registry_of_cloudpickle_as_it_was() -> None:
     import cloudpickle  # type: ignore[import-untyped]
 
     before = cloudpickle.list_registry_pickle_by_value()
-    call = loads(dump_call(Call(lambda _ctx: __name__, ())))
+    call = pickle.loads(dump_call(Call(lambda _ctx: __name__, ())))
     assert call.function(None) == __name__
     assert cloudpickle.list_registry_pickle_by_value() == before
 
