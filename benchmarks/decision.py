@@ -47,8 +47,7 @@ from benchmarks.quality.rates import (
 from benchmarks.quality.simulate import ENVIRONMENT, LAUNCH, START_UP, STEP, Machine, run_of_rounds, separate_runs
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, against_partner, beside, short_launch, stored
-from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.settings import Settings
 
 SLOWER = ("+3%", "+5%", "+10%", "1 step in 10")

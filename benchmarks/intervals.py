@@ -51,8 +51,7 @@ from benchmarks.quality.intervals import (
 )
 from benchmarks.quality.launches import BrokenFile, Campaign, Cell, read
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS, variance_of
 from pytest_ddpperf.stats.centers import DENIED
 from pytest_ddpperf.stats.intervals import DRIFT, t_quantile

@@ -98,7 +98,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
     from benchmarks.quality.project import RunError
     from benchmarks.quality.steps import LENGTHS
-    from pytest_ddpperf.reports.terminal import render
+    from pytest_ddpperf.reports.table import render
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", choices=LENGTHS, default="60ms", help="of a step (default: 60ms)")

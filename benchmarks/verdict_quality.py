@@ -27,8 +27,7 @@ from benchmarks.quality.record import Wanted, gather
 from benchmarks.quality.steps import CONDITIONS, FIRST, LENGTHS, OF_CAMPAIGNS, UNCHANGED
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import DdpperfError, SettingError
-from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.spreads import pooled
 from pytest_ddpperf.stats.summaries import quantile, typical

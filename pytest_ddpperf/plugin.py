@@ -246,7 +246,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if SESSION not in config.stash or config.stash[SESSION].silent:
         return
     from pytest_ddpperf.reports.summary import summary_parts
-    from pytest_ddpperf.reports.terminal import verdict_painter
+    from pytest_ddpperf.reports.table import verdict_painter
 
     writer = config.get_terminal_writer()
     width = writer.fullwidth if terminalreporter.isatty else None

@@ -15,8 +15,7 @@ from benchmarks.quality.runs import STORED_RUNS, TOLD, Run, Runs
 from benchmarks.quality.steps import UNCHANGED
 from benchmarks.quality.verdicts import CONFIRMED
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count
 

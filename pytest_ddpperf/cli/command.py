@@ -19,7 +19,7 @@ from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name
 from pytest_ddpperf.reports.stored import list_table, record_table
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments

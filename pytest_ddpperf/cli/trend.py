@@ -16,7 +16,7 @@ from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.reports.document import write
 from pytest_ddpperf.reports.documents.trend import trend_document
 from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import changes_text, trend_table
 from pytest_ddpperf.settings import KNOBS
 

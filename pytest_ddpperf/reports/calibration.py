@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.parsers import written
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.reports.phrases import confidence_text, environment_text
-from pytest_ddpperf.reports.table import NOTHING, Table, labels_of, variant_text, whom
+from pytest_ddpperf.reports.phrases import (
+    confidence_text,
+    environment_text,
+    labels_of,
+    names_by_remark,
+    variant_text,
+    whom,
+)
+from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count, format_percent, format_value, scale
 
@@ -90,11 +97,12 @@ def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
 
 def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[str, ...]:
     """What disturbed the runs, each remark once."""
-    concerned: dict[str, list[str]] = {}
-    for one in calibrated:
-        for remark in dict.fromkeys((*map(finding_text, one.findings), *_blunt(one))):
-            concerned.setdefault(remark, []).append(f"{labels[one.test]} {variant_text(one)}")
-    return tuple(f"{whom(names, len(calibrated))}: {remark}" for remark, names in concerned.items())
+    names = names_by_remark(
+        (f"{labels[benchmark.test]} {variant_text(benchmark)}", remark)
+        for benchmark in calibrated
+        for remark in dict.fromkeys((*map(finding_text, benchmark.findings), *_blunt(benchmark)))
+    )
+    return tuple(f"{whom(those, len(calibrated))}: {remark}" for remark, those in names.items())
 
 
 def _blunt(one: Calibrated) -> tuple[str, ...]:

@@ -7,26 +7,31 @@ from collections import Counter
 from collections.abc import Collection
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.metrics.communication import OVERHEAD
+from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
 from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.phases import PARTS, parts_text
 from pytest_ddpperf.reports.phrases import (
+    change_text,
     commit_text,
     comparison_text,
     counts_origin,
     decisive,
+    find,
     findings,
     incomparable_changes,
     note_text,
     short_text,
     without_derived,
+    words_of,
 )
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_count, format_value
 
 _MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
+# The metrics that take a step apart, in words. Exposed communication is inside the phases.
+_PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
 # What may be stored in answer to the failure, and the word for it. An undecided or broken benchmark may not.
 _ACCEPT = {
     Verdict.REGRESSED: "accept",
@@ -103,7 +108,7 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The other metrics that changed: hints at the cause."""
     told = {head.series.metric for head in heads}
     parts = parts_text(result) if "step_time" in told else ""
-    told |= {*PARTS, OVERHEAD} if parts else set()
+    told |= {*_PARTS, OVERHEAD} if parts else set()
     moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
     lines = [parts] if parts else []
     for comparison in moved:
@@ -114,6 +119,43 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
             line += f": {_slowest(result.measurement)}"
         lines.append(line)
     return lines
+
+
+def parts_text(result: Result) -> str:
+    """Which parts of a step changed together with its time, and which did not, as far as their intervals tell.
+
+    A part has changed if the interval of its change lies on one side of 0 and the change exceeds what the tolerance of
+    the step time comes to. The part that changed most comes first. A part is unchanged if its whole interval lies
+    within that limit. Nothing is said of other parts, nor of those that are below the limit on both sides.
+    """
+    step = find(result, "step_time")
+    if step is None or step.baseline is None:
+        return ""
+    limit = step.tolerance * step.baseline
+    found = {words: find(result, metric) for metric, words in _PARTS.items()}
+    parts = {words: part for words, part in found.items() if part is not None and _is_news(part, limit)}
+    moved = {words: part for words, part in parts.items() if _has_changed(part, limit)}
+    largest_first = sorted(moved, key=lambda words: -abs(moved[words].change or 0.0))
+    changed = [f"{words} {change_text(moved[words])}" for words in largest_first]
+    unchanged = [words for words, part in parts.items() if _is_unchanged(part, limit)]
+    within = f"{'each ' if len(unchanged) > 1 else ''}within {format_value(limit, 's')}"
+    return "; ".join([*changed, *([f"{words_of(unchanged)} unchanged, {within}"] if unchanged else [])])
+
+
+def _is_news(part: Comparison, limit: float) -> bool:
+    return part.baseline is not None and max(abs(part.baseline), abs(part.series.value)) > limit
+
+
+def _has_changed(part: Comparison, limit: float) -> bool:
+    change, interval = part.change, part.change_interval
+    return (
+        change is not None and interval is not None and abs(change) > limit and not interval.low <= 0 <= interval.high
+    )
+
+
+def _is_unchanged(part: Comparison, limit: float) -> bool:
+    interval = part.change_interval
+    return interval is not None and -limit <= interval.low and interval.high <= limit
 
 
 def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.records.counts import count_row, quantity_texts
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
@@ -21,6 +23,10 @@ from pytest_ddpperf.units import (
 
 _SHORT_COMMIT = 7  # characters
 LISTED = 10  # lines, of more than one reads
+_NAMED = 3  # benchmarks with the same remark
+
+Listed: TypeAlias = "Result | Calibrated"
+"""What has a row of its own: a benchmark of a test."""
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -187,3 +193,61 @@ def environment_text(environment: Environment) -> str:
         *([f"CUDA {environment.cuda}"] if environment.cuda is not None else []),
     ]
     return ", ".join(parts)
+
+
+def variant_text(result: Listed) -> str:
+    """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
+    name, strategy = result.measurement.name, result.measurement.strategy
+    return name if strategy in name else f"{name} {strategy}"
+
+
+def labels_of(results: Sequence[Listed]) -> dict[str, str]:
+    """A short name for each test: without its module where only one module was run."""
+    modules = {result.test.partition("::")[0] for result in results}
+    labels = {}
+    for result in results:
+        module, _, test = result.test.partition("::")
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        labels[result.test] = test if len(modules) == 1 else f"{stem}::{test}"
+    if len(modules) == 1 or len({label.partition("::")[2] for label in labels.values()}) < len(labels):
+        return labels
+    return {test: label.partition("::")[2] for test, label in labels.items()}
+
+
+def intervals_explained(shown: Sequence[Comparison]) -> list[str]:
+    """What stands in brackets behind these metrics' values: ``[intervals]: 95 % CI``; empty where nothing does."""
+    levels = {one.series.interval.confidence for one in shown if one.series.interval is not None}
+    return [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
+
+
+def with_interval(number: Callable[[float], str], value: float, interval: Interval | None) -> str:
+    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``."""
+    return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def names_by_remark(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Each remark once, with the names of those that it concerns, from pairs of name and remark."""
+    names: dict[str, list[str]] = {}
+    for name, remark in remarks:
+        names.setdefault(remark, []).append(name)
+    return names
+
+
+def whom(names: Sequence[str], number: int) -> str:
+    """Those of so many benchmarks that a remark concerns: all, or by their names."""
+    if len(names) == number > 1:
+        return "both benchmarks" if number == 2 else f"all {number} benchmarks"  # noqa: PLR2004
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
+
+
+def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Remarks by what they are on: one in a line with its name, several below it."""
+    lines: list[str] = []
+    for name, texts in remarks.items():
+        if len(texts) == 1:
+            lines.append(f"{name}: {texts[0]}")
+        elif texts:
+            lines += [f"{name}:", *(f"  {text}" for text in texts)]
+    return lines

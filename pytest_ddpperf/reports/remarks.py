@@ -11,6 +11,7 @@ from pytest_ddpperf.reports.phrases import (
     comparison_text,
     decisive,
     incomparable_changes,
+    names_by_remark,
     note_text,
     short_text,
     tolerance_text,
@@ -88,9 +89,7 @@ def _new_remarks(result: Result) -> list[str]:
 
 def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Each note once, with the metrics that it is of."""
-    metrics: dict[str, list[str]] = {}
-    for one in comparisons:
-        metrics.setdefault(words_of_note(one.note), []).append(one.series.metric)
+    metrics = names_by_remark((comparison.series.metric, words_of_note(comparison.note)) for comparison in comparisons)
     return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
 
 

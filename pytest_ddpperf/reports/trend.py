@@ -11,7 +11,7 @@ from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
-from pytest_ddpperf.reports.phrases import confidence_text
+from pytest_ddpperf.reports.phrases import confidence_text, with_interval
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
@@ -43,7 +43,7 @@ def trend_table(trend: Trend) -> Table:
                 _commit(point.run),
                 _day(point.run),
                 *((str(point.runs),) if several else ()),
-                _value(point, value),
+                with_interval(value.number, point.value, point.interval),
                 _change(trend, point, change),
                 _plot(point, low, high, outlying=i in trend.outliers),
             )
@@ -174,14 +174,6 @@ def _number_format(values: Sequence[float], benchmark: Benchmark) -> _NumberForm
     if (benchmark.scale, benchmark.unit) == ("difference", "1"):  # a loss may be tiny, and its changes tinier
         return _NumberFormat(common.unit, "{:.4g}".format)
     return _NumberFormat(common.unit, common.number)
-
-
-def _value(point: Point, column: _NumberFormat) -> str:
-    """The value and its interval, if it has one."""
-    value = column.number(point.value)
-    if point.interval is None:
-        return value
-    return f"{value} [{column.number(point.interval.low)}, {column.number(point.interval.high)}]"
 
 
 def _change(trend: Trend, point: Point, column: _NumberFormat) -> str:

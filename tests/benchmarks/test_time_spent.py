@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import time_spent
 from benchmarks.time_spent import CASES, ROWS, Launched, Span, Spent, at, measured, parts, spent, table, union
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 
 
 def launched(*spans: tuple[str, float, float], timed: float = 0.0, measuring: bool = True) -> Launched:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
 from pytest_ddpperf.reports.calibration import calibration_table, marker
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.stats.rates import Rate
 
 Make = Callable[..., Calibrated]

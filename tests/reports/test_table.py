@@ -1,270 +1,140 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from pytest_ddpperf.judge.detection import POWER
-from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
+import pytest
+
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.table import summary_table
+from pytest_ddpperf.reports.summary import summary_table
+from pytest_ddpperf.reports.table import Table, render, verdict_painter
 
-MDE = (
-    f"MDE: the smallest slowdown that this run would have found in {100 * POWER:g} % of cases; "
-    "unchanged: no worse by 5/3 of the tolerance"
+TIMES = Table(
+    headers=("benchmark", "variant", "time\nms", "change\n%", "verdict"),
+    rows=(
+        ("test_a", "naive", "47.3 [46.8, 47.8]", "+13.2 [+11.9, +14.6]", "regressed"),
+        ("test_a", "ddp accumulation_steps=4 no_sync=false", "147 [99.8, 210]", "-", "new"),
+    ),
+    notes=("a remark that is too long for its line by far, unlike its first 39 %",),
+    title="some machine; [intervals]: 95 % CI",
+    left=2,
 )
-Make = Callable[..., Result]
-Compare = Callable[..., Comparison]
 
 
-def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make_comparison: Compare) -> None:
+def test_words_stand_left_and_numbers_right() -> None:
+    table = Table(
+        ("test", "time\nms", "verdict"), (("a", "1.50", "new"), ("bcdef", "12.5", "unchanged")), ("x: y",), "t"
+    )
+    assert render(table).splitlines() == [
+        "t",
+        "test   time  verdict",
+        "         ms",
+        "-----  ----  ---------",
+        "a      1.50  new",
+        "bcdef  12.5  unchanged",
+        "x: y",
+    ]
+
+
+def test_numbers_in_the_last_column_stand_right_too() -> None:
+    table = Table(("test", "share\n%"), (("a", "4.56"), ("b", "31.5")), right=0)
+    assert render(table).splitlines()[3:] == ["a      4.56", "b      31.5"]
+
+
+def test_values_stand_in_line_before_intervals_of_any_length() -> None:
+    assert render(TIMES).splitlines()[1:6] == [
+        "benchmark  variant                                              time                change  verdict",
+        "                                                                  ms                     %",
+        "---------  --------------------------------------  -----------------  --------------------  ---------",
+        "test_a     naive                                   47.3 [46.8, 47.8]  +13.2 [+11.9, +14.6]  regressed",
+        "test_a     ddp accumulation_steps=4 no_sync=false   147 [99.8, 210]       -                 new",
+    ]
+
+
+def test_where_room_is_short_variants_stand_below_their_benchmark() -> None:
+    assert render(TIMES, 95).splitlines()[1:7] == [
+        "benchmark                                              time                change  verdict",
+        "                                                         ms                     %",
+        "----------------------------------------  -----------------  --------------------  ---------",
+        "test_a",
+        "  naive                                   47.3 [46.8, 47.8]  +13.2 [+11.9, +14.6]  regressed",
+        "  ddp accumulation_steps=4 no_sync=false   147 [99.8, 210]       -                 new",
+    ]
+
+
+def test_where_it_is_shorter_names_are_folded_then_intervals_are_left_out_but_the_last() -> None:
+    assert render(TIMES, 80).splitlines()[4:8] == [
+        "test_a",
+        "  naive                     47.3 [46.8, 47.8]  +13.2 [+11.9, +14.6]  regressed",
+        "  ddp accumulation_steps=4",
+        "  no_sync=false              147 [99.8, 210]       -                 new",
+    ]
+    assert render(TIMES, 70).splitlines()[1:8] == [
+        "benchmark                   time                change  verdict",
+        "                              ms                     %",
+        "--------------------------  ----  --------------------  ---------",
+        "test_a",
+        "  naive                     47.3  +13.2 [+11.9, +14.6]  regressed",
+        "  ddp accumulation_steps=4",
+        "  no_sync=false              147      -                 new",
+    ]
+
+
+def test_where_no_table_fits_every_row_is_a_paragraph() -> None:
+    assert render(TIMES, 44).splitlines() == [
+        "some machine; [intervals]: 95 % CI",
+        "test_a naive: regressed",
+        "  time 47.3 [46.8, 47.8] ms,",
+        "  change +13.2 [+11.9, +14.6] %",
+        "test_a ddp accumulation_steps=4 no_sync=false: new",
+        "  time 147 [99.8, 210] ms",
+        "a remark that is too long for its line by",
+        "  far, unlike its first 39 %",
+    ]
+
+
+def test_a_paragraph_without_a_verdict_is_headed_by_its_names() -> None:
+    table = Table(("a", "b\ns"), (("x" * 20, "1.00"), ("y", "2.00")), right=0)
+    assert render(table, 12).splitlines() == ["x" * 20, "  b 1.00 s", "y", "  b 2.00 s"]
+
+
+def test_no_line_ends_between_a_number_and_its_percent() -> None:
+    assert render(Table((), (), ("a b c 39 %",)), 9).splitlines() == ["a b c", "  39 %"]
+    assert render(Table((), (), ("  a b c d",)), 7).splitlines() == ["  a b c", "    d"]
+
+
+@pytest.mark.parametrize("width", [None, 95, 70, 44])
+def test_colours_change_nothing_else(width: int | None) -> None:
+    def markup(text: str, **colours: bool) -> str:
+        (colour,) = colours
+        return f"<{colour}>{text}</{colour}>"
+
+    painted = render(TIMES, width, verdict_painter(markup))
+    assert painted.count("<red>regressed</red>") == 1
+    assert painted.replace("<red>", "").replace("</red>", "") == render(TIMES, width)
+
+
+def test_a_table_without_rows_is_its_notes() -> None:
+    assert render(Table(("a", "b"), (), ("nothing",))) == "nothing"
+
+
+def test_ordinary_names_fit_120_columns(
+    make_result: Callable[..., Result], make_comparison: Callable[..., Comparison]
+) -> None:
     others = (
         make_comparison("throughput", 676.4, Verdict.UNCHANGED),
         make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED),
+        make_comparison("scaling_efficiency", 0.874, Verdict.UNCHANGED),
     )
-    table = summary_table([make_result(comparisons=(*make_result().comparisons, *others))])
-    assert table.title == "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13; [intervals]: 95 % CI"
-    assert dict(zip(table.headers, table.rows[0], strict=True)) == {
-        "benchmark": "test_step[bucketed]",
-        "variant": "bucketed",
-        "ranks": "2",
-        "step time\nms": "47.3 [46.8, 47.8]",
-        "throughput\nsamples/s": "676",
-        "memory\nMiB": "412",
-        "change\n%": "+13.2 [+11.9, +14.6]",
-        "MDE\n%": "2.1",
-        "verdict": "regressed",
-    }
-    assert table.notes == (
-        "memory: peak resident memory above the level before the model was built, program files left out",
-        MDE,
-    )
-
-
-def test_a_column_has_one_unit(make_result: Make, make_comparison: Compare) -> None:
     results = [
-        make_result(comparisons=(make_comparison("step_time", value, Verdict.UNCHANGED),), verdict=Verdict.UNCHANGED)
-        for value in (0.0004, 0.040, 1.5)
+        make_result(
+            test="perf_tests/test_language_model.py::test_larger",
+            comparisons=(*make_result().comparisons, *others),
+            verdict=Verdict.INCONCLUSIVE,
+            measured={"name": "weak", "mode": "weak", "strategy": "ddp"},
+        )
     ]
     table = summary_table(results)
-    column = table.headers.index("step time\nms")
-    assert [row[column] for row in table.rows] == ["0.400", "40.0", "1500"]
-
-
-def test_columns_that_nothing_fills_are_left_out(make_result: Make) -> None:
-    assert summary_table([make_result()]).headers == (
-        "benchmark",
-        "variant",
-        "ranks",
-        "step time\nms",
-        "change\n%",
-        "MDE\n%",
-        "verdict",
-    )
-
-
-def test_scaling_points_show_their_efficiency(make_result: Make, make_comparison: Compare) -> None:
-    step_time = make_comparison("step_time", 0.04, Verdict.UNCHANGED)
-    efficiency = make_comparison("scaling_efficiency", 0.874, Verdict.UNCHANGED)
-    measured = {"name": "weak", "mode": "weak", "strategy": "ddp"}
-    table = summary_table(
-        [
-            make_result(
-                verdict=Verdict.UNCHANGED, comparisons=(step_time,), measured={**measured, "strategy": "single"}
-            ),
-            make_result(verdict=Verdict.UNCHANGED, comparisons=(step_time, efficiency), measured=measured),
-        ]
-    )
-    column = table.headers.index("eff.")
-    assert [(row[1], row[column]) for row in table.rows] == [("weak single", "-"), ("weak ddp", "0.874")]
-
-
-def test_tests_of_several_modules_keep_the_module_where_names_repeat(make_result: Make) -> None:
-    repeated = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_x")]
-    assert [row[0] for row in summary_table(repeated).rows] == ["test_a::test_x", "test_b::test_x"]
-    distinct = [make_result(test="p/test_a.py::test_x"), make_result(test="p/test_b.py::test_y")]
-    assert [row[0] for row in summary_table(distinct).rows] == ["test_x", "test_y"]
-
-
-def test_a_remark_is_made_once(make_result: Make) -> None:
-    crowded = "4 ranks share 2 cores"
-    results = [
-        make_result(test="t.py::test_a", findings=(Finding(crowded),)),
-        make_result(test="t.py::test_b", findings=(Finding(crowded), Finding("launch 3 was slow"))),
-    ]
-    assert summary_table(results).notes == (MDE, f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
-
-
-def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
-    crowded = "4 ranks share 2 cores"
-    results = [make_result(test=f"t.py::test_{name}", findings=(Finding(crowded),)) for name in "abcde"]
-    assert summary_table([*results[:2], make_result(test="t.py::test_x")]).notes[1:] == (
-        f"test_a bucketed, test_b bucketed: {crowded}",
-    )
-    assert summary_table(results).notes[1:] == (f"all 5 benchmarks: {crowded}",)
-    assert summary_table([*results, make_result(test="t.py::test_x")]).notes[1:] == (
-        f"test_a bucketed, test_b bucketed and 3 more: {crowded}",
-    )
-
-
-def test_several_remarks_on_one_benchmark_stand_below_its_name(make_result: Make) -> None:
-    result = make_result(test="t.py::test_a", findings=(Finding("launch 3 was slow"), Finding("loud neighbours")))
-    assert summary_table([result]).notes[1:] == ("test_a bucketed:", "  launch 3 was slow", "  loud neighbours")
-
-
-def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, make_comparison: Compare) -> None:
-    calm = make_comparison("step_time", 0.04, Verdict.UNCHANGED, baseline=0.04, change=0.0)
-    memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
-    assert summary_table([make_result(comparisons=(calm, memory))]).notes == (
-        "memory: peak resident memory above the level before the model was built, program files left out",
-        "test_step[bucketed] bucketed: regressed: peak_resident 412 MiB -> 463 MiB (+12.4 %)",
-    )
-    worse = (*make_result().comparisons, memory, make_comparison("final_loss", 1.2, Verdict.REGRESSED, baseline=1.0))
-    assert summary_table([make_result(comparisons=worse)]).notes[-1] == (
-        "test_step[bucketed] bucketed: regressed too: "
-        "peak_resident 412 MiB -> 463 MiB (+12.4 %); final_loss 1.00 -> 1.20"
-    )
-
-
-def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_comparison: Compare) -> None:
-    step_time = make_comparison(
-        "step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026, note="30 launches would decide"
-    )
-    table = summary_table([make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE)])
-    assert table.notes[0] == (
-        "test_step[bucketed] bucketed: step_time inconclusive, tolerance 3 %: 30 launches would decide"
-    )
-
-
-def test_an_effect_beyond_all_measure_is_cut_off(make_result: Make, make_comparison: Compare) -> None:
-    wild = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0, mde=34.0)
-    table = summary_table([make_result(comparisons=(wild,), verdict=Verdict.INCONCLUSIVE)])
-    assert table.rows[0][table.headers.index("MDE\n%")] == ">1000"
-
-
-def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_comparison: Compare) -> None:
-    flops = make_comparison("flops", 10.0, Verdict.UNCHANGED)
-    counted = make_result(
-        comparisons=(flops,),
-        verdict=Verdict.UNCHANGED,
-        paired=PairedRevision(revision="3f2a1c0 (main)", commit=None),
-        measured={"over": "naive", "launches": ()},
-    )
-    assert summary_table([counted]).notes == ("compared with revision 3f2a1c0 (main)",)
-    told = summary_table([counted], here="8be01d2+changes").notes
-    assert told == ("8be01d2+changes compared with revision 3f2a1c0 (main)",)
-
-
-def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
-    fast = make_comparison(
-        "step_time",
-        0.03,
-        Verdict.IMPROVED,
-        change=-0.25,
-        change_interval=Interval(low=-0.26, high=-0.24, confidence=0.95),
-    )
-    baseline = make_result().baseline
-    assert isinstance(baseline, BaselineRecord)
-    foreign = replace(baseline, environment=replace(baseline.environment, world_size=4))
-    notes = summary_table(
-        [
-            make_result(test="t.py::new", verdict=Verdict.NEW, baseline=None),
-            make_result(test="t.py::fast", verdict=Verdict.IMPROVED, comparisons=(fast,)),
-            make_result(
-                test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=("world size 4 -> 2",)
-            ),
-        ]
-    ).notes
-    assert notes[1] == "new bucketed: no baseline; --ddpperf-save stores one"
-    assert "the baseline is stale" in notes[2]
-    assert notes[3] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
-
-
-def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_comparison: Compare) -> None:
-    lacking = tuple(
-        make_comparison(metric, 2.0, Verdict.NEW, note="the baseline has no counts")
-        for metric in ("flops", "operators")
-    )
-    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
-    assert table.notes == ("test_step[bucketed] bucketed: flops, operators: the baseline has no counts",)
-
-
-def test_of_many_metrics_with_one_remark_three_are_named(make_result: Make, make_comparison: Compare) -> None:
-    lacking = tuple(make_comparison(metric, 2.0, Verdict.NEW, note="not in the baseline") for metric in "abcde")
-    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
-    assert table.notes == ("test_step[bucketed] bucketed: a, b, c and 2 more: not in the baseline",)
-
-
-def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
-    broken = make_result(
-        verdict=Verdict.BROKEN,
-        comparisons=(),
-        baseline=None,
-        findings=(Finding("broken", {"reason": "rank 1 was killed"}),),
-        measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
-    )
-    table = summary_table([make_result(), broken])
-    assert table.rows[1] == ("test_step[bucketed]", "bucketed", "2", "-", "-", "-", "broken")
-    assert table.notes == (MDE, "test_step[bucketed] bucketed: rank 1 was killed")
-
-
-def test_no_results_make_an_empty_table() -> None:
-    table = summary_table([])
-    assert (table.rows, table.notes, table.title) == ((), (), "")
-
-
-def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, make_comparison: Compare) -> None:
-    fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, baseline=0.04, change=-0.25)
-    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    new = make_result(
-        verdict=Verdict.NEW, findings=(Finding("revision 3f2a1c0 (main) cannot run it: it raised"),), **beside
-    )
-    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
-    assert table.notes == (
-        "change: from revision 3f2a1c0 (main), measured side by side",
-        MDE,
-        "test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",
-    )
-    told = summary_table([new], here="8be01d2+changes").notes
-    assert told[0] == "change: from revision 3f2a1c0 (main) to 8be01d2+changes, measured side by side"
-
-
-def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    note = "about 30 launches would decide it"
-    step = make_comparison("step_time", 0.038, Verdict.INCONCLUSIVE, baseline=0.04, change=-0.05, note=note)
-    less = make_comparison("peak_resident", 400 * 2.0**20, Verdict.IMPROVED, baseline=412 * 2.0**20, change=-0.03)
-    ours = make_comparison("throughput", 100.0, Verdict.NEW, note="not in the other revision")
-    calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
-    calls = replace(calls, series=replace(calls.series, scale="exact"))
-    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
-    assert table.notes[2:] == (
-        "test_step[bucketed] bucketed:",
-        "  improved: peak_resident 412 MiB -> 400 MiB (-3.0 %); collective_calls",
-        "  step_time inconclusive, tolerance 3 %: about 30 launches would decide it",
-        "  throughput: not in the other revision",
-    )
-
-
-def test_what_looks_better_than_another_revision_is_told(make_result: Make, make_comparison: Compare) -> None:
-    note = "looks better, though not for certain"
-    faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
-    same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
-    beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)])
-    assert table.notes[2:] == (
-        "test_step[bucketed] bucketed: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",
-    )
-
-
-def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_comparison: Compare) -> None:
-    faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
-    steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
-    table = summary_table([make_result(comparisons=(faster, steady))])
-    assert table.notes[-1] == (
-        "test_step[bucketed] bucketed: step_time 40.0 ms -> 32.0 ms (-20.0 %): "
-        "the baseline is stale, --ddpperf-save renews it"
-    )
+    lines = render(table).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert render(table, 120).splitlines() == lines

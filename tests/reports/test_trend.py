@@ -10,7 +10,7 @@ from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryR
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.documents.trend import SCHEMA_FILE, trend_document
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import change_texts, changes_text, trend_table
 
 BENCHMARK = Benchmark(

@@ -23,7 +23,7 @@ from benchmarks.quality.runs_report import (
 )
 from benchmarks.quality.steps import UNCHANGED
 from benchmarks.quality.verdicts import CONFIRMED
-from pytest_ddpperf.reports.terminal import render
+from pytest_ddpperf.reports.table import render
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
