@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from benchmarks.quality.steps import FIRST, UNCHANGED, Calibration
 from benchmarks.quality.verdicts import Environment
-from pytest_ddpperf.baselines.codec import environment_data
+from pytest_ddpperf.baselines.codec import data_of
 
 SCHEMA = "pytest-ddpperf/launches/1"
 
@@ -100,7 +100,7 @@ def read(file: Path) -> Campaign:
 def write(campaign: Campaign, file: Path) -> None:
     """Write a file anew, whole or not at all."""
     calibrations = [{**asdict(cell), **asdict(found)} for cell, found in campaign.calibrations.items()]
-    environments = [environment_data(env) for env in campaign.environments.values()]
+    environments = [data_of(env) for env in campaign.environments.values()]
     header = {"schema": SCHEMA, "began": campaign.began, "environments": environments, "calibrations": calibrations}
     partial = file.with_name(f".{file.name}.partial")
     with gzip.open(partial, "wt", encoding="utf-8") as out:

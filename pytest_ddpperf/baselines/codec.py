@@ -1,21 +1,33 @@
-"""Baseline records as JSON: versioned, checksummed, and checked field by field on reading."""
+"""The formats of baseline files and noise files: how each record lies in JSON, for writing and reading."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pytest_ddpperf.baselines.jsonfile import render, rounded
-from pytest_ddpperf.baselines.reading import FileKind, parse
-from pytest_ddpperf.baselines.typed import AnyText, Confidence, Day, Misfit, Positive, Shape, Share, read, shallow
+from pytest_ddpperf.baselines.jsonfile import FileKind, parse, render, rounded
+from pytest_ddpperf.baselines.typed import (
+    AnyText,
+    Confidence,
+    Day,
+    Misfit,
+    NotNegative,
+    Positive,
+    Several,
+    Shape,
+    Share,
+    read,
+    written,
+)
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Series
-from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.measurement import Environment, Interval, Series, Spread
+from pytest_ddpperf.records.results import BaselineRecord, Calibration, Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +38,17 @@ class BaselineFile:
     records: tuple[BaselineRecord, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoiseFile:
+    """The calibrations of all tests in one environment."""
+
+    environment: str  # its key
+    tests: Mapping[str, Mapping[str, Calibration]]  # by test, then by the variant's name
+
+
 def encode(content: BaselineFile, file: Path) -> str:
     """The text of a baseline file, times with nine digits; BaselineError where it could not be read again (a NaN)."""
-    records = [_record_data(record) for record in content.records]
-    # In the form in which it is read: lists for tuples.
-    document = json.loads(json.dumps({"schema": BASELINE.schema, "test": content.test, "records": records}))
+    document = json.loads(json.dumps({"schema": BASELINE.schema, **data_of(content)}))
     document["checksum"] = _checksum(document)
     try:
         read(BaselineFile, document, _SHAPES)
@@ -49,60 +67,9 @@ def decode(text: str, file: Path) -> BaselineFile:
     return cast("BaselineFile", content)
 
 
-def environment_data(environment: Environment) -> dict[str, Any]:
-    """An environment as JSON data."""
-    return asdict(environment)
-
-
-def counts_data(counts: Counts | None) -> dict[str, Any] | None:
-    """Counts as JSON data; null for none. Numbers keep all their digits: they are compared exactly."""
-    if counts is None:
-        return None
-    by_rank = {
-        metric: {part: list(ranks) for part, ranks in parts.items()} for metric, parts in counts.details_by_rank.items()
-    }
-    return {
-        "totals": dict(counts.totals),
-        "details": {metric: dict(parts) for metric, parts in counts.details.items() if parts},
-        "unstable": dict(counts.unstable),
-        "by_rank": {metric: list(ranks) for metric, ranks in counts.by_rank.items()},
-        # Left out where there are none, as in files written before they were told.
-        **({"details_by_rank": by_rank} if by_rank else {}),
-    }
-
-
-def interval_data(interval: Interval | None) -> dict[str, float] | None:
-    """An interval as JSON data; null for none."""
-    if interval is None:
-        return None
-    return {"low": rounded(interval.low), "high": rounded(interval.high), "confidence": interval.confidence}
-
-
-def _record_data(record: BaselineRecord) -> dict[str, Any]:
-    data = {
-        **shallow(record, _SHAPES),
-        "plan": asdict(record.plan),
-        "environment": environment_data(record.environment),
-        "series": [_series_data(series) for series in record.series],
-        # One list for each statistic: a line each, where a mapping for each launch would fill the file with names.
-        "steps": {name: [rounded(launch[name]) for launch in record.steps] for name in (*record.steps, {})[0]},
-        "counts": counts_data(record.counts),
-        "counted": None if record.counted is None else asdict(record.counted),
-        "lost": rounded(record.lost),
-    }
-    # What is empty is left out, so that files written before it was known stay as they are.
-    return {name: value for name, value in data.items() if value or name not in _SHAPES[BaselineRecord].optional}
-
-
-def _series_data(series: Series) -> dict[str, Any]:
-    exact = series.scale == "exact"
-    return {
-        **shallow(series, _SHAPES),
-        "slack": rounded(series.min_tolerance),
-        "samples": [sample if exact else rounded(sample) for sample in series.samples],
-        "value": series.value if exact else rounded(series.value),
-        "interval": interval_data(series.interval),
-    }
+def data_of(record: Any) -> dict[str, Any]:
+    """A record, or a part of one, as JSON data; counts keep all their digits, because they are compared exactly."""
+    return cast("dict[str, Any]", written(record, _SHAPES))
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
@@ -129,11 +96,25 @@ def _record(*, steps: Mapping[str, tuple[float, ...]], **fields: Any) -> Baselin
     return BaselineRecord(steps=tuple(dict(zip(steps, row, strict=True)) for row in rows), **fields)
 
 
-def _series(**fields: Any) -> Series:
+def _record_fields(record: BaselineRecord) -> dict[str, Any]:
+    names = record.steps[0] if record.steps else ()
+    # One list for each statistic: a line each, where a mapping for each launch would fill the file with names.
+    steps = {name: tuple(rounded(launch[name]) for launch in record.steps) for name in names}
+    return {"steps": steps, **({"lost": rounded(record.lost)} if record.lost else {})}
+
+
+def _series(*, slack: float, **fields: Any) -> Series:
     """A series with samples."""
     if not fields["samples"]:
         raise Misfit("expected a sample at least, found none", ".samples")
-    return Series(min_tolerance=fields.pop("slack"), **fields)
+    return Series(min_tolerance=slack, **fields)
+
+
+def _series_fields(series: Series) -> dict[str, Any]:
+    slack = {"slack": rounded(series.min_tolerance)}
+    if series.scale == "exact":
+        return slack
+    return {**slack, "samples": tuple(map(rounded, series.samples)), "value": rounded(series.value)}
 
 
 def _interval(*, low: float, high: float, confidence: float) -> Interval:
@@ -141,6 +122,11 @@ def _interval(*, low: float, high: float, confidence: float) -> Interval:
     if low > high:
         raise Misfit(f"its low end {low} lies above its high end {high}")
     return Interval(low=low, high=high, confidence=confidence)
+
+
+def _calibration_fields(calibration: Calibration) -> dict[str, Any]:
+    training = {"strategy": calibration.strategy, "recipe": calibration.recipe} if calibration.strategy else {}
+    return {"seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor), **training}
 
 
 _SHAPES = {
@@ -155,6 +141,7 @@ _SHAPES = {
         },
         optional=("recipe", "counts", "dirty", "counted", "turns", "lost"),
         make=_record,
+        write=_record_fields,
     ),
     Provenance: Shape(types={"date": Day}),
     Environment: Shape(
@@ -164,16 +151,45 @@ _SHAPES = {
             "recorded": Mapping[str, AnyText],
         }
     ),
-    Counts: Shape(optional=("details_by_rank",)),
+    Counts: Shape(
+        optional=("details_by_rank",),
+        write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
+    ),
     # The launches of a later run tell it of both that are absent.
-    Series: Shape(types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series),
-    Interval: Shape(types={"confidence": Confidence}, make=_interval),
+    Series: Shape(
+        types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields
+    ),
+    Interval: Shape(
+        types={"confidence": Confidence},
+        make=_interval,
+        write=lambda interval: {"low": rounded(interval.low), "high": rounded(interval.high)},
+    ),
+    NoiseFile: Shape(types={"schema": str}, make=lambda schema, **fields: NoiseFile(**fields)),  # noqa: ARG005
+    Calibration: Shape(
+        types={
+            "date": Day,
+            "runs": Several,
+            **dict.fromkeys(("launches", "steps"), Positive),
+            **dict.fromkeys(("seconds", "floor"), NotNegative),
+        },
+        optional=("strategy", "recipe"),  # not in files of version 1
+        absent=("name",),
+        make=partial(Calibration, name=""),
+        write=_calibration_fields,
+    ),
+    Spread: Shape(types={"sd": NotNegative, "df": int}, write=lambda spread: {"sd": rounded(spread.sd)}),
 }
 BASELINE = FileKind(
-    name="baseline file",
-    cure="restore it from version control, or delete it and measure again with --ddpperf-save",
-    family="pytest-ddpperf/baseline/",
+    subject="baseline",
     version=1,
+    cure="restore it from version control, or delete it and measure again with --ddpperf-save",
     content=BaselineFile,
+    shapes=_SHAPES,
+)
+NOISE = FileKind(
+    subject="noise",
+    version=2,
+    cure="restore it from version control, or delete it and run ddpperf calibrate again",
+    content=NoiseFile,
     shapes=_SHAPES,
 )

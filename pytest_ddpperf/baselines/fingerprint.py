@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_ddpperf.baselines.naming import digest
 from pytest_ddpperf.instruments.host import MachineFacts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord
@@ -65,6 +65,11 @@ def environment(
         cuda=None if cuda is None else _minor(cuda),
         recorded={**full, **({} if cuda is None else {"cuda": cuda}), **(recorded or {})},
     )
+
+
+def digest(text: str) -> str:
+    """Eight hexadecimal digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def environment_key(env: Environment) -> str:

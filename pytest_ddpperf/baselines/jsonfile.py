@@ -1,15 +1,23 @@
-"""JSON files that people review: rendered for small diffs and replaced in one piece."""
+"""JSON files that people review: read whole or refused, written for small diffs, by one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 import secrets
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddpperf.baselines.typed import Misfit, Shapes, read
+from pytest_ddpperf.errors import BaselineError
+
+TOOL = "pytest-ddpperf"
 _WIDTH = 100
 _INDENT = "  "
 
@@ -61,3 +69,130 @@ def replace_file(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileKind:
+    """A format of files."""
+
+    subject: str  # names its files and its schema: "baseline" those with the schema pytest-ddpperf/baseline/1
+    version: int
+    cure: str  # what to do with a broken file
+    content: type  # what a file is made into
+    shapes: Shapes
+
+    @property
+    def name(self) -> str:
+        """What errors call a file."""
+        return f"{self.subject} file"
+
+    @property
+    def schema(self) -> str:
+        """The schema that is written today."""
+        return f"{TOOL}/{self.subject}/{self.version}"
+
+    def error(self, file: Path, problem: str) -> BaselineError:
+        """The error for a file that is broken."""
+        return BaselineError(f"{self.name} {file}: {problem}; {self.cure}")
+
+
+def read_text(file: Path, kind: FileKind) -> str | None:
+    """The text of a file; None if there is no such file, BaselineError if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UnicodeDecodeError:
+        raise kind.error(file, "is not text in UTF-8") from None
+    except OSError as error:
+        raise BaselineError(f"{kind.name} {file}: cannot be read: {error.strerror}") from None
+
+
+def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
+    """The content of a file, and the data that it was made of.
+
+    BaselineError where the text is cut off, in conflict after a merge, garbled, of another schema or a newer version,
+    or holds a wrong value.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise kind.error(file, _complaint(text, error)) from None
+    except (ValueError, RecursionError) as error:
+        raise kind.error(file, f"is no data that this plugin wrote ({error})") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema is None:
+        raise kind.error(file, f"field schema: is missing, so this is no {kind.name}")
+    found = re.fullmatch(rf"{TOOL}/{kind.subject}/([1-9][0-9]*)", str(schema), re.ASCII)
+    if found is None:
+        raise kind.error(file, f"field schema: expected {kind.schema}, found {schema}")
+    if int(found[1]) > kind.version:
+        raise BaselineError(
+            f"{kind.name} {file}: field schema: it was written by a newer {TOOL} ({kind.subject}/{found[1]}); "
+            f"this one reads /{kind.version}: upgrade {TOOL}"
+        )
+    try:
+        return read(kind.content, data, kind.shapes), data
+    except Misfit as misfit:
+        raise kind.error(file, str(misfit)) from None
+
+
+def _complaint(text: str, error: json.JSONDecodeError) -> str:
+    """Why a text is no JSON."""
+    content = text.rstrip()
+    if not content:
+        return "is empty"
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+            return f"holds an unresolved merge conflict at line {number}"
+    if error.pos >= len(content) or not content.endswith("}"):
+        return f"is cut off at line {content.count(chr(10)) + 1}"
+    return f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which no name may stand twice: JSON would silently keep the last."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name!r} stands twice in one object")
+        found[name] = value
+    return found
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Around what saves baselines in a file or folder: an OSError becomes a BaselineError."""
+    try:
+        yield
+    except OSError as error:
+        raise BaselineError(
+            f"baselines cannot be saved in {path}: {error.strerror or error}; "
+            "make it writable, or name another folder with --ddpperf-baseline-dir"
+        ) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder, made if need be, against other processes that save; BaselineError where that fails."""
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
+    for path in (folder, Path(tempfile.gettempdir())):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            # NFS cannot lock a folder: then the local one stands in for it, which holds off this machine's processes.
+            os.close(descriptor)
+            continue
+        return descriptor
+    raise OSError(0, "neither it nor the folder for temporary files can be locked")

@@ -1,54 +1,25 @@
-"""What was learned of a machine's noise, beside its baselines: ``<root>/<environment key>/noise.json``."""
+"""What is known of a machine's noise: from calibrations, beside its baselines, or from runs of one commit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from pytest_ddpperf.baselines.codec import NOISE, NoiseFile, data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.folder import locked, write
-from pytest_ddpperf.baselines.jsonfile import render, rounded
-from pytest_ddpperf.baselines.reading import FileKind, parse, read_text
-from pytest_ddpperf.baselines.typed import Day, NotNegative, Positive, Several, Shape
-from pytest_ddpperf.records.measurement import Environment, Spread
-from pytest_ddpperf.records.results import Calibration
+from pytest_ddpperf.baselines.jsonfile import locked, parse, read_text, render, replace_file, saving
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import Calibration, Noise
+from pytest_ddpperf.stats.spreads import bound_of_difference, pooled
+from pytest_ddpperf.units import format_count
 
-_TRAINING = ("strategy", "recipe")  # not in files of version 1
-Calibrations = Mapping[str, Mapping[str, Calibration]]  # by test, then by the variant's name
+if TYPE_CHECKING:
+    from pytest_ddpperf.baselines.history.database import Entry
 
-
-@dataclass(frozen=True, kw_only=True)
-class _NoiseFile:
-    environment: str  # its key
-    tests: Calibrations
-
-
-_SHAPES = {
-    _NoiseFile: Shape(types={"schema": str}, make=lambda schema, **found: _NoiseFile(**found)),  # noqa: ARG005
-    Calibration: Shape(
-        types={
-            "date": Day,
-            "runs": Several,
-            **dict.fromkeys(("launches", "steps"), Positive),
-            **dict.fromkeys(("seconds", "floor"), NotNegative),
-        },
-        optional=_TRAINING,
-        absent=("name",),
-        make=partial(Calibration, name=""),
-    ),
-    Spread: Shape(types={"sd": NotNegative, "df": int}),
-}
-NOISE = FileKind(
-    name="noise file",
-    cure="restore it from version control, or delete it and run ddpperf calibrate again",
-    family="pytest-ddpperf/noise/",
-    version=2,
-    content=_NoiseFile,
-    shapes=_SHAPES,
-)
+MIN_DF = 4  # five runs of one commit, or as many repetitions over several commits
 
 
 def noise_file(root: Path, environment: Environment) -> Path:
@@ -56,8 +27,8 @@ def noise_file(root: Path, environment: Environment) -> Path:
     return root / environment_key(environment) / "noise.json"
 
 
-def read(file: Path) -> Calibrations:
-    """All that a file holds; nothing if there is no file, BaselineError if it is broken or of another folder."""
+def read(file: Path) -> Mapping[str, Mapping[str, Calibration]]:
+    """The calibrations in a file by test and name; BaselineError if the file is broken or of another folder."""
     text = read_text(file, NOISE)
     if text is None:
         return {}
@@ -77,21 +48,48 @@ def find(root: Path, test: str, name: str, environment: Environment) -> Calibrat
 
 def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]) -> tuple[Path, ...]:
     """Stores calibrations of a test beside those of others, and returns the files; a broken file is left as it is."""
-    groups: dict[Path, list[Calibration]] = {}
+    groups: dict[Path, dict[str, Calibration]] = {}
     for environment, calibration in found:
-        groups.setdefault(noise_file(root, environment), []).append(calibration)
+        groups.setdefault(noise_file(root, environment), {})[calibration.name] = calibration
     for file, calibrations in groups.items():
         with locked(file.parent):
-            tests = {other: dict(variants) for other, variants in read(file).items()}
-            tests.setdefault(test, {}).update({calibration.name: calibration for calibration in calibrations})
-            data = {test: {name: _data(found) for name, found in variants.items()} for test, variants in tests.items()}
-            write(file, render({"schema": NOISE.schema, "environment": file.parent.name, "tests": data}))
+            tests = read(file)
+            content = NoiseFile(
+                environment=file.parent.name, tests={**tests, test: {**tests.get(test, {}), **calibrations}}
+            )
+            with saving(file):
+                replace_file(file, render({"schema": NOISE.schema, **data_of(content)}))
     return tuple(groups)
 
 
-def _data(calibration: Calibration) -> dict[str, Any]:
-    data = {name: value for name, value in asdict(calibration).items() if calibration.strategy or name not in _TRAINING}
-    del data["name"]
-    for spread in ("within", "between_launches", "between_runs"):
-        data[spread]["sd"] = rounded(data[spread]["sd"])
-    return {**data, "seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor)}
+def learned_noise(
+    recorded: Sequence[Entry], *, environment_key: str, strategy: str, recipe: Mapping[str, str]
+) -> Noise | None:
+    """The noise of a benchmark's step time, from the commits that were run more than once; None if they are too few.
+
+    The spread is pooled over commits. It includes that of the launches, so it is a little too large. Runs whose steps
+    took turns with those of other launches are a group of their own. Runs of a changed work tree do not count.
+
+    Args:
+        recorded: step times of one variant of one test, in any environment.
+        environment_key: the environment of the runs that count.
+        strategy: their strategy; a variant of the same name may have had another one.
+        recipe: their settings that are not the defaults.
+    """
+    trained = (environment_key, strategy, dict(recipe))
+    commits: dict[tuple[str, bool], list[float]] = {}
+    for entry in recorded:
+        benchmark, run = entry.benchmark, entry.run
+        alike = (benchmark.environment_key, benchmark.strategy, json.loads(benchmark.recipe)) == trained
+        if alike and run.commit is not None and not run.dirty:
+            commits.setdefault((run.commit, benchmark.interleaved), []).append(entry.value)
+    groups = [values for values in commits.values() if len(values) > 1]
+    spread = pooled(groups)
+    if spread.df < MIN_DF:
+        return None
+    runs = format_count(sum(map(len, groups)), "recorded run")
+    return Noise(
+        between_runs=spread,
+        floor=bound_of_difference(spread),
+        origin=f"learned from {runs} of {format_count(len(groups), 'commit')}",
+    )

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BASELINE, BaselineFile, decode, encode
-from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, environment_key, kernel_differences
-from pytest_ddpperf.baselines.folder import locked, unwritable, write
-from pytest_ddpperf.baselines.naming import module_folder, test_file
-from pytest_ddpperf.baselines.reading import read_text
+from pytest_ddpperf.baselines.fingerprint import (
+    counted_differences,
+    differences,
+    digest,
+    environment_key,
+    kernel_differences,
+)
+from pytest_ddpperf.baselines.jsonfile import locked, read_text, replace_file, saving
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.judge.decision import decide_count
-from pytest_ddpperf.records.counts import difference_text, quantity_texts
-from pytest_ddpperf.records.measurement import Environment, Series
-from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
+from pytest_ddpperf.metrics.findings import disturbed_baseline, thin_baseline
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import DEFAULT_SET
-from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values
+from pytest_ddpperf.stats.summaries import step_summary
+
+_MAX_LENGTH = 100  # characters of a name; file systems take 255, and paths have limits of their own
+_MODULE = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*\.py")
+_TEST = re.compile(r"\w+(?:::\w+)*(?:\[[A-Za-z0-9._-]+\])?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedRecord:
+    """A record that was saved, with the one that it replaced."""
+
+    file: Path
+    old: BaselineRecord | None
+    new: BaselineRecord
 
 
 class Store:
@@ -73,18 +90,18 @@ class Store:
             raise BaselineError(f"baseline file {file}: there is no such file")
         return content
 
-    def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[str, ...]:
+    def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
         """Stores records of a test beside its others; a record of the same name and environment is replaced.
 
         Processes may save at the same time: nothing is lost, and no reader sees half a file.
         """
-        groups: dict[Path, list[BaselineRecord]] = {}
+        groups: dict[Path, dict[str, BaselineRecord]] = {}
         for record in records:
-            group = groups.setdefault(self.file(test, record.environment), [])
-            if any(other.name == record.name for other in group):
+            group = groups.setdefault(self.file(test, record.environment), {})
+            if record.name in group:
                 raise BaselineError(f"{test}: two benchmarks are named {record.name!r}; give each a name of its own")
-            group.append(record)
-        changes: list[str] = []
+            group[record.name] = record
+        saved: list[SavedRecord] = []
         with ExitStack() as locks:
             # In one order in all processes, so that they cannot wait for each other.
             for file in sorted(groups):
@@ -92,17 +109,15 @@ class Store:
             # All are read and rendered before the first is written: an error leaves everything as it was.
             texts = {}
             for file in sorted(groups):
-                old = self._read(file)
-                before = {record.name: record for record in (old.records if old else ())}
-                after = before | {record.name: record for record in groups[file]}
-                texts[file] = encode(
-                    BaselineFile(test=test, records=tuple(after[name] for name in sorted(after))), file
-                )
-                for record in groups[file]:
-                    changes += _changes(file, before.get(record.name), record)
+                content = self._read(file)
+                before = {record.name: record for record in content.records} if content else {}
+                after = sorted((before | groups[file]).items())
+                texts[file] = encode(BaselineFile(test=test, records=tuple(record for _, record in after)), file)
+                saved += [SavedRecord(file=file, old=before.get(name), new=new) for name, new in groups[file].items()]
             for file, text in texts.items():
-                write(file, text)
-        return tuple(changes)
+                with saving(file):
+                    replace_file(file, text)
+        return tuple(saved)
 
     def ensure_there(self) -> None:
         """Makes sure that a set with a name exists: beside a misspelt one everything would pass as new."""
@@ -115,13 +130,11 @@ class Store:
 
     def ensure_writable(self) -> None:
         """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind."""
-        try:
+        with saving(self.folder):
             existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
             # Permission bits say little to root and on read-only file systems: only trying tells.
             with tempfile.TemporaryFile(dir=existing):
                 pass
-        except OSError as error:
-            raise unwritable(self.folder, error) from None
 
     def _keys(self) -> list[str]:
         try:
@@ -164,11 +177,12 @@ class Store:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """Which of the records of other environments counts are held against, and what stands against it.
+    """The record of another environment that counts are held against, and the facts in which it differs.
 
-    The machine does not matter to counts, so of equally comparable ones the newest: others may have been left behind.
+    The machine does not matter to counts, so of equally comparable records the newest is taken: others may have been
+    left behind.
     """
-    by_likeness = sorted(records, key=lambda one: len(differences(one.environment, environment)))
+    by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
             record=None,
@@ -177,56 +191,60 @@ def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment
             counted_differs=counted_differences(record.environment, environment),
             kernels_differ=kernel_differences(record.environment, environment),
         )
-        for record in sorted(by_likeness, key=lambda one: one.counts_from.date, reverse=True)
+        for record in sorted(by_likeness, key=lambda record: record.counts_from.date, reverse=True)
     ]
     return min(
         ranked,
-        key=lambda one: (len(one.counted_differs), len(one.kernels_differ)),
+        key=lambda stored: (len(stored.counted_differs), len(stored.kernels_differ)),
         default=StoredBaseline(record=None, origin=""),
     )
 
 
-def _changes(file: Path, old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
-    """What a reviewer of the file needs to know: gated metrics one by one, and of the counts those that changed."""
-    before = {series.metric: series for series in old.series} if old else {}
-    replaced = "" if old is None else f", replacing that of {old.date}"
-    gated = [(before.get(series.metric), series) for series in new.series if series.gated]
-    added = sum(series.scale == "exact" and was is None for was, series in gated)
-    counted = {
-        series.metric: _count_change(was, series, old, new)
-        for was, series in gated
-        if series.scale == "exact" and was is not None
-    }
-    kept = sum(not change for change in counted.values())
-    return [
-        f"{file}: {new.name}{replaced}",
-        *(
-            f"  {series.metric} {counted.get(series.metric) or _change(was, series)}"
-            for was, series in gated
-            if series.scale != "exact" or counted.get(series.metric)
-        ),
-        *([f"  {format_count(added, 'count')} new"] if added else []),
-        *([f"  {format_count(kept, 'count')} as before"] if kept else []),
-    ]
+def module_folder(nodeid: str) -> str:
+    """The folder's name for a test's module: ``perf_tests/test_a.py::test_b`` gives ``perf_tests.test_a``."""
+    module = nodeid.partition("::")[0]
+    return _named(module.removesuffix(".py").replace("/", "."), whole=module, lossless=_MODULE.fullmatch(module))
 
 
-def _count_change(was: Series, series: Series, old: BaselineRecord | None, new: BaselineRecord) -> str:
-    """What became of a count; empty for nothing."""
-    if was.value != series.value:
-        return " -> ".join(quantity_texts(series.metric, (was.value, series.value)))
-    if old is None or old.counts is None or new.counts is None:
-        return ""
-    if decide_count(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
-        return ""
-    return "; ".join(difference_text(series.metric, old.counts, new.counts))
+def test_file(nodeid: str) -> str:
+    """The file's name for a test without its module: ``...::TestC::test_d[x-1]`` gives ``TestC.test_d-x-1.json``."""
+    test = nodeid.partition("::")[2]
+    slug = test.replace("::", ".").replace("[", "-").removesuffix("]")
+    return _named(slug, whole=test, lossless=_TEST.fullmatch(test)) + ".json"
 
 
-def _change(old: Series | None, new: Series) -> str:
-    if old is None or old.unit != new.unit:
-        return f"new: {format_value(new.value, new.unit)}"
-    if new.scale == "ratio" and old.value > 0:
-        change = format_change(new.value / old.value - 1)
-    else:
-        change = format_difference(new.value - old.value, new.unit)
-    was, now = format_values((old.value, new.value), new.unit)
-    return f"{was} -> {now} ({change})"
+def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
+    """The slug, made safe; with a hash behind ``~``, which no plain slug holds, if it is no longer unmistakable."""
+    if lossless and len(slug) <= _MAX_LENGTH:
+        return slug
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
+    return f"{safe}~{digest(whole)}"
+
+
+def acceptable(result: Result) -> bool:
+    """Whether a result may take the place of its baseline unasked: an undecided one says no more than that did."""
+    return result.verdict is not Verdict.INCONCLUSIVE
+
+
+def warned(result: Result) -> Result:
+    """A result that was stored, with what is to be said of it as a baseline."""
+    measured = result.measurement
+    warnings = [warning for warning in (thin_baseline(measured), disturbed_baseline(measured)) if warning is not None]
+    return replace(result, findings=(*result.findings, *warnings))
+
+
+def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
+    """What is stored of a result; what it did not look at, times or counts, stays as it was stored before."""
+    measured, old = result.measurement, result.baseline
+    new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
+    same = old is not None and environment_key(old.environment) == environment_key(measured.environment)
+    if old is None or not same or result.differs:
+        return new
+    timed, counted = (
+        tuple(series for series in old.series if (series.scale == "exact") is exact) for exact in (False, True)
+    )
+    if not measured.launches:
+        return replace(old, series=(*timed, *measured.series), counts=measured.counts, counted=now)
+    if measured.counts is None and old.counts is not None:
+        return replace(new, series=(*measured.series, *counted), counts=old.counts, counted=old.counts_from)
+    return new

@@ -1,4 +1,4 @@
-"""JSON data made into records, as their types say: what does not fit is told with its path."""
+"""Records to JSON data and back, as their types say: a value that does not fit is named with its path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -53,43 +53,41 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, names)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """How an object in a file differs from the record that is made of it.
+    """How an object in a file differs from the record that is made of it."""
 
-    Attributes:
-        types: of fields that the file has in another type, or that it alone has.
-        optional: fields that may be missing.
-        absent: fields that the record alone has.
-        make: makes the record of the file's fields; raises Misfit where they do not fit together.
-    """
-
-    types: Mapping[str, Any] = field(default_factory=dict)
-    optional: Collection[str] = ()
-    absent: Collection[str] = ()
-    make: Callable[..., Any] | None = None
+    types: Mapping[str, Any] = field(default_factory=dict)  # of fields that have another type in the file
+    optional: Collection[str] = ()  # fields that may be missing; an empty one is not written
+    absent: Collection[str] = ()  # fields that only the record has
+    make: Callable[..., Any] | None = None  # the record of a file's fields; Misfit where they do not fit together
+    write: Callable[[Any], Mapping[str, Any]] | None = None  # fields that the file has otherwise than the record
 
 
 Shapes = Mapping[type, Shape]  # of records that are not stored just as they are
 
 
-def shallow(record: Any, shapes: Shapes) -> dict[str, Any]:
-    """The fields of a record that a file has."""
-    absent = shapes[type(record)].absent
-    return {item.name: getattr(record, item.name) for item in fields(record) if item.name not in absent}
-
-
 class Misfit(ValueError):
-    """A value that is not as its type says.
-
-    Attributes:
-        path: from the value that was read to the wrong one: ``.records[0].date``.
-    """
+    """A value that is not as its type says; ``path`` leads to it: ``.records[0].date``."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"field {path.removeprefix('.')}: {problem}" if path else problem)
         self.problem = problem
         self.path = path
+
+
+def written(value: Any, shapes: Shapes) -> Any:
+    """A record, tuple, mapping or scalar as JSON data."""
+    if isinstance(value, Mapping):
+        return {name: written(item, shapes) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [written(item, shapes) for item in value]
+    if not is_dataclass(value):
+        return value
+    shape = shapes.get(type(value), Shape())
+    data = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in shape.absent}
+    data = {name: item for name, item in data.items() if item or name not in shape.optional}
+    return written({**data, **(shape.write(value) if shape.write else {})}, shapes)
 
 
 def read(kind: Any, value: Any, shapes: Shapes) -> Any:
@@ -111,7 +109,6 @@ def read(kind: Any, value: Any, shapes: Shapes) -> Any:
 
 
 def _part(step: str, kind: Any, value: Any, shapes: Shapes) -> Any:
-    """A value inside another one."""
     try:
         return read(kind, value, shapes)
     except Misfit as misfit:
@@ -119,7 +116,6 @@ def _part(step: str, kind: Any, value: Any, shapes: Shapes) -> Any:
 
 
 def _record(kind: type, data: Mapping[str, Any], shapes: Shapes) -> Any:
-    """A record of all its fields and no others."""
     shape, hints = shapes.get(kind, Shape()), _hints(kind)
     types = {**{item.name: hints[item.name] for item in fields(kind) if item.name not in shape.absent}, **shape.types}
     for name in types:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from statistics import median
@@ -18,6 +19,8 @@ Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
 Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
+
+_OPTIONS = re.compile(r"\[[^\[\]]*\]")  # of a strategy in a benchmark's name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,11 @@ class BenchmarkId:
     def key(self) -> tuple[str, int]:
         """Name and number of ranks, which tell the benchmarks of one test apart."""
         return self.name, self.world_size
+
+    @property
+    def plain_name(self) -> str:
+        """The name without options: ``ddp`` of ``ddp[bucket_cap_mb=5] precision=bf16``."""
+        return _OPTIONS.sub("", self.name.removesuffix(training_text("", self.recipe)))
 
     @property
     def training(self) -> str:

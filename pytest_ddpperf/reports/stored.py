@@ -1,4 +1,4 @@
-"""Stored baselines as tables, for the command line."""
+"""Stored baselines in words: as tables, for the command line, and what changed in one that was saved."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.store import SavedRecord
+from pytest_ddpperf.judge.decision import decide_count
+from pytest_ddpperf.records.counts import difference_text, quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_count, format_value, scale
+from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values, scale
 
 
 def list_table(files: Sequence[BaselineFile]) -> Table:
@@ -75,3 +79,50 @@ def _commit(record: BaselineRecord) -> str:
 def _step_time(record: BaselineRecord) -> str:
     found = [series for series in record.series if series.metric == "step_time"]
     return format_value(found[0].value, found[0].unit) if found else NOTHING
+
+
+def saved_lines(saved: SavedRecord, place: str) -> list[str]:
+    """What a reviewer of the file at ``place`` needs to know: each gated time, and of the counts those that changed."""
+    old, new = saved.old, saved.new
+    before = {series.metric: series for series in old.series} if old else {}
+    replaced = "" if old is None else f", replacing that of {old.date}"
+    changes, added, kept = [], 0, 0
+    for series in new.series:
+        was = before.get(series.metric)
+        if not series.gated:
+            continue
+        if series.scale != "exact":
+            changes.append(f"  {series.metric} {_change(was, series)}")
+        elif was is None or old is None:
+            added += 1
+        elif change := _count_change(was, series, old, new):
+            changes.append(f"  {series.metric} {change}")
+        else:
+            kept += 1
+    return [
+        f"{place}: {new.name}{replaced}",
+        *changes,
+        *([f"  {format_count(added, 'count')} new"] if added else []),
+        *([f"  {format_count(kept, 'count')} as before"] if kept else []),
+    ]
+
+
+def _count_change(was: Series, series: Series, old: BaselineRecord, new: BaselineRecord) -> str:
+    """How a count changed; empty where it did not."""
+    if was.value != series.value:
+        return " -> ".join(quantity_texts(series.metric, (was.value, series.value)))
+    if old.counts is None or new.counts is None:
+        return ""
+    if decide_count(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
+        return ""
+    return "; ".join(difference_text(series.metric, old.counts, new.counts))
+
+
+def _change(was: Series | None, series: Series) -> str:
+    if was is None or was.unit != series.unit:
+        return f"new: {format_value(series.value, series.unit)}"
+    if series.scale == "ratio" and was.value > 0:
+        change = format_change(series.value / was.value - 1)
+    else:
+        change = format_difference(series.value - was.value, series.unit)
+    return f"{' -> '.join(format_values((was.value, series.value), series.unit))} ({change})"

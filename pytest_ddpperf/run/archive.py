@@ -9,11 +9,9 @@ from pathlib import Path
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines import noise
-from pytest_ddpperf.baselines.acceptance import acceptable, baseline_record, warned
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
-from pytest_ddpperf.baselines.naming import plain_name
-from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.baselines.store import Store, acceptable, baseline_record, warned
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
@@ -49,9 +47,9 @@ class Archive:
 
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
-            plain = plain_name(benchmark.name, benchmark.recipe)
             stored = self._store.records(test)
-            alike = tuple(dict.fromkeys(one.name for one in stored if plain_name(one.name, one.recipe) == plain))
+            names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
+            alike = tuple(dict.fromkeys(names))
         return replace(
             found,
             alike=alike,
@@ -68,7 +66,6 @@ class Archive:
         if self._settings.history is None or not (file := self._root / self._settings.history).exists():
             return None
         from pytest_ddpperf.baselines.history.database import entries
-        from pytest_ddpperf.baselines.history.noise_from_history import learned_noise
 
         try:
             recorded = entries(file, STEP_TIME, test=test, name=benchmark.name, world_size=benchmark.world_size)
@@ -76,7 +73,7 @@ class Archive:
             remark = f"noise was not learned: {error}"
             self.complaints += [remark] if remark not in self.complaints else []
             return None
-        return learned_noise(
+        return noise.learned_noise(
             recorded,
             environment_key=environment_key(benchmark.environment),
             strategy=benchmark.strategy,
@@ -101,6 +98,8 @@ class Archive:
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
         """Store the results of a test that may be stored; of those, by ``id``, the result with what is to be said."""
+        from pytest_ddpperf.reports.stored import saved_lines
+
         accepted = [result for result in results if self._settings.force_save or acceptable(result)]
         self.notes += [
             f"not stored: {result.name} of {test} is inconclusive; the old baseline stays "
@@ -109,8 +108,8 @@ class Archive:
             if result not in accepted
         ]
         records = [baseline_record(result, now) for result in accepted]
-        changes = Store(self._baselines, self._settings.save or DEFAULT_SET).save(test, records)
-        self.notes += map(self._shown, changes)
+        for saved in Store(self._baselines, self._settings.save or DEFAULT_SET).save(test, records):
+            self.notes += saved_lines(saved, self._shown(saved.file))
         return {id(result): warned(result) for result in accepted}
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
@@ -118,7 +117,7 @@ class Archive:
         found = [(one.measurement.environment, one.calibration) for one in calibrated]
         for file in noise.save(self._baselines, test, found):
             names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
-            self.notes.append(f"{self._shown(str(file))}: noise of {test}: {names}")
+            self.notes.append(f"{self._shown(file)}: noise of {test}: {names}")
 
     def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
         """Add a run to the history; its number."""
@@ -126,5 +125,5 @@ class Archive:
 
         return record(self._root / history, run_of(code), results)
 
-    def _shown(self, path: str) -> str:
-        return path.removeprefix(f"{self._root}{os.sep}")
+    def _shown(self, path: Path) -> str:
+        return str(path).removeprefix(f"{self._root}{os.sep}")

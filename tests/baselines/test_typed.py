@@ -17,7 +17,7 @@ from pytest_ddpperf.baselines.typed import (
     Shape,
     Share,
     read,
-    shallow,
+    written,
 )
 
 
@@ -42,7 +42,13 @@ def outer(size: int, **fields: Any) -> Outer:
 
 
 SHAPES = {
-    Outer: Shape(types={"size": Positive}, optional=("shares",), absent=("rest",), make=outer),
+    Outer: Shape(
+        types={"size": Positive},
+        optional=("shares",),
+        absent=("rest",),
+        make=outer,
+        write=lambda outer: {"size": len(outer.parts)},
+    ),
     Inner: Shape(optional=("note",)),
 }
 DATA = {"name": "a", "size": 2, "parts": [{"size": 1}, {"size": 0, "note": "x"}], "shares": {"x.y": 1}}
@@ -52,9 +58,14 @@ def test_data_become_what_the_types_say() -> None:
     made = read(Outer, DATA, SHAPES)
     assert made == Outer(name="a", parts=(Inner(size=1), Inner(size=0, note="x")), shares={"x.y": 1.0})
     assert type(made.shares["x.y"]) is float
-    assert shallow(made, SHAPES) == {"name": "a", "parts": made.parts, "shares": {"x.y": 1.0}}
+    assert written(made, SHAPES) == DATA
     assert read(int | None, None, {}) is None
     assert read(int | None, 3, {}) == 3
+
+
+def test_what_is_optional_and_empty_is_not_written() -> None:
+    data = {"name": "a", "size": 1, "parts": [{"size": 3}]}
+    assert written(read(Outer, data, SHAPES), SHAPES) == data
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
@@ -63,3 +65,20 @@ def test_a_measurement_is_gone_through_by_the_names_of_its_metrics() -> None:
     assert list(MEASURED) == ["step_time"]
     assert "step_time" in MEASURED
     assert "step" not in MEASURED
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("ddp", {}),
+        ("ddp[bucket_cap_mb=5]", {}),
+        ("ddp accumulation_steps=4 no_sync=false", {"accumulation_steps": "4", "no_sync": "false"}),
+        ("ddp[bucket_cap_mb=5] loader=workers=2,pin_memory=true", {"loader": "workers=2,pin_memory=true"}),
+    ],
+)
+def test_options_are_taken_off_a_name(name: str, recipe: dict[str, str]) -> None:
+    assert replace(MEASURED, name=name, recipe=recipe).plain_name == "ddp"
+
+
+def test_a_name_is_left_as_it_was_given() -> None:
+    assert replace(MEASURED, name="weak w2 precision=mine").plain_name == "weak w2 precision=mine"

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile
+from pytest_ddpperf.baselines.store import SavedRecord
+from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.stored import list_table, record_table
+from pytest_ddpperf.reports.stored import list_table, record_table, saved_lines
 from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -83,3 +87,36 @@ def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
     changed = replace(record, dirty=True)
     assert list_table([BaselineFile(test="t.py::test_a", records=(changed,))]).rows[0][4] == "3f2a1c0+changes"
     assert "at commit 3f2a1c0+changes as" in record_table("t.py::test_a", changed).title
+
+
+def saved(old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
+    return saved_lines(SavedRecord(file=Path("/project/b.json"), old=old, new=new), "b.json")
+
+
+def test_a_saved_record_tells_what_changed(record: BaselineRecord) -> None:
+    assert saved(None, record) == ["b.json: weak", "  step_time new: 41.8 ms"]  # the skew is not gated
+    slower = replace(record, series=(replace(record.series[0], value=0.0473), record.series[1]))
+    # 47.3 / 41.8 - 1 = 0.1316
+    assert saved(record, slower) == [
+        "b.json: weak, replacing that of 2026-01-12",
+        "  step_time 41.8 ms -> 47.3 ms (+13.2 %)",
+    ]
+
+
+def counted(record: BaselineRecord, totals: dict[str, float], **parts: float) -> BaselineRecord:
+    counts = Counts(totals=totals, details={"collective_calls": parts} if parts else {}, unstable={})
+    return replace(record, series=counted_series(counts), counts=counts)
+
+
+def test_of_counts_those_that_changed_are_told(record: BaselineRecord) -> None:
+    old = counted(record, {"collective_calls": 3, "flops": 1e9})
+    new = counted(record, {"collective_calls": 4, "flops": 1e9, "operators": 20})
+    assert saved(old, new)[1:] == ["  collective_calls 3 -> 4", "  1 count new", "  1 count as before"]
+
+
+def test_of_counts_those_that_are_made_of_something_else_are_told(record: BaselineRecord) -> None:
+    old = counted(record, {"collective_calls": 2.0}, all_reduce=2.0)
+    new = counted(record, {"collective_calls": 2.0}, all_reduce=1.0, broadcast=1.0)
+    assert saved(old, new)[1] == (
+        "  collective_calls all_reduce 2 -> 1 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
+    )

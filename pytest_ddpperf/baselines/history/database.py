@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.codec import environment_data
+from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
 from pytest_ddpperf.baselines.jsonfile import rounded
@@ -220,7 +220,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
     measured = result.measurement
-    key, facts = environment_key(measured.environment), _json(environment_data(measured.environment))
+    key, facts = environment_key(measured.environment), _json(data_of(measured.environment))
     connection.execute("INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (key, facts))
     (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
     identity = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))

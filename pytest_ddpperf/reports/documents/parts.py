@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any, Literal
 
-from pytest_ddpperf.baselines.codec import counts_data
+from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.health import gpus_of
 from pytest_ddpperf.records.counts import Counts
@@ -93,7 +93,7 @@ class CountsData(Document):
     @classmethod
     def filled_from(cls, record: Counts) -> dict[str, Any]:
         """The counts with all their digits, because they are compared exactly."""
-        return counts_data(record) or {}
+        return data_of(record)
 
 
 class SlowestData(Document):
