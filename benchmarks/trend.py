@@ -13,29 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
+
+from benchmarks.quality.rates import rate_text
+from benchmarks.quality.simulate import ENVIRONMENT
 from pytest_ddpperf.baselines.history.change_points import ALPHA, Fit, change_points
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.stats.rates import Rate
 
 RUNS = 200
 STEP = math.log(1.06)
 CREEP = math.log(1.10)
 SPREADS = (0.01, 0.02, 0.03)
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_model="A",
-    device_count=0,
-    cpu_model="A",
-    cores=2,
-    threads=1,
-    nodes=1,
-    backend="gloo",
-    world_size=2,
-    torch="2.13",
-    cuda=None,
-)
 
 
 def noise(generator: random.Random, spread: float, runs: int = RUNS, memory: float = 0.0) -> list[float]:
@@ -63,11 +55,8 @@ def creep(i: int, first: int = 40) -> float:
 
 
 def rate(hits: int, of: int) -> str:
-    """A share with its 95 % interval (Wilson 1927)."""
-    z, p = 1.96, hits / of
-    middle, half = p + z**2 / (2 * of), z * math.sqrt(p * (1 - p) / of + z**2 / (4 * of**2))
-    low, high = (100 * (middle + sign * half) / (1 + z**2 / of) for sign in (-1, 1))
-    return f"{100 * p:5.1f} % [{max(0.0, low):.1f} .. {high:.1f}]"
+    """A share with its 95 % interval."""
+    return rate_text(Rate(hits, of, of))
 
 
 def false_alarms(seeds: int) -> None:

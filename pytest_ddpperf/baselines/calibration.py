@@ -1,4 +1,4 @@
-"""What a calibrated benchmark amounts to: its spreads, what the verdict made of it, and the settings that it wants."""
+"""A calibrated benchmark: its spreads, its verdicts against itself, and the settings that it wants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE_STEP = 0.005  # what a recommended tolerance is rounded up to
 TIME_STEP = 5.0  # s; likewise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Recommended:
     """Settings that a benchmark wants, given its noise; ``max_time`` is None where the present one is enough."""
 
@@ -28,29 +28,19 @@ class Recommended:
     max_time: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """A benchmark that was held against itself.
+    """A benchmark that was held against itself."""
 
-    Attributes:
-        test: pytest node id.
-        measurement: with the launches of all runs.
-        runs: the typical steps of each run's launches, in seconds.
-        alarms: how often one run was called slower than another.
-        inconclusive: how often it could not be told.
-        mde: the smallest slowdown that a comparison could have seen; the median; None where none could tell.
-        findings: on the measurement: what disturbed it among them.
-    """
-
-    test: str
-    measurement: Measurement
+    test: str  # pytest node id
+    measurement: Measurement  # with the launches of all runs
     calibration: Calibration
-    runs: tuple[tuple[float, ...], ...]
-    alarms: Rate
+    runs: tuple[tuple[float, ...], ...]  # the typical steps of each run's launches, in seconds
+    alarms: Rate  # how often one run was called slower than another
     inconclusive: Rate
-    mde: float | None
+    mde: float | None  # the median of the smallest slowdowns that comparisons could have seen; None where none could
     recommended: Recommended
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # on the measurement
 
 
 def typical_steps(runs: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:

@@ -73,7 +73,7 @@ def data_of(record: Any) -> dict[str, Any]:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """Stands for the content, not its layout: a formatter may run over the file, an editor may not."""
+    """A hash of the content, not of its layout: a formatter may run over the file, an editor may not."""
     content = {name: value for name, value in document.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -155,7 +155,7 @@ _SHAPES = {
         optional=("details_by_rank",),
         write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
     ),
-    # The launches of a later run tell it of both that are absent.
+    # A later run computes within and own from its launches, and takes rules from its own table.
     Series: Shape(
         types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields
     ),

@@ -95,12 +95,12 @@ def differences(a: Environment, b: Environment) -> tuple[str, ...]:
 
 
 def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Those of the facts that differ which all counts depend on: the machine is not among them."""
+    """The differing facts that all counts depend on: the machine is not among them."""
     return _differences(a, b, ("device", "backend", "world_size", "torch"))
 
 
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """Those of the facts that differ by which kernels are picked on GPUs; none on the CPU."""
+    """The differing facts by which torch picks kernels on GPUs; none on the CPU."""
     return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
 
 
@@ -112,7 +112,7 @@ def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[
 
 
 def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[str, str]) -> tuple[str, ...]:
-    """What a benchmark trains otherwise than its baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
+    """The differences in training from a baseline: ``strategy ddp -> naive``, ``precision bf16 -> default``."""
     strategies = () if record.strategy == strategy else (f"strategy {record.strategy} -> {strategy}",)
     names = sorted({*record.recipe, *recipe})
     pairs = ((name, record.recipe.get(name, "default"), recipe.get(name, "default")) for name in names)

@@ -65,16 +65,11 @@ def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]
 def learned_noise(
     recorded: Sequence[Entry], *, environment_key: str, strategy: str, recipe: Mapping[str, str]
 ) -> Noise | None:
-    """The noise of a benchmark's step time, from the commits that were run more than once; None if they are too few.
+    """The noise of a benchmark's step time, from commits that were run more than once; None if they are too few.
 
-    The spread is pooled over commits. It includes that of the launches, so it is a little too large. Runs whose steps
-    took turns with those of other launches are a group of their own. Runs of a changed work tree do not count.
-
-    Args:
-        recorded: step times of one variant of one test, in any environment.
-        environment_key: the environment of the runs that count.
-        strategy: their strategy; a variant of the same name may have had another one.
-        recipe: their settings that are not the defaults.
+    ``recorded`` are step times of one variant of one test. Those of another environment, strategy or recipe do not
+    count, nor do runs of a changed work tree. Runs with interleaved steps are a group of their own. The spread is
+    pooled over commits; it includes that of launches, so it is a little too large.
     """
     trained = (environment_key, strategy, dict(recipe))
     commits: dict[tuple[str, bool], list[float]] = {}

@@ -129,7 +129,7 @@ class Store:
         raise SettingError(f"--ddpperf-baseline={self._name}: no such set in {folder}; {there}")
 
     def ensure_writable(self) -> None:
-        """Makes sure, before anything is measured, that baselines can be saved here. Leaves nothing behind."""
+        """Makes sure, before anything is measured, that baselines can be saved here, and leaves nothing behind."""
         with saving(self.folder):
             existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
             # Permission bits say little to root and on read-only file systems: only trying tells.
@@ -214,7 +214,7 @@ def test_file(nodeid: str) -> str:
 
 
 def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
-    """The slug, made safe; with a hash behind ``~``, which no plain slug holds, if it is no longer unmistakable."""
+    """The slug made safe; where ``whole`` cannot be read from it, a hash follows ``~``, which no plain slug holds."""
     if lossless and len(slug) <= _MAX_LENGTH:
         return slug
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:_MAX_LENGTH]
@@ -222,19 +222,19 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
 
 
 def acceptable(result: Result) -> bool:
-    """Whether a result may take the place of its baseline unasked: an undecided one says no more than that did."""
+    """Whether a result may replace its baseline without being forced to: an inconclusive one may not."""
     return result.verdict is not Verdict.INCONCLUSIVE
 
 
 def warned(result: Result) -> Result:
-    """A result that was stored, with what is to be said of it as a baseline."""
+    """A stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
     warnings = [warning for warning in (thin_baseline(measured), disturbed_baseline(measured)) if warning is not None]
     return replace(result, findings=(*result.findings, *warnings))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:
-    """What is stored of a result; what it did not look at, times or counts, stays as it was stored before."""
+    """The record of a result; times or counts that it does not have stay as they were stored before."""
     measured, old = result.measurement, result.baseline
     new = record_of(measured, now, tuple(step_summary(launch.step_times) for launch in measured.launches))
     same = old is not None and environment_key(old.environment) == environment_key(measured.environment)

@@ -38,55 +38,37 @@ PLACE_QUANTILE = 7.35
 Hansen, "Sample splitting and threshold estimation" (2000), table I."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrendChange:
-    """A lasting change of a series.
+    """A lasting change of a series; its places are numbers of points."""
 
-    Attributes:
-        kind: ``step`` between two neighbouring points, or ``creep``, linear over many.
-        before: number of the last point of the old level.
-        after: number of the first point of the new level.
-        size: new level minus old.
-        low: lower end of the 95 % interval of ``size`` at this place; ``high`` is its upper end.
-        earliest: a step lies after this point and not after ``latest`` with 95 % confidence; of a creep these two are
-            ``before`` and ``after``.
-        evidence: by how much the best change of the other kind fits worse, as a difference of the criterion, which is
-            twice a logarithm of likelihood: above 10 there is little doubt.
-    """
-
-    kind: ShiftKind
-    before: int
-    after: int
-    size: float
-    low: float
+    kind: ShiftKind  # a step between two neighbouring points, or a creep, linear over many
+    before: int  # the last point of the old level
+    after: int  # the first point of the new level
+    size: float  # new level minus old
+    low: float  # of the 95 % interval of the size at this place
     high: float
-    earliest: int
+    earliest: int  # with 95 % confidence a step lies after this point and not after latest; of a creep as before, after
     latest: int
+    # By how much the best change of the other kind fits worse, as a difference of the criterion, which is twice a
+    # logarithm of likelihood: above 10 there is little doubt.
     evidence: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fit:
-    """A series as constant levels joined by changes.
+    """A series as constant levels joined by changes."""
 
-    Attributes:
-        levels: the fitted value at each point.
-        outliers: numbers of the points that are out of line with their neighbours; the fit pulls their values in.
-    """
-
-    levels: tuple[float, ...]
+    levels: tuple[float, ...]  # the fitted value at each point
     changes: tuple[TrendChange, ...]
-    outliers: tuple[int, ...]
+    outliers: tuple[int, ...]  # numbers of points out of line with their neighbours; the fit pulls their values in
 
 
 def change_points(values: Sequence[float], alpha: float = ALPHA) -> Fit:
     """The changes of a series of independent values with noise of constant size.
 
-    A step, a creep and some steps in a row compete to describe the series; ``criterion`` decides among them.
-
-    Args:
-        values: in the order of time; logarithms for values that are compared by ratios.
-        alpha: the probability, at most, of finding a change in a series without one.
+    A step, a creep and some steps in a row compete to describe the series; ``criterion`` decides among them. The values
+    are logarithms where ratios are compared; ``alpha`` is the probability, at most, of finding a change where is none.
     """
     import numpy as np
 

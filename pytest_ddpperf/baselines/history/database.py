@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -16,7 +16,6 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
-from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
@@ -38,50 +37,37 @@ _TABLES: dict[Column, str] = {
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryRun:
-    """A run of pytest that was recorded: its code and its time.
+    """A run of pytest that was recorded: its code and its time."""
 
-    Attributes:
-        date: when the run was recorded, ISO 8601 in UTC, as is ``commit_date``.
-        dirty: whether tracked files differed from the commit.
-    """
-
-    date: str
-    commit: str | None
-    commit_date: str | None
-    branch: str | None
-    dirty: bool
+    date: str  # when it was recorded; ISO 8601 in UTC, as commit_date
+    commit: str | None = None
+    commit_date: str | None = None
+    branch: str | None = None
+    dirty: bool = False  # whether tracked files differed from the commit
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """A metric of a benchmark in an environment: values of several runs are comparable if all this is equal.
-
-    Attributes:
-        recipe: as JSON text, which can be compared.
-        steps: how many steps, warm-up included, precede a ``final_loss``; None for other metrics and in files of
-            version 1.
-        interleaved: whether its steps took turns with those of other launches, and so last a little longer; False for
-            counts, which do not depend on it.
-    """
+    """A metric of a benchmark in an environment: values of several runs are comparable if all this is equal."""
 
     test: str
     name: str
     strategy: str
     mode: Mode | None
-    recipe: str
+    recipe: str  # as JSON text, which can be compared
     world_size: int
     environment_key: str
     metric: str
     unit: str
     better: Better
     scale: Scale
-    steps: int | None = None
-    interleaved: bool = False
+    steps: int | None = None  # before a final_loss, warm-up included; None for other metrics and in files of version 1
+    interleaved: bool = False  # whether its steps, which then last a little longer, were interleaved; False for counts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One metric of one benchmark in one run; ``min_tolerance`` and ``gated`` are those of its series."""
 
@@ -96,18 +82,13 @@ class Entry:
 def run_of(checkout: Checkout | None) -> HistoryRun:
     """A run that ends now; ``checkout`` is the code that was checked out when it began, None if unknown."""
     now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-    if checkout is None:
-        return HistoryRun(date=now, commit=None, commit_date=None, branch=None, dirty=False)
-    return HistoryRun(
-        date=now, commit=checkout.commit, commit_date=checkout.commit_date, branch=checkout.branch, dirty=checkout.dirty
-    )
+    return HistoryRun(date=now, **({} if checkout is None else asdict(checkout)))
 
 
 def ensure_recordable(file: Path) -> None:
     """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
 
-    Raises:
-        HistoryError: the folder is missing or read-only, or the file is broken or of another program.
+    HistoryError where the folder is missing or read-only, or the file is broken or of another program.
     """
     try:
         if not file.parent.is_dir():
@@ -124,19 +105,16 @@ def ensure_recordable(file: Path) -> None:
 
 
 def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
-    """Adds a run to the history in one transaction, and makes the file if there is none.
+    """Adds a run to the history in one transaction, and returns its number; makes the file if there is none.
 
-    Returns:
-        The number of the run.
-
-    Raises:
-        HistoryError: the run cannot be written; then the file holds nothing of it.
+    HistoryError where the run cannot be written; then the file holds nothing of it.
     """
     with open_history(file, "rwc") as connection:
         connection.execute("BEGIN IMMEDIATE")
         make_tables(connection)
-        facts = (run.date, run.commit, run.commit_date, run.branch, run.dirty, version("pytest-ddpperf"))
-        number = _insert(connection, "run", None, *facts)
+        facts = asdict(run)
+        facts["commit_hash"] = facts.pop("commit")
+        number = _insert(connection, "run", **facts, version=version("pytest-ddpperf"))
         for result in results:
             _insert_result(connection, number, result)
         connection.execute("COMMIT")
@@ -144,11 +122,7 @@ def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
-    """The different values of a column, sorted.
-
-    Raises:
-        HistoryError: the file cannot be read.
-    """
+    """The different values of a column, sorted; HistoryError where the file cannot be read."""
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
         return tuple(value for (value,) in connection.execute(query))
@@ -157,15 +131,8 @@ def recorded(file: Path, column: Column) -> tuple[Any, ...]:
 def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
     """The recorded values of a metric, in the order of commit dates (of run dates, without a commit).
 
-    An empty file has none.
-
-    Args:
-        file: the history.
-        metric: its name, such as ``step_time``.
-        filters: the values that ``test``, ``name``, ``world_size`` or ``branch`` must have; None for any.
-
-    Raises:
-        HistoryError: the file cannot be read.
+    ``filters`` are the values that ``test``, ``name``, ``world_size`` or ``branch`` must have; None for any. An empty
+    file has no values; HistoryError where it cannot be read.
     """
     wanted = {column: value for column, value in filters.items() if value is not None}
     # CROSS JOIN keeps the order: one test's results and then their metrics, or all of the metric.
@@ -220,51 +187,49 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> None:
     measured = result.measurement
-    key, facts = environment_key(measured.environment), _json(data_of(measured.environment))
-    connection.execute("INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (key, facts))
-    (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
-    identity = (result.test, result.name, measured.strategy, measured.mode, _json(dict(measured.recipe)))
-    outcome = (measured.world_size, result.verdict.value, measured.plan.warmup, measured.plan.steps, measured.turns)
-    number = _insert(connection, "result", None, run, environment, *identity, *outcome)
-    for comparison in result.comparisons:
-        _insert(connection, "metric", *_metric_row(number, comparison))
-
-
-def _metric_row(result: int, comparison: Comparison) -> tuple[object, ...]:
-    series = comparison.series
-    # Counts keep all their digits, as in a baseline: they are compared exactly.
-    number = _finite if series.scale == "exact" else _rounded
-    interval = series.interval
-    ends = (None,) * 3 if interval is None else (_rounded(interval.low), _rounded(interval.high), interval.confidence)
-    return (
-        series.metric,
-        result,
-        series.unit,
-        series.better,
-        series.family,
-        series.scale,
-        comparison.gated,
-        series.min_tolerance,
-        number(series.value),
-        *ends,
-        _json([number(sample) for sample in series.samples]),
-        comparison.verdict.value,
+    facts = _json(data_of(measured.environment))
+    connection.execute(
+        "INSERT OR IGNORE INTO environment (key, facts) VALUES (?, ?)", (environment_key(measured.environment), facts)
     )
+    (environment,) = connection.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
+    number = _insert(
+        connection,
+        "result",
+        run=run,
+        environment=environment,
+        test=result.test,
+        name=result.name,
+        strategy=measured.strategy,
+        mode=measured.mode,
+        recipe=_json(dict(measured.recipe)),
+        world_size=measured.world_size,
+        verdict=result.verdict.value,
+        warmup=measured.plan.warmup,
+        steps=measured.plan.steps,
+        beside=measured.turns,
+    )
+    for comparison in result.comparisons:
+        _insert(connection, "metric", **_metric_row(comparison), result=number)
 
 
-def _insert(connection: sqlite3.Connection, table: str, *row: object) -> int:
-    values = ", ".join("?" * len(row))
-    cursor = connection.execute(f"INSERT INTO {table} VALUES ({values})", row)  # noqa: S608 - our own names
+def _metric_row(comparison: Comparison) -> dict[str, Any]:
+    """A series as a baseline file has it, judged; None for numbers that are not finite."""
+    series = data_of(comparison.series)
+    interval = series.pop("interval") or {}
+    row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
+    row["samples"] = _json([_finite(sample) for sample in series["samples"]])
+    return {column: _finite(value) for column, value in row.items()}
+
+
+def _insert(connection: sqlite3.Connection, table: str, **row: object) -> int:
+    columns, values = ", ".join(row), ", ".join(f":{column}" for column in row)
+    cursor = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", row)  # noqa: S608 - our own names
     return cast("int", cursor.lastrowid)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _rounded(value: float) -> float | None:
-    return rounded(value) if math.isfinite(value) else None
-
-
-def _json(data: Mapping[str, Any] | list[float | None]) -> str:
+def _json(data: Mapping[str, Any] | list[object]) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -44,20 +44,16 @@ class Shift(NamedTuple):
         return "step" if self.after == self.before + 1 else "creep"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class PenalisedSeries:
-    """The values to describe, and what a shift has to explain of them.
-
-    Attributes:
-        penalty: by how much a shift must lower n log(residual sum of squares) to be accepted.
-    """
+    """The values to describe, and what a shift has to explain of them."""
 
     y: Array
-    penalty: float
+    penalty: float  # by how much a shift must lower n log(residual sum of squares) to be accepted
 
     @property
     def n(self) -> int:
-        """How many points it has."""
+        """The number of points."""
         return len(self.y)
 
 

@@ -102,16 +102,12 @@ def make_tables(connection: sqlite3.Connection) -> None:
 def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]:
     """A connection to the file; when it closes, SQLite rolls back what was not committed.
 
-    A reader also opens the file for writing if it may: it rolls back what a process left that died while it wrote.
-    WAL mode fails on network file systems, and a journal is enough for one short transaction per run.
+    ``mode`` is ``read``, ``rw`` to write to a file that exists, or ``rwc`` to make the file if it does not. A reader
+    also opens the file for writing if it may: it rolls back what a process left that died while it wrote. WAL mode
+    fails on network file systems, and a journal is enough for one short transaction per run.
 
-    Args:
-        file: the history.
-        mode: ``read``, ``rw`` to write to a file that exists, ``rwc`` to make the file if it does not.
-
-    Raises:
-        NoRunYet: the mode is ``read`` and the file is empty.
-        HistoryError: the file is missing, locked, unwritable, broken, foreign or newer.
+    NoRunYet where the mode is ``read`` and the file is empty; HistoryError where the file is missing, locked,
+    unwritable, broken, foreign or newer.
     """
     import sqlite3
 

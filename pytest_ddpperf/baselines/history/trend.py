@@ -19,41 +19,26 @@ MIN_SECONDS = 1e-5
 """The smallest change of a part of a step: a level near 0 has no useful fraction."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A commit and its value.
+    """A commit and its value."""
 
-    Attributes:
-        run: the first run of the commit.
-        runs: the number of its runs; the value is their mean (geometric for ratios).
-        interval: the interval of a single run, over its launches; None for several runs.
-        level: the fitted value.
-        change: of the value against the level before this point: relative for ratios, else absolute; None for the
-            first point.
-    """
-
-    run: HistoryRun
-    runs: int
+    run: HistoryRun  # the first one of the commit
+    runs: int  # of the commit; the value is their mean (geometric for ratios)
     value: float
-    interval: Interval | None
-    level: float
-    change: float | None
+    interval: Interval | None  # of a single run, over its launches; None for several runs
+    level: float  # the fitted value
+    change: float | None  # against the level before: relative for ratios, else absolute; None for the first point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trend:
-    """A metric of a benchmark in an environment over commits.
-
-    Attributes:
-        points: one for each commit, in order; a run of a changed work tree or without a commit is a point of its own.
-        changes: sizes are relative for ratios, else absolute; places are numbers of points.
-        outliers: numbers of the points that are out of line with their neighbours.
-    """
+    """A metric of a benchmark in an environment over commits."""
 
     benchmark: Benchmark
-    points: tuple[Point, ...]
-    changes: tuple[TrendChange, ...]
-    outliers: tuple[int, ...]
+    points: tuple[Point, ...]  # one for each commit; a run of a changed work tree or without a commit has its own
+    changes: tuple[TrendChange, ...]  # sizes are relative for ratios, else absolute; places are numbers of points
+    outliers: tuple[int, ...]  # numbers of the points that are out of line with their neighbours
 
     def worsening(self, change: TrendChange) -> float:
         """How much worse a change makes the metric, relative to the level before; negative for an improvement."""
@@ -72,11 +57,9 @@ class Trend:
 def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: int | None = None) -> tuple[Trend, ...]:
     """The trend of each benchmark in each environment, in the order in which they first occur.
 
-    Args:
-        entries: in the order of commits.
-        min_change: the smallest change to report, unless the metric's smallest tolerance is larger. It is a fraction,
-            but an absolute difference for shares and other plain numbers. Of a count any change is reported.
-        last: the number of commits, counted from the newest; None for all.
+    ``entries`` are in the order of commits, of which the newest ``last`` count. ``min_change`` is the smallest change
+    to report, unless the metric's smallest tolerance is larger: a fraction, but an absolute difference for shares and
+    other plain numbers. Of a count any change is reported.
     """
     by_benchmark: dict[Benchmark, list[Entry]] = {}
     for entry in entries:
@@ -84,7 +67,7 @@ def trends(entries: Iterable[Entry], *, min_change: float = MIN_CHANGE, last: in
     return tuple(_trend(benchmark, recorded, min_change, last) for benchmark, recorded in by_benchmark.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _AnalysisScale:
     """The scale on which the noise of a metric is constant, the way back, and the report of a difference on it."""
 
@@ -94,7 +77,6 @@ class _AnalysisScale:
 
 
 def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, last: int | None) -> Trend:
-    """The trend of one benchmark."""
     commits = _by_commit(recorded)[-(last or 0) :]
     scale = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
     values = [_mean([scale.forward(entry.value) for entry in commit]) for commit in commits]
@@ -151,7 +133,6 @@ def _mean(values: Sequence[float]) -> float:
 def _point(
     commit: Sequence[Entry], values: Sequence[float], levels: Sequence[float], i: int, scale: _AnalysisScale
 ) -> Point:
-    """Point ``i`` of a trend, from the entries of its commit."""
     first, single = commit[0], len(commit) == 1
     return Point(
         run=first.run,
