@@ -1,11 +1,14 @@
-"""Records for tests: each factory makes a whole one, and takes the fields that a test is about."""
+"""Records for tests: each factory makes a whole one, and takes the fields that a test is about. And git."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Series
+from pytest_ddpperf.baselines.history.database import HistoryRun
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.planning import Budget
@@ -66,7 +69,41 @@ def make_series(metric: str, value: float, **fields: Any) -> Series:
     return Series(metric=metric, value=value, **{**defaults, **fields})
 
 
-def make_new_result(test: str, measured: Measurement, comparisons: tuple[Comparison, ...]) -> Result:
-    """The result of a benchmark that has no baseline."""
-    reference = StoredBaseline(record=None, origin="")
-    return Result(test=test, measurement=measured, comparisons=comparisons, verdict=Verdict.NEW, reference=reference)
+def make_launch(*step_times: tuple[float, ...], **fields: Any) -> Launch:
+    """A launch of as many ranks as there are lists of step times."""
+    ranks = (make_rank_launch(rank, times) for rank, times in enumerate(step_times))
+    return Launch(ranks=tuple(ranks), **{"round": 0, "seconds": 1.0, **fields})
+
+
+def make_measurement(**fields: Any) -> Measurement:
+    """A benchmark named after its strategy, ddp, without launches and metrics."""
+    defaults = {"name": "ddp", "strategy": "ddp", "mode": None, "plan": Plan(warmup=5, steps=60), "launches": ()}
+    return Measurement(**{**defaults, "environment": make_environment(), **fields})
+
+
+def make_new_result(test: str = "t.py::test_a", *series: Series, **fields: Any) -> Result:
+    """The result of a benchmark that has these metrics and no baseline."""
+    comparisons = tuple(
+        Comparison(series=metric, tolerance=0.03, verdict=Verdict.NEW, gated=metric.gated) for metric in series
+    )
+    return Result(
+        test=test,
+        measurement=make_measurement(series=series, **fields),
+        comparisons=comparisons,
+        verdict=Verdict.NEW,
+        reference=StoredBaseline(record=None, origin=""),
+    )
+
+
+def make_history_run(number: int, **fields: Any) -> HistoryRun:
+    """The recorded run of a commit; commits of higher numbers are later, by a day each."""
+    day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
+    defaults = {"date": day, "commit": f"{number:07x}" + "0" * 33, "commit_date": day, "branch": "main"}
+    return HistoryRun(**{**defaults, **fields})
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints in a folder, without the user's own name, branch and signature."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.against.git import Checkout, checkout
+from tests.factories import git
 
 module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
 SIGNER = """#!/bin/sh
@@ -19,11 +20,6 @@ case "$*" in
    printf -- "-----BEGIN PGP SIGNATURE-----\\n\\nAA==\\n-----END PGP SIGNATURE-----\\n" ;;
 esac
 """
-
-
-def git(folder: Path, *words: str) -> None:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *who, *words], cwd=folder, check=True)
 
 
 def found(path: Path, apart_from: Path | None = None) -> Checkout:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.factories import git
+
 OLD = """
 def steps(calls, sizes=(8,)):
     def build(ctx):
@@ -118,12 +120,6 @@ def test_slower(ddpperf):
 def test_as_fast(ddpperf):
     assert ddpperf.check(training.as_fast)["cpu_time"].gated
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def commit(folder: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pytest_ddpperf.against import guard, worktree
 from pytest_ddpperf.against.worktree import Revision, Worktree, remove_left_over, resolve
 from pytest_ddpperf.errors import LaunchError, SettingError
+from tests.factories import git
 
 ROOT = str(Path(__file__).parents[2])
 HOLDER = """
@@ -28,12 +29,6 @@ here = Path.cwd()
 print(Worktree(resolve("HEAD", here, here)).folder, flush=True)
 signal.pause()
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

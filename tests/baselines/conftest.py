@@ -8,34 +8,23 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Environment, Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
 from tests import factories
 
 CPU = factories.make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1", "note": ""})
-STEP_TIME = Series(
-    metric="step_time",
-    unit="s",
-    better="lower",
-    family="absolute",
-    scale="ratio",
-    gated=True,
-    min_tolerance=0.0,
-    samples=(0.041, 0.0418, 0.0426),
-    value=0.0418,
-    interval=Interval(low=0.0398, high=0.0438, confidence=0.95),
+STEP_TIME = factories.make_series(
+    "step_time", 0.0418, samples=(0.041, 0.0418, 0.0426), interval=Interval(low=0.0398, high=0.0438, confidence=0.95)
 )
-SKEW = Series(
-    metric="straggler_skew",
+SKEW = factories.make_series(
+    "straggler_skew",
+    0.01,
     unit="1",
-    better="lower",
     family="relative",
     scale="difference",
     gated=False,
     min_tolerance=0.03,
     samples=(0.01,),
-    value=0.01,
-    interval=None,
 )
 RECORD = BaselineRecord(
     name="ddp",

@@ -12,11 +12,9 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment
+from tests.factories import make_environment, make_launch, make_measurement
 
 CPU = make_environment(cores=2)
 (STEP_TIME,) = (metric for metric in METRICS if metric.name == "step_time")
@@ -26,34 +24,15 @@ THEN, NOW = Provenance(date="2026-01-12", commit="3f2a1c0"), Provenance(date="20
 
 def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: Counts | None = None) -> Result:
     seconds = tuple(0.2 + 0.01 * i for i in range(launches))
-    measured = Measurement(
-        name="ddp",
-        strategy="ddp",
-        mode=None,
-        plan=Plan(warmup=1, steps=2),
-        environment=CPU,
-        launches=tuple(
-            Launch(
-                round=i,
-                ranks=(
-                    RankLaunch(
-                        rank=0, step_times=(s, s), memory={}, loss=None, samples_per_step=None, tokens_per_step=None
-                    ),
-                ),
-                seconds=1.0,
-            )
-            for i, s in enumerate(seconds)
-        ),
-        series=(STEP_TIME.series(seconds), *(() if counts is None else counted_series(counts))),
-        counts=counts,
-    )
+    series = (STEP_TIME.series(seconds), *(() if counts is None else counted_series(counts)))
+    made = tuple(make_launch((s, s), round=i) for i, s in enumerate(seconds))
+    measured = make_measurement(environment=CPU, launches=made, series=series, counts=counts)
     return Result(
         test="t.py::test",
         measurement=measured,
         comparisons=(),
         verdict=verdict,
         reference=StoredBaseline(record=None, origin=""),
-        findings=(),
     )
 
 

@@ -9,12 +9,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.calibration import Recommended, calibration, recommended
-from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
 from pytest_ddpperf.records.results import Calibration, Provenance
-from tests.factories import make_environment
+from tests.factories import make_launch, make_measurement
 
-ENVIRONMENT = make_environment()
 FOUND = Calibration(
     name="ddp",
     date="2026-01-12",
@@ -32,27 +30,8 @@ FOUND = Calibration(
 
 def run(*logs: float) -> Measurement:
     """Launches of four steps that take ``exp(log)`` s; the first rank is the slower one."""
-    launches = tuple(
-        Launch(
-            round=i,
-            ranks=tuple(
-                RankLaunch(
-                    rank=r,
-                    step_times=(math.exp(log - r),) * 4,
-                    memory={},
-                    loss=None,
-                    samples_per_step=None,
-                    tokens_per_step=None,
-                )
-                for r in (0, 1)
-            ),
-            seconds=1.0,
-        )
-        for i, log in enumerate(logs)
-    )
-    return Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=1, steps=4), environment=ENVIRONMENT, launches=launches
-    )
+    launches = (make_launch(*((math.exp(log - rank),) * 4 for rank in (0, 1)), round=i) for i, log in enumerate(logs))
+    return make_measurement(plan=Plan(warmup=1, steps=4), launches=tuple(launches))
 
 
 def test_the_parts_of_a_calibration() -> None:

@@ -181,7 +181,7 @@ def entries(
         better="lower",
         scale="ratio",
     )
-    run = HistoryRun(date="2026-01-12T00:00:00+00:00", commit=commit, commit_date=None, branch="main", dirty=dirty)
+    run = HistoryRun(date="2026-01-12T00:00:00+00:00", commit=commit, branch="main", dirty=dirty)
     return [
         Entry(benchmark=benchmark, run=run, value=math.exp(log), interval=None, min_tolerance=0.0, gated=True)
         for log in logs

@@ -12,35 +12,19 @@ import pytest
 
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.trend import SCHEMA_FILE
-from tests.factories import make_environment, make_new_result, make_series
+from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
 
 def result(test: str, step_time: float, more: Sequence[str] = ()) -> Result:
-    comparisons = tuple(
-        Comparison(series=make_series(metric, step_time), tolerance=0.03, verdict=Verdict.NEW, gated=True)
-        for metric in ("step_time", *more)
-    )
-    measured = Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=Plan(warmup=5, steps=60), environment=CPU, launches=()
-    )
-    return make_new_result(test, measured, comparisons)
+    return make_new_result(test, *(make_series(metric, step_time) for metric in ("step_time", *more)), environment=CPU)
 
 
 def run(number: int) -> HistoryRun:
-    day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
-    return HistoryRun(
-        date=day,
-        commit=f"{number:07x}" + "0" * 33,
-        commit_date=day,
-        branch="main" if number < 7 else "topic",
-        dirty=False,
-    )
+    return make_history_run(number, branch="main" if number < 7 else "topic")
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.metrics.counted import counted_series
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.stored import list_table, record_table, saved_lines
-from tests.factories import make_environment
+from tests.factories import make_environment, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 
@@ -20,30 +20,8 @@ CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-
 @pytest.fixture
 def record() -> BaselineRecord:
     interval = Interval(low=0.0412, high=0.0424, confidence=0.95)
-    step_time = Series(
-        metric="step_time",
-        unit="s",
-        better="lower",
-        family="absolute",
-        scale="ratio",
-        gated=True,
-        min_tolerance=0.0,
-        samples=(0.0412, 0.0424),
-        value=0.0418,
-        interval=interval,
-    )
-    skew = Series(
-        metric="straggler_skew",
-        unit="1",
-        better="lower",
-        family="relative",
-        scale="difference",
-        gated=False,
-        min_tolerance=0.03,
-        samples=(0.01,),
-        value=0.01,
-        interval=None,
-    )
+    step_time = make_series("step_time", 0.0418, samples=(0.0412, 0.0424), interval=interval)
+    skew = make_series("straggler_skew", 0.01, unit="1", scale="difference", gated=False, samples=(0.01,))
     steps = ({"min": 0.04}, {"min": 0.041})
     return BaselineRecord(
         name="weak",

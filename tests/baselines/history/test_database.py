@@ -6,57 +6,37 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_new_result, make_series
+from pytest_ddpperf.records.measurement import Interval, Plan, Series
+from pytest_ddpperf.records.results import Result
+from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
-RUN = HistoryRun(
-    date="2026-01-12T10:00:00+00:00",
-    commit="3f2a1c0" + "0" * 33,
-    commit_date="2026-01-11T09:00:00+00:00",
-    branch="main",
-    dirty=False,
-)
+RUN = make_history_run(11, date="2026-01-12T10:00:00+00:00")
 STEP_TIME = make_series(
     "step_time", 0.0414, samples=(0.041, 0.0418), interval=Interval(low=0.0398, high=0.043, confidence=0.95)
 )
 CALLS = make_series("collective_calls", 5.0, unit="1", family="counted", scale="exact", samples=(5.0,))
 BYTES = replace(CALLS, metric="collective_bytes", unit="B", samples=(12345678901.0,), value=12345678901.0)
 
-MakeResult = Callable[..., Result]
+CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 
 
-@pytest.fixture
-def make_result(make_environment: Callable[..., Environment]) -> MakeResult:
+def result(test: str = "t.py::test_a", *series: Series, **fields: Any) -> Result:
     """A judged benchmark with some metrics."""
-
-    def make(test: str = "t.py::test_a", *series: Series, **fields: object) -> Result:
-        facts: dict[str, object] = {"name": "ddp", "strategy": "ddp", "mode": None, "environment": make_environment()}
-        facts["plan"] = Plan(warmup=5, steps=60)
-        measured = Measurement(launches=(), **{**facts, **fields})  # type: ignore[arg-type]
-        comparisons = tuple(
-            Comparison(series=metric, tolerance=0.03, verdict=Verdict.NEW, gated=metric.gated)
-            for metric in series or (STEP_TIME, CALLS, BYTES)
-        )
-        return make_new_result(test, measured, comparisons)
-
-    return make
+    return make_new_result(test, *(series or (STEP_TIME, CALLS, BYTES)), **{"environment": CPU, **fields})
 
 
-def test_what_is_recorded_is_read_back(tmp_path: Path, make_result: MakeResult) -> None:
+def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
-    result = make_result(recipe={"precision": "bf16"})
-    assert record(file, RUN, [result]) == 1
+    assert record(file, RUN, [result(recipe={"precision": "bf16"})]) == 1
     (entry,) = entries(file, "step_time")
     assert entry.run == RUN
     assert (entry.value, entry.interval, entry.min_tolerance, entry.gated) == (0.0414, STEP_TIME.interval, 0.0, True)
@@ -72,9 +52,9 @@ def test_what_is_recorded_is_read_back(tmp_path: Path, make_result: MakeResult) 
     assert (recorded(file, "name"), recorded(file, "world_size")) == (("ddp",), (2,))
 
 
-def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path, make_result: MakeResult) -> None:
+def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
-    record(file, RUN, [make_result()])
+    record(file, RUN, [result()])
     with sqlite3.connect(file) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
         (samples, verdict) = connection.execute(
@@ -89,16 +69,14 @@ def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path, make_result: 
     connection.close()
 
 
-def test_entries_are_in_the_order_of_commits_and_can_be_chosen(
-    tmp_path: Path, make_result: MakeResult, make_environment: Callable[..., Environment]
-) -> None:
+def test_entries_are_in_the_order_of_commits_and_can_be_chosen(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     later = replace(RUN, commit="b" * 40, commit_date="2026-01-12T09:00:00+00:00", branch="topic")
-    no_git = HistoryRun(date="2026-01-10T00:00:00+00:00", commit=None, commit_date=None, branch=None, dirty=False)
-    four = make_result("t.py::test_b", environment=make_environment(world_size=4))
-    record(file, later, [make_result(), four])
-    record(file, replace(RUN, date="2026-03-01T00:00:00+00:00"), [make_result(), make_result(name="mine")])
-    record(file, no_git, [make_result()])
+    no_git = HistoryRun(date="2026-01-10T00:00:00+00:00")
+    four = result("t.py::test_b", environment=replace(CPU, world_size=4))
+    record(file, later, [result(), four])
+    record(file, replace(RUN, date="2026-03-01T00:00:00+00:00"), [result(), result(name="mine")])
+    record(file, no_git, [result()])
     found = entries(file, "step_time", test="t.py::test_a", name="ddp")
     assert [entry.run.commit for entry in found] == [None, RUN.commit, "b" * 40]
     assert [entry.benchmark.name for entry in entries(file, "step_time", branch="main")] == ["ddp", "mine"]
@@ -106,11 +84,11 @@ def test_entries_are_in_the_order_of_commits_and_can_be_chosen(
     assert entries(file, "speedup") == ()
 
 
-def test_what_is_no_number_is_left_out(tmp_path: Path, make_result: MakeResult) -> None:
+def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
     open_ended = replace(STEP_TIME, interval=Interval(low=-math.inf, high=math.inf, confidence=0.95))
     lost = replace(STEP_TIME, metric="lost", value=math.nan, samples=(math.nan,))
-    record(file, RUN, [make_result("t.py::test_a", open_ended, lost)])
+    record(file, RUN, [result("t.py::test_a", open_ended, lost)])
     assert entries(file, "step_time")[0].interval is None
     assert entries(file, "lost") == ()
 
@@ -120,19 +98,11 @@ import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from pytest_ddpperf.baselines.history import database as history
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import Comparison
-from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_new_result, make_series
+from tests.factories import make_new_result, make_series
 
-comparison = Comparison(series=make_series("step_time", 0.04), tolerance=0.03, verdict=Verdict.NEW, gated=True)
-plan, env = Plan(warmup=5, steps=60), make_environment()
-measured = Measurement(name="ddp", strategy="ddp", mode=None, plan=plan, environment=env, launches=())
 file, who = Path(sys.argv[1]), sys.argv[2]
-run = history.HistoryRun(
-    date="2026-01-12T10:00:00+00:00", commit=who * 40, commit_date=None, branch="main", dirty=False
-)
-results = [make_new_result(f"t.py::test_{{i}}", measured, (comparison,)) for i in range(20)]
+run = history.HistoryRun(date="2026-01-12T10:00:00+00:00", commit=who * 40, branch="main")
+results = [make_new_result(f"t.py::test_{{i}}", make_series("step_time", 0.04)) for i in range(20)]
 """
 
 
@@ -182,29 +152,29 @@ history.record(file, run, results)
     assert len(entries(file, "step_time")) == 20 * before
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path: Path, make_result: MakeResult) -> None:
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "history.sqlite"
-    record(file, RUN, [make_result()])
+    record(file, RUN, [result()])
     with pytest.raises(HistoryError, match="UNIQUE"):
-        record(file, RUN, [make_result("t.py::test_b"), make_result("t.py::test_c", STEP_TIME, STEP_TIME)])
+        record(file, RUN, [result("t.py::test_b"), result("t.py::test_c", STEP_TIME, STEP_TIME)])
     assert recorded(file, "test") == ("t.py::test_a",)
 
 
-def test_a_loss_is_that_after_so_many_steps(tmp_path: Path, make_result: MakeResult) -> None:
+def test_a_loss_is_that_after_so_many_steps(tmp_path: Path) -> None:
     """Warm-up trains as well; the step time does not depend on how often it was taken."""
     file = tmp_path / "history.sqlite"
     loss = replace(STEP_TIME, metric="final_loss", unit="1", scale="difference")
     for plan in (Plan(warmup=warmup, steps=steps) for warmup, steps in ((5, 60), (15, 50), (5, 100))):
-        record(file, RUN, [make_result("t.py::test_a", STEP_TIME, loss, plan=plan)])
+        record(file, RUN, [result("t.py::test_a", STEP_TIME, loss, plan=plan)])
     assert [entry.benchmark.steps for entry in entries(file, "final_loss")] == [65, 65, 105]
     assert [entry.benchmark.steps for entry in entries(file, "step_time")] == [None] * 3
 
 
-def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: Path, make_result: MakeResult) -> None:
+def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: Path) -> None:
     """A step that takes turns begins with cold caches: it lasts longer than alone."""
     file = tmp_path / "history.sqlite"
     calls = replace(STEP_TIME, metric="collective_calls", unit="1", scale="exact")
-    alone = make_result("t.py::test_a", STEP_TIME, calls)
+    alone = result("t.py::test_a", STEP_TIME, calls)
     for measured in (alone, replace(alone, measurement=replace(alone.measurement, turns=True))):
         record(file, RUN, [measured])
     assert [entry.benchmark.interleaved for entry in entries(file, "step_time")] == [False, True]
@@ -217,4 +187,4 @@ def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
     assert run == HistoryRun(date=run.date, dirty=True, **commit)
     assert run.date.endswith("+00:00")
     unknown = run_of(None)
-    assert unknown == HistoryRun(date=unknown.date, commit=None, commit_date=None, branch=None, dirty=False)
+    assert unknown == HistoryRun(date=unknown.date)

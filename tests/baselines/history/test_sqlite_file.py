@@ -8,30 +8,17 @@ from typing import get_args
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Column, HistoryRun, ensure_recordable, entries, record, recorded
+from pytest_ddpperf.baselines.history.database import Column, ensure_recordable, entries, record, recorded
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_new_result, make_series
+from pytest_ddpperf.records.results import Result
+from tests.factories import make_history_run, make_new_result, make_series
 
-RUN = HistoryRun(
-    date="2026-01-12T10:00:00+00:00",
-    commit="3f2a1c0",
-    commit_date="2026-01-11T09:00:00+00:00",
-    branch="main",
-    dirty=False,
-)
+RUN = make_history_run(11)
 
 
 def result(test: str = "t.py::test_a", metric: str = "step_time") -> Result:
     """A judged benchmark with one metric."""
-    comparison = Comparison(series=make_series(metric, 0.04), tolerance=0.03, verdict=Verdict.NEW, gated=True)
-    plan = Plan(warmup=5, steps=60)
-    measured = Measurement(
-        name="ddp", strategy="ddp", mode=None, plan=plan, environment=make_environment(), launches=()
-    )
-    return make_new_result(test, measured, (comparison,))
+    return make_new_result(test, make_series(metric, 0.04))
 
 
 def spoilt(folder: Path, name: str) -> Path:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
+from pytest_ddpperf.baselines.history.database import Benchmark, Entry
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
+from tests.factories import make_history_run
 
 BENCHMARK = Benchmark(
     test="t.py::test_a",
@@ -31,15 +32,10 @@ GROWTH = replace(BENCHMARK, metric="memory_growth", unit="B", scale="difference"
 EFFICIENCY = replace(BENCHMARK, metric="scaling_efficiency", unit="1", better="higher", scale="difference")
 
 
-def run(number: int, **fields: Any) -> HistoryRun:
-    day = f"2026-{1 + number // 28 % 12:02}-{1 + number % 28:02}T00:00:00+00:00"
-    return replace(HistoryRun(date=day, commit=f"{number:040x}", commit_date=day, branch="main", dirty=False), **fields)
-
-
 def history(values: Sequence[float], benchmark: Benchmark = BENCHMARK, **fields: Any) -> list[Entry]:
     """A value for each of as many commits."""
     facts: dict[str, Any] = {"interval": None, "min_tolerance": 0.0, "gated": True, **fields}
-    return [Entry(benchmark=benchmark, run=run(i), value=value, **facts) for i, value in enumerate(values)]
+    return [Entry(benchmark=benchmark, run=make_history_run(i), value=value, **facts) for i, value in enumerate(values)]
 
 
 def found(trend: Trend) -> list[tuple[object, ...]]:
@@ -107,7 +103,7 @@ def test_the_smallest_tolerance_of_bytes_is_an_amount() -> None:
 
 def test_runs_of_one_commit_are_one_point() -> None:
     (first,) = history([0.09])
-    again = replace(first, run=run(1, date="2026-05-01T00:00:00+00:00"))
+    again = replace(first, run=make_history_run(1, date="2026-05-01T00:00:00+00:00"))
     interval = Interval(low=0.03, high=0.05, confidence=0.95)
     (trend,) = trends([*history([0.04, 0.04, 0.04], interval=interval), again])
     assert [point.runs for point in trend.points] == [1, 2, 1]
@@ -116,7 +112,13 @@ def test_runs_of_one_commit_are_one_point() -> None:
 
 
 def test_changed_work_trees_and_runs_without_git_are_points_of_their_own() -> None:
-    runs = [run(1), run(1, dirty=True), run(1, dirty=True), run(2, commit=None), run(3, commit=None)]
+    runs = [
+        make_history_run(1),
+        make_history_run(1, dirty=True),
+        make_history_run(1, dirty=True),
+        make_history_run(2, commit=None),
+        make_history_run(3, commit=None),
+    ]
     (entry,) = history([0.04])
     (trend,) = trends(replace(entry, run=commit) for commit in runs)
     assert [point.runs for point in trend.points] == [1] * 5
@@ -130,7 +132,7 @@ def test_unlike_benchmarks_are_lines_of_their_own() -> None:
 
 def test_only_the_last_commits() -> None:
     (trend,) = trends(history([0.04] * 10 + [0.05] * 10), last=10)
-    assert [point.run for point in trend.points] == [run(i) for i in range(10, 20)]
+    assert [point.run for point in trend.points] == [make_history_run(i) for i in range(10, 20)]
     assert trend.changes == ()
 
 
