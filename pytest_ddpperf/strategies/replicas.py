@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
 
 _OWNERS = 2  # of a storage of one tensor: the tensor, and the handle that is used to ask
-_PIECE = 32 * 2**20  # bytes that are broadcast together: few calls, and no copy of a whole large model
+_PIECE = 32 * 2**20  # bytes
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +131,38 @@ def in_memory_order(gradient: Tensor) -> Tensor:
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """Copies of the gradients on the CPU, by name; None for a parameter without one."""
+    """Copies of the whole gradients on the CPU, by name; None for a parameter without one."""
     named = module.named_parameters()
-    return {name: None if parameter.grad is None else _copy(parameter.grad) for name, parameter in named}
+    return {name: None if parameter.grad is None else whole(parameter.grad) for name, parameter in named}
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the parameters on the CPU, by name."""
-    return {name: _copy(parameter) for name, parameter in module.named_parameters()}
+    """Copies of the whole parameters on the CPU, by name."""
+    return {name: whole(parameter) for name, parameter in module.named_parameters()}
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.device("cpu"), copy=True)
+def whole(tensor: Tensor) -> Tensor:
+    """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
+    found = tensor.detach()
+    gather = getattr(found, "full_tensor", None)  # of a DTensor, whose import takes most of a second
+    if gather is not None:
+        found = gather()
+    dense = found.to_dense() if found.layout is not torch.strided else found
+    return dense.to(torch.device("cpu"), copy=True)
+
+
+def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
+    """Groups neighbours into pieces of up to 32 MiB: few messages, and no copy of a whole large model."""
+    piece: list[T] = []
+    size = 0
+    for item in items:
+        if piece and size + nbytes(item) > _PIECE:
+            yield piece
+            piece, size = [], 0
+        piece.append(item)
+        size += nbytes(item)
+    if piece:
+        yield piece
 
 
 def _check_same_structure(state: dict[str, Tensor], ctx: RankView) -> None:
@@ -164,26 +185,14 @@ def _broadcast(tensors: Iterable[Tensor], ctx: RankView) -> None:
     """Sends rank 0's values to all, many tensors at a time, as bytes, so that any type and any strides will do."""
     # By falling element size, so that every tensor's bytes are aligned for its type.
     ordered = sorted((tensor.detach() for tensor in tensors if tensor.numel()), key=lambda t: -t.element_size())
-    for piece in _pieces(ordered):
+    groups = (list(group) for _, group in itertools.groupby(ordered, key=lambda tensor: tensor.device))
+    for piece in itertools.chain.from_iterable(in_pieces(group, lambda tensor: tensor.nbytes) for group in groups):
         data = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in piece])
         dist.broadcast(data, src=0)
         if ctx.rank == 0:
             continue
         for tensor, received in zip(piece, torch.split(data, [tensor.nbytes for tensor in piece]), strict=True):
             tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
-
-
-def _pieces(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    piece: list[Tensor] = []
-    size = 0
-    for tensor in tensors:
-        if piece and (size + tensor.nbytes > _PIECE or tensor.device != piece[0].device):
-            yield piece
-            piece, size = [], 0
-        piece.append(tensor)
-        size += tensor.nbytes
-    if piece:
-        yield piece
 
 
 def _since(name: str, what: str) -> str:

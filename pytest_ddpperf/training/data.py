@@ -25,24 +25,14 @@ NextBatch = Callable[[], tuple[Any, Any]]
 
 @dataclass(eq=False)
 class Batches:
-    """Called, it returns ``(inputs, targets)`` of the next step, on the rank's device. Owns the workers that load them.
+    """Called, it returns ``(inputs, targets)`` of the next step, on the rank's device; owns the workers that load."""
 
-    Attributes:
-        next_batch: what a call calls; a phase hook may replace it.
-        loads: whether a step waits for data; not if one batch was made for all steps.
-        size: samples of a batch, by the first dimension of its first tensor; None if it has none.
-        burst: how many batches workers hold ready: so many steps may be fast, and the next one slow.
-        picked: what ``loader=auto`` picked as a value of the setting, and a sentence that explains it; None if nothing
-            was to be picked.
-        close: ends the workers.
-    """
-
-    next_batch: NextBatch
-    loads: bool
-    size: int | None = None
-    burst: int = 1
-    picked: tuple[str, str] | None = None
-    close: Callable[[], None] = lambda: None
+    next_batch: NextBatch  # what a call calls; a phase hook may replace it
+    loads: bool  # whether a step waits for data; not if one batch was made for all steps
+    size: int | None = None  # samples of a batch, by the first dimension of its first tensor; None if it has none
+    burst: int = 1  # how many batches workers hold ready: so many steps may be fast, and the next one slow
+    picked: tuple[str, str] | None = None  # what loader=auto picked, as the setting's text, and why; None without auto
+    close: Callable[[], None] = lambda: None  # ends the workers
 
     def __call__(self) -> tuple[Any, Any]:
         """The next batch."""

@@ -93,7 +93,7 @@ class RankPrepared:
     timed: RankLaunch | None  # without memory peaks and diagnosis
     counts: Counts | None
     verification: Verification | None
-    seconds: float  # that counting and verifying took
+    seconds: float  # that counting and verifying took beside the timed steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.loop import begin_together, loss_value, run_launch, time_steps, works_in_background
+from pytest_ddpperf.training.loop import begin_together, checked_run, run_launch, time_steps, works_in_background
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.instruments.counting.counting import Countable, Details
+    from pytest_ddpperf.instruments.counting.counting import Countable
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
@@ -55,16 +55,13 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
     Timing comes first, so that its memory figure is that of steps alone; counting continues with the same step.
     Verification builds its own models and finds random numbers, memory and compilers as in a fresh process.
     """
-    timed, counts, verification = None, None, None
+    timed, counts, verification, seconds = None, None, None, 0.0
     if job.timed:
         timed, counts, seconds = _timed_and_counted(ctx, job)
-    else:
-        begun = time.monotonic()
+    elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
         plan = job.training.plan
-        later = replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps))
-        counts = count_launch(ctx, later) if job.counted else None
-        seconds = time.monotonic() - begun
+        counts = count_launch(ctx, replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps)))
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
 
@@ -96,45 +93,30 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.training.step import build_step
 
+    plan = job.training.plan
     watch_memory(ctx.device)  # from here on peaks are the step's own
     with closing(build_step(ctx, job.training)) as step:
-        timed, compiled = _timed(ctx, job.training, step)
+        compiled = warmed_up(checked_run(ctx, step), plan.warmup)
+        timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None)
+        taken = most_taken() if ctx.device.type == "cpu" else None
+        timed = replace(timed, background=works_in_background(), taken=taken)
+        begin_together(None)  # work that follows on one rank must not disturb the last timed step of another
         begun, counts = time.monotonic(), None
         if job.counted:
-            plan = job.training.plan
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step), compiled)
         return timed, counts, time.monotonic() - begun
 
 
-def _timed(ctx: RankView, job: LaunchJob, step: Step) -> tuple[RankLaunch, Details]:
-    """Times a few steps after the warm-up; returns them, and what torch.compile did in the warm-up."""
-    ran = 0
-
-    def warm_up() -> None:
-        nonlocal ran
-        ran += 1
-        loss_value(step.run(), f"at warm-up step {ran} on rank {ctx.rank}")
-
-    compiled = warmed_up(warm_up, job.plan.warmup)
-    timed = time_steps(ctx, job, step, warmup=ran, turns=None)
-    taken = most_taken() if ctx.device.type == "cpu" else None
-    launch = replace(timed, background=works_in_background(), taken=taken)
-    begin_together(None)  # work that follows on one rank must not disturb the last timed step of another
-    return launch, compiled
-
-
 def _clean_up(ctx: RankView) -> None:
     """Restores random numbers, memory and compilers to the state of a fresh process."""
+    import torch
+
     gc.collect()  # a model and its wrapper hold each other
     if ctx.device.type == "cuda":
-        import torch
-
         torch.cuda.empty_cache()
     if compiled_graphs():
-        import torch
-
         torch.compiler.reset()  # else shapes that differ from earlier ones would be compiled as dynamic
     seed_as_at_the_start()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import numbers
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -113,7 +114,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
     If the times do not matter, the planned steps may be so few that all overflow in fp16. Then steps are added until
     one updates the parameters, because the optimizer has no state before.
     """
-    ran = 0
+    run, ran = checked_run(ctx, step), 0
 
     def all_overflowed() -> bool:
         return not job.counts and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
@@ -125,8 +126,18 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
                 "scale the loss down, or use precision=bf16"
             )
         ran += 1
-        loss_value(step.run(), f"at warm-up step {ran} on rank {ctx.rank}")
+        run()
     return ran
+
+
+def checked_run(ctx: RankView, step: Step) -> Callable[[], None]:
+    """A function that runs one step of a warm-up and checks its loss."""
+    steps = itertools.count(1)
+
+    def run() -> None:
+        loss_value(step.run(), f"at warm-up step {next(steps)} on rank {ctx.rank}")
+
+    return run
 
 
 def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what is asked

@@ -28,37 +28,22 @@ if TYPE_CHECKING:
 _UNKNOWN = -1  # the size of a batch without tensors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, and what is known of it.
+    """A step, and what is known of it."""
 
-    Attributes:
-        run: runs one step and returns its loss: a number, a scalar tensor, or None.
-        samples_per_step: this rank's samples in one step; None if unknown.
-        tokens_per_step: this rank's tokens in one step; None if unknown.
-        close: releases what the step holds.
-        skipped_steps: numbers, from 0, of the steps so far that updated nothing because fp16 gradients overflowed.
-        data: where a workload's batches come from.
-        modules: the models, if known.
-        optimizers: the optimizers, if known.
-        period: after how many steps the work and the times of data loading repeat; the same on all ranks.
-        work_period: after how many steps the work repeats; data loading runs ahead of the steps.
-        phase_hooks: functions that a diagnosed pass watches to tell phases apart.
-        unsynchronised: the trainer whose steps can run without the gradients of other ranks; None if they cannot.
-    """
-
-    run: Callable[[], Any]
-    samples_per_step: float | None
-    tokens_per_step: float | None
-    close: Callable[[], object]
-    skipped_steps: Sequence[int] = ()
-    data: Batches | None = None
-    modules: Sequence[nn.Module] = ()
-    optimizers: Sequence[torch.optim.Optimizer] = ()
-    period: int = 1
-    work_period: int = 1
-    phase_hooks: Sequence[PhaseHook] = ()
-    unsynchronised: Trainer | None = None
+    run: Callable[[], Any]  # returns the loss: a number, a scalar tensor, or None
+    samples_per_step: float | None  # of this rank; None if unknown
+    tokens_per_step: float | None  # of this rank; None if unknown
+    close: Callable[[], object]  # releases what the step holds
+    skipped_steps: Sequence[int] = ()  # the steps so far, from 0, that updated nothing because fp16 overflowed
+    data: Batches | None = None  # where a workload's batches come from
+    modules: Sequence[nn.Module] = ()  # the models, if known
+    optimizers: Sequence[torch.optim.Optimizer] = ()  # the same
+    period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
+    work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
+    phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
+    unsynchronised: Trainer | None = None  # the trainer that can train without the gradients of other ranks
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
@@ -68,15 +53,11 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     takes several. In strong mode these counts and the job's are the whole group's, of which each rank has a share; the
     counts of a user's step object are this rank's.
     """
-    subject = job.subject
-    ranks = ctx.world_size if ctx.mode == "strong" else 1
-    given = _Counts(job.samples_per_step, job.tokens_per_step)
+    subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):
-        return _users_step(ctx, subject, given.scaled(1, ranks))
-    own = _Counts(subject.samples_per_step, subject.tokens_per_step)
-    counts = given.otherwise(own).scaled(job.settings.accumulation_steps, ranks)
+        return _users_step(ctx, subject, job)
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
-    trainer, data, run = _training_step(ctx, subject, job.strategy, job.settings, job.plan.warmup)
+    trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
     own_period = math.lcm(trainer.parallel.period, data.burst)
     periods, sizes = zip(
         *_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx.device), strict=True
@@ -86,13 +67,15 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     except WorkloadError:
         data.close()
         raise
+    samples = subject.samples_per_step if job.samples_per_step is None else job.samples_per_step
+    tokens = subject.tokens_per_step if job.tokens_per_step is None else job.tokens_per_step
     # In compiled training synchronisation is part of the graph, and there would be another graph without it. The state
     # of an optimizer that is none of torch's could not be restored.
-    separable = job.settings.compile == "no" and isinstance(trainer.optimizer, torch.optim.Optimizer)
+    separable = settings.compile == "no" and isinstance(trainer.optimizer, torch.optim.Optimizer)
     return Step(
         run=run,
-        samples_per_step=counts.samples,
-        tokens_per_step=counts.tokens,
+        samples_per_step=_of_rank(samples, ctx, settings.accumulation_steps),
+        tokens_per_step=_of_rank(tokens, ctx, settings.accumulation_steps),
         close=data.close,
         skipped_steps=trainer.skipped_steps,
         data=data,
@@ -101,9 +84,15 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         # Loaders may differ between ranks. Periods must not: ranks would wait for one that ran fewer steps.
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
-        phase_hooks=_phase_hooks(trainer, data, job.settings),
+        phase_hooks=_phase_hooks(trainer, data, settings),
         unsynchronised=trainer if separable else None,
     )
+
+
+def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:
+    """A rank's samples or tokens of one step, from those of one batch of the rank, or of the group in strong mode."""
+    ranks = ctx.world_size if ctx.mode == "strong" else 1
+    return None if count is None else count * batches_per_step / ranks
 
 
 def _of_all_ranks(own: Sequence[int], device: torch.device) -> list[list[int]]:
@@ -139,23 +128,6 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
     )
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Samples and tokens of one step; None if unknown."""
-
-    samples: float | None
-    tokens: float | None
-
-    def scaled(self, times: int, over: int) -> _Counts:
-        return _Counts(*(None if count is None else count * times / over for count in (self.samples, self.tokens)))
-
-    def otherwise(self, other: _Counts) -> _Counts:
-        return _Counts(
-            other.samples if self.samples is None else self.samples,
-            other.tokens if self.tokens is None else self.tokens,
-        )
-
-
 def _training_step(
     ctx: RankView, workload: Workload, strategy: Strategy, settings: Settings, warmup: int
 ) -> tuple[Trainer, Batches, Callable[[], torch.Tensor]]:
@@ -175,7 +147,7 @@ def _training_step(
     return trainer, data, run
 
 
-def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> Step:
+def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
     """Calls the user's function and checks the step that it returns."""
     step = build(ctx)
     if not callable(step):
@@ -185,8 +157,13 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], given: _Counts) -> S
     problem = unfit(step)
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")
-    counts = given.otherwise(_Counts(getattr(step, "samples", None), getattr(step, "tokens", None)))
-    return Step(step, counts.samples, counts.tokens, close=getattr(step, "close", _nothing))
+    samples, tokens = _of_rank(job.samples_per_step, ctx), _of_rank(job.tokens_per_step, ctx)
+    return Step(
+        run=step,
+        samples_per_step=getattr(step, "samples", None) if samples is None else samples,
+        tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
+        close=getattr(step, "close", _nothing),
+    )
 
 
 def _nothing() -> None:

@@ -29,11 +29,6 @@ class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
     Phase hooks replace ``loss``, ``synchronise`` and ``clip`` during a diagnosed pass.
-
-    Attributes:
-        parallel: the model, made ready by the strategy.
-        optimizer: what updates its parameters.
-        skipped_steps: numbers, from 0, of the optimizer steps that an overflow of fp16 gradients left out.
     """
 
     def __init__(
@@ -63,7 +58,7 @@ class Trainer:
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
         self._untrained = _untrained(self.parallel.module, self.optimizer)
-        self.skipped_steps: list[int] = []
+        self.skipped_steps: list[int] = []  # optimizer steps, from 0, that an overflow of fp16 gradients left out
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
         self._updated = False
         if self._scaler is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_ddpperf.strategies.replicas import in_pieces
 from pytest_ddpperf.training.correctness.deviation import Deviation
 from pytest_ddpperf.training.correctness.reference import UnverifiableError
 from pytest_ddpperf.training.verification import Agreement, Discrepancy, Extent, Quantity
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 V = TypeVar("V", Tensor, "Tensor | None")
-_PIECE = 32 * 2**20  # bytes that are sent at once
 
 
 class DiffersError(Exception):
@@ -30,7 +31,7 @@ class DiffersError(Exception):
         self.discrepancy = discrepancy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _RankDeviations:
     """The worst deviation of one rank, the names of all, and of those beyond the tolerance."""
 
@@ -71,15 +72,15 @@ class RankConsensus:
 
     def tensors_from_first(self, make: Callable[[], Mapping[str, V]]) -> dict[str, V]:
         """The tensors that ``make`` returns on rank 0, by name; in pieces, because NCCL copies tensors to the GPU."""
-        pieces: list[dict[str, V]] = []
+        pieces: list[list[tuple[str, V]]] = []
 
         def cut() -> int:
-            pieces.extend(_pieces(make()))
+            pieces.extend(in_pieces(make().items(), lambda named: 0 if named[1] is None else named[1].nbytes))
             return len(pieces)
 
         # Only rank 0 has pieces, and only rank 0 is asked for them.
         sent = [self.from_first(partial(pieces.__getitem__, number)) for number in range(self.from_first(cut))]
-        return {name: tensor for piece in sent for name, tensor in piece.items()}
+        return {name: tensor for piece in sent for name, tensor in piece}
 
     def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
         """Whether a fact holds on all ranks."""
@@ -126,26 +127,46 @@ class RankConsensus:
             )
         )
 
+    def compare_losses(self, step: int, loss: float, reference: float, tolerance: float) -> None:
+        """Raises DiffersError on all ranks if the mean loss differs from the reference by more than the tolerance."""
+        losses = self.gathered(loss)
+        mean = self.mean_loss(step, losses, tolerance)
+        size = max(abs(reference), math.fsum(map(abs, losses)) / len(losses))
+        error = abs(mean - reference) / size if size else 0.0
+        fault = f"is {mean:.6g} instead of {reference:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
+        self.judge_losses(step, error, tolerance, fault)
+
+    def mean_loss(self, step: int, losses: Sequence[float], tolerance: float) -> float:
+        """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
+        for rank, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                raise DiffersError(
+                    Discrepancy(
+                        quantity="losses",
+                        name="the loss",
+                        rank=rank,
+                        step=step,
+                        error=math.inf,
+                        tolerance=tolerance,
+                        fault=f"is {loss}, where a single process has a finite one",
+                    )
+                )
+        return math.fsum(losses) / len(losses)
+
+    def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:
+        """Notes the error of the mean loss; raises DiffersError with ``fault`` if it exceeds the tolerance."""
+        name = "the mean loss"
+        self.note("losses", name, error, tolerance)
+        if error > tolerance:
+            raise DiffersError(
+                Discrepancy(quantity="losses", name=name, step=step, error=error, tolerance=tolerance, fault=fault)
+            )
+
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
         """Keeps the largest error of a quantity."""
         known = self.agreements.get(quantity)
         if known is None or error > known.error:
             self.agreements[quantity] = Agreement(error=error, tolerance=tolerance, name=name)
-
-
-def _pieces(tensors: Mapping[str, V]) -> Iterator[dict[str, V]]:
-    """Groups tensors into pieces that are no larger than need be."""
-    piece: dict[str, V] = {}
-    size = 0
-    for name, tensor in tensors.items():
-        more = 0 if tensor is None else tensor.nbytes
-        if piece and size + more > _PIECE:
-            yield piece
-            piece, size = {}, 0
-        piece[name] = tensor
-        size += more
-    if piece:
-        yield piece
 
 
 def _rank_deviations(deviations: Sequence[Deviation], tolerance: float) -> _RankDeviations:

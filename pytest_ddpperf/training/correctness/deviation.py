@@ -69,6 +69,18 @@ def apart_from_rounding(
     return list(map(judged, deviations))
 
 
+def at_least_rounding(
+    noise: Mapping[str, float], sizes: Mapping[str, float], gradients: Mapping[str, Tensor | None], smallest: float
+) -> dict[str, float]:
+    """Raises noise to what rounding to multiples of the smallest number makes, up to a sixteenth of a gradient."""
+
+    def rounded(name: str) -> float:
+        gradient = gradients[name]
+        return 0.0 if gradient is None else min(smallest / 2 * math.sqrt(gradient.numel()), sizes[name] / 16)
+
+    return {name: max(found, rounded(name)) for name, found in noise.items()}
+
+
 def norm(tensor: Tensor) -> float:
     """The Euclidean norm of all elements."""
     return float(torch.linalg.vector_norm(_wide(tensor)))

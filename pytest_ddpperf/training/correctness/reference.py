@@ -58,10 +58,9 @@ class SingleProcess:
     """One process that trains on the micro-batches of all ranks.
 
     It does the work of one rank after the other and takes the mean of their gradients: the definition of data
-    parallelism. Each rank's own gradients are so the same on both sides to the last bit, in every precision, and a
-    BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to a
-    narrower type for the forward pass (``param_dtype``), so does the reference, because that loss of precision is no
-    mistake. ``values`` are those of the parameters and then the buffers that it begins with.
+    parallelism. Each rank's own gradients are then equal on both sides to the last bit, in every precision, and a
+    BatchNorm sees the same samples. The model is neither compiled nor recomputed. If the strategy casts parameters to
+    ``param_dtype`` for the forward pass, so does the reference. ``values`` are the first parameters and buffers.
     """
 
     def __init__(
@@ -146,9 +145,9 @@ class SingleProcess:
         """
         for name, parameter in self._module.named_parameters():
             gradient = gradients.get(name)
-            # SparseAdam takes no dense gradient, so rank 0's own sparse one stays.
-            if parameter.grad is None or not parameter.grad.is_sparse:
-                parameter.grad = None if gradient is None else gradient.to(parameter)
+            if gradient is not None and parameter.grad is not None and parameter.grad.is_sparse:
+                gradient = gradient.to_sparse(parameter.grad.sparse_dim())  # SparseAdam takes no dense gradient
+            parameter.grad = None if gradient is None else gradient.to(parameter)
         with _fitting():
             self.training.update(step)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ddpperf.records.loader_settings import LoaderSettings
-from pytest_ddpperf.strategies.replicas import is_expanded
+from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, whole
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.model import DATA_SEED, seed
 from pytest_ddpperf.training.trainer import Trainer
@@ -93,6 +93,7 @@ class TrainingRun:
     ) -> None:
         self._ctx, self._settings, self._data, self._places = ctx, settings, data, places
         self._first_names = first_names(module)
+        self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         if settings.compile != "no":
             # Otherwise compiled dropout draws other masks than the single process.
             torch._inductor.config.fallback_random = True  # noqa: SLF001  it has no other name
@@ -134,19 +135,18 @@ class TrainingRun:
         self.trainer.update()
 
     def gradients(self) -> Gradients:
-        """The whole gradients, on the CPU, by the model's own names; a collective if they are sharded."""
+        """The whole gradients of what is trained, on the CPU, by the model's own names.
+
+        A collective if they are sharded.
+        """
         parallel = self.trainer.parallel
-        if parallel.gradients is not None:
-            return self._named(parallel.gradients())
-        named = parallel.module.named_parameters()
-        return self._named({name: None if p.grad is None else whole(p.grad) for name, p in named})
+        found = gradients_of(parallel.module) if parallel.gradients is None else parallel.gradients()
+        return {name: gradient for name, gradient in self._named(found).items() if name not in self._frozen}
 
     def parameters(self) -> dict[str, Tensor]:
         """The whole parameters, on the CPU, by the model's own names; a collective if they are sharded."""
         parallel = self.trainer.parallel
-        if parallel.parameters is not None:
-            return self._named(parallel.parameters())
-        return self._named({name: whole(parameter) for name, parameter in parallel.module.named_parameters()})
+        return self._named(parameters_of(parallel.module) if parallel.parameters is None else parallel.parameters())
 
     def buffers(self) -> list[Tensor]:
         """Copies of the buffers on the CPU, in the module's order, because wrappers rename them."""
@@ -184,16 +184,6 @@ def fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
         for tensor, value in zip(tensors, values, strict=True):
             if not is_expanded(tensor):
                 tensor.copy_(value)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
-    found = tensor.detach()
-    gather = getattr(found, "full_tensor", None)  # of a DTensor, whose import takes most of a second
-    if gather is not None:
-        found = gather()
-    dense = found.to_dense() if found.layout is not torch.strided else found
-    return dense.to(torch.device("cpu"), copy=True)
 
 
 def countless(settings: Settings) -> Settings:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 from torch import Tensor
 
+from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.causes import likely_cause, unused_cause
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
+    at_least_rounding,
     buffer_deviations,
     deviations_of,
     distance,
@@ -31,7 +33,6 @@ from pytest_ddpperf.training.correctness.training_run import (
     disturb,
     own_batches,
     weighted,
-    whole,
 )
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
@@ -46,7 +47,6 @@ V = TypeVar("V", Tensor, "Tensor | None")
 _VANISHING = 4  # times the smallest number: gradients below are almost or entirely lost
 STEPS = 3  # DDP rebuilds its buckets after the first step
 LOSSY_STEPS = 20
-_MEAN = "the mean loss"
 
 
 def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
@@ -96,7 +96,6 @@ class StrategyVerifier:
         shards = consensus.gathered(cloudpickle.dumps(batches))
         data = MicroBatches([pickle.loads(shard) for shard in shards], settings.accumulation_steps)
         module = build_model(workload)
-        self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._start = consensus.tensors_from_first(lambda: _whole_by_name(module.named_parameters()))
         self._expected = self._start  # the parameters at this step
         named_buffers = consensus.tensors_from_first(lambda: _whole_by_name(module.named_buffers()))
@@ -160,13 +159,12 @@ class StrategyVerifier:
 
         reference_loss, sizes = self._consensus.from_first(from_reference)
         expected = self._consensus.tensors_from_first(lambda: reference[0].gradients)
-        self._compare_losses(index + 1, loss, reference_loss)
-        expected = self._without_frozen(expected)
-        deviations = deviations_of(self._without_frozen(gradients), expected, sizes)
+        self._consensus.compare_losses(index + 1, loss, reference_loss, self._tolerance)
+        deviations = deviations_of(gradients, expected, sizes)
         if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
             # Only now, because it costs several more backward passes.
             noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
-            noise = _held(noise, sizes, expected, self._smallest)
+            noise = at_least_rounding(noise, sizes, expected, self._smallest)
             deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance)
         hint = unused_cause(self._strategy, expected)
         cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
@@ -182,7 +180,7 @@ class StrategyVerifier:
         for step in range(1, LOSSY_STEPS + 1):
             loss, _ = self.run.backward(0, self._buffers, self._consensus.all_agree)
             reference.append(self._from_reference(partial(self._train_reference, step)))
-            losses.append(self._mean(step, self._consensus.gathered(loss)))
+            losses.append(self._consensus.mean_loss(step, self._consensus.gathered(loss), self._tolerance))
             self.run.update(step)
             alike = alike or self._alike()
         if not alike:
@@ -202,14 +200,11 @@ class StrategyVerifier:
                 "far it falls; a higher learning rate would show"
             )
         tolerance = 1 - tolerances.FALL
-        missed = tolerances.missed(losses, reference)
-        self._consensus.note("losses", _MEAN, missed, tolerance)
-        if missed > tolerance:
-            fault = (
-                f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, that of a single process by "
-                f"{tolerances.fall(reference):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
-            )
-            raise _loss_differs(_MEAN, missed, tolerance, fault)
+        fault = (
+            f"falls by {tolerances.fall(losses):.3g} in {LOSSY_STEPS} steps, that of a single process by "
+            f"{tolerances.fall(reference):.3g}: a lossy strategy has to reach {tolerances.FALL:g} of that"
+        )
+        self._consensus.judge_losses(0, tolerances.missed(losses, reference), tolerance, fault)
 
     def _train_reference(self, step: int, reference: SingleProcess) -> float:
         """Trains the single process for one step on its own gradients and returns the loss."""
@@ -237,38 +232,15 @@ class StrategyVerifier:
         assert self._reference is not None  # noqa: S101  asked for on rank 0 only
         return self._reference
 
-    def _compare_losses(self, step: int, loss: float, reference: float) -> None:
-        losses = self._consensus.gathered(loss)
-        mean = self._mean(step, losses)
-        yardstick = max(abs(reference), math.fsum(map(abs, losses)) / len(losses))
-        error = abs(mean - reference) / yardstick if yardstick else 0.0
-        self._consensus.note("losses", _MEAN, error, self._tolerance)
-        if error > self._tolerance:
-            fault = (
-                f"is {mean:.6g} instead of {reference:.6g}, relative error {error:.3g}, tolerance {self._tolerance:g}"
-            )
-            raise _loss_differs(_MEAN, error, self._tolerance, fault, step=step)
-
-    def _mean(self, step: int, losses: Sequence[float]) -> float:
-        """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
-        for rank, loss in enumerate(losses):
-            if not math.isfinite(loss):
-                fault = f"is {loss}, where a single process has a finite one"
-                raise _loss_differs("the loss", math.inf, self._tolerance, fault, rank=rank, step=step)
-        return math.fsum(losses) / len(losses)
-
     def _compare_clipped(self, step: int) -> None:
-        reference = self._without_frozen(self._tensors_from_reference(lambda single: single.training.gradients()))
+        reference = self._tensors_from_reference(lambda single: single.training.gradients())
 
         def cause(_rank: int, name: str, found: Tensor | None) -> str:
             expected = reference.get(name)
             return "" if found is None or expected is None else likely_cause(found, [[expected]], 0, self._tolerance)
 
-        deviations = deviations_of(self._without_frozen(self.run.gradients()), reference)
+        deviations = deviations_of(self.run.gradients(), reference)
         self._consensus.compare("clipped gradients", step, deviations, self._tolerance, cause)
-
-    def _without_frozen(self, gradients: Gradients) -> Gradients:
-        return {name: gradient for name, gradient in gradients.items() if name not in self._frozen}
 
     def _compare_parameters(self, step: int) -> None:
         before = self._expected
@@ -296,25 +268,5 @@ class StrategyVerifier:
         return likely_cause(found, parts, rank, 3 * self._tolerance)
 
 
-def _loss_differs(
-    name: str, error: float, tolerance: float, fault: str, *, rank: int | None = None, step: int = 0
-) -> DiffersError:
-    return DiffersError(
-        Discrepancy(quantity="losses", name=name, rank=rank, step=step, error=error, tolerance=tolerance, fault=fault)
-    )
-
-
 def _whole_by_name(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: whole(tensor) for name, tensor in named}
-
-
-def _held(
-    noise: Mapping[str, float], sizes: Mapping[str, float], gradients: Gradients, smallest: float
-) -> dict[str, float]:
-    """Raises noise to what rounding to multiples of the smallest number makes, up to a sixteenth of a gradient."""
-
-    def rounded(name: str) -> float:
-        gradient = gradients[name]
-        return 0.0 if gradient is None else min(smallest / 2 * math.sqrt(gradient.numel()), sizes[name] / 16)
-
-    return {name: max(found, rounded(name)) for name, found in noise.items()}

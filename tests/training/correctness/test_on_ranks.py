@@ -199,6 +199,24 @@ def test_the_optimizer_may_leave_parameters_untrained(launcher: Launcher) -> Non
     assert [found.discrepancy for found in verify(launcher, *jobs)] == [None] * len(strategies)
 
 
+class SparselyEmbedded(nn.Module):
+    """Its embedding has sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.embedding(inputs.abs().sum(dim=-1).long() % 8))
+        return outputs
+
+
+def test_sparse_gradients_can_be_compared(launcher: Launcher) -> None:
+    (found,) = verify(launcher, job("ddp", model=SparselyEmbedded, optimizer=partial(torch.optim.SGD, lr=0.1)))
+    assert (found.discrepancy, found.unverified) == (None, "")
+
+
 def test_a_precision_that_the_device_lacks_skips(launcher: Launcher) -> None:
     with pytest.raises(RankSkipped, match="precision tf32 is a mode of NVIDIA GPUs"):
         verify(launcher, job("naive", Settings(precision="tf32")))

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.correctness.training_run import countless, fill, first_names, unwrapped, whole
+from pytest_ddpperf.strategies.replicas import whole
+from pytest_ddpperf.training.correctness.training_run import countless, fill, first_names, unwrapped
 
 
 def test_names_lose_what_wrappers_put_in_front() -> None:
