@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.reducer import MB, Bucket, Slot, packed, reducing
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.parallel import Parallel, RankView
 
 
 def parallelise(
@@ -27,8 +25,7 @@ def parallelise(
     and the defaults of torch's DDP. Models that differ between ranks raise a WorkloadError.
     """
     form = partial(_filled_in_order, cap=bucket_cap_mb * MB, first_cap=first_bucket_mb * MB)
-    reducer = Reducer(replicate(module, ctx), ctx, form)
-    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
+    return reducing(module, ctx, form)
 
 
 def _filled_in_order(slots: Sequence[Slot], cap: float, first_cap: float) -> list[Bucket]:

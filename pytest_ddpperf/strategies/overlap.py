@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.reducer import Bucket, Reducer, Slot
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.reducer import Bucket, Slot, reducing
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.parallel import Parallel, RankView
 
 
 def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
@@ -22,8 +20,7 @@ def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
     this backward did not bring (zeros for unused parameters) and waits for all. Models that differ between ranks raise
     a WorkloadError.
     """
-    reducer = Reducer(replicate(module, ctx), ctx, _one_by_one)
-    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
+    return reducing(module, ctx, _one_by_one)
 
 
 def _one_by_one(slots: Sequence[Slot]) -> list[Bucket]:

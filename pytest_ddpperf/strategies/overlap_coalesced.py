@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.reducer import MB, Bucket, Reducer, Slot, packed
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.reducer import MB, Bucket, Slot, packed, reducing
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.parallel import Parallel, RankView
 
 
 def parallelise(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -> Parallel:
@@ -24,8 +22,7 @@ def parallelise(module: nn.Module, ctx: RankView, *, coalesce_mb: float = 1.0) -
     order of arrival go together, whatever large ones arrive in between; a buffer is full once it holds that much.
     Models that differ between ranks raise a WorkloadError.
     """
-    reducer = Reducer(replicate(module, ctx), ctx, partial(_small_together, cap=coalesce_mb * MB))
-    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
+    return reducing(module, ctx, partial(_small_together, cap=coalesce_mb * MB))
 
 
 def _small_together(slots: Sequence[Slot], cap: float) -> list[Bucket]:

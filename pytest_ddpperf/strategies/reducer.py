@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order
+from pytest_ddpperf.strategies.parallel import Parallel
+from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order, replicate
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
@@ -207,6 +208,12 @@ class Reducer:
         self._arrivals.clear()
         for slot in self._slots:
             slot.arrived = False  # noted, but not collected
+
+
+def reducing(module: nn.Module, ctx: RankView, form: FormBuckets) -> Parallel:
+    """The module on all ranks, with gradients that are averaged during backward in the buckets that ``form`` makes."""
+    reducer = Reducer(replicate(module, ctx), ctx, form)
+    return Parallel(module, reducer.synchronise, no_sync=reducer.no_sync)
 
 
 def packed(slots: Iterable[Slot], cap: float, first_cap: float | None = None) -> list[list[Slot]]:

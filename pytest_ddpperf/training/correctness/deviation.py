@@ -53,32 +53,27 @@ def buffer_deviations(found: Sequence[Tensor], expected: Sequence[Tensor], names
 
 
 def apart_from_rounding(
-    deviations: Iterable[Deviation], sizes: Mapping[str, float], noise: Mapping[str, float], tolerance: float
+    deviations: Iterable[Deviation],
+    sizes: Mapping[str, float],
+    noise: Mapping[str, float],
+    tolerance: float,
+    smallest: float = 0.0,
 ) -> list[Deviation]:
     """Scales the errors of gradients that rounding explains to below the tolerance.
 
-    ``sizes`` are what errors are relative to, ``noise`` is how far rounding moves the gradients, both by name.
+    ``sizes`` are what errors are relative to, ``noise`` is how far rounding moves the gradients, both by name. Noise
+    counts as at least what rounding to multiples of the ``smallest`` number makes, up to a sixteenth of a gradient.
     """
 
     def judged(found: Deviation) -> Deviation:
-        if found.fault or found.error <= tolerance or found.name not in noise:
+        if found.found is None or found.fault or found.error <= tolerance or found.name not in noise:
             return found
-        limit = excused(noise[found.name], sizes[found.name])
+        size = sizes[found.name]
+        rounding = min(smallest / 2 * math.sqrt(found.found.numel()), size / 16)
+        limit = excused(max(noise[found.name], rounding), size)
         return replace(found, error=tolerance * found.apart / limit) if found.apart < limit else found
 
     return list(map(judged, deviations))
-
-
-def at_least_rounding(
-    noise: Mapping[str, float], sizes: Mapping[str, float], gradients: Mapping[str, Tensor | None], smallest: float
-) -> dict[str, float]:
-    """Raises noise to what rounding to multiples of the smallest number makes, up to a sixteenth of a gradient."""
-
-    def rounded(name: str) -> float:
-        gradient = gradients[name]
-        return 0.0 if gradient is None else min(smallest / 2 * math.sqrt(gradient.numel()), sizes[name] / 16)
-
-    return {name: max(found, rounded(name)) for name, found in noise.items()}
 
 
 def norm(tensor: Tensor) -> float:

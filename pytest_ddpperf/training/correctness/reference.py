@@ -121,8 +121,7 @@ class SingleProcess:
         """Measures how far rounding moves the gradients of a step: the root mean square norm over the ranks, by name.
 
         Parameters are moved at random by up to a unit in the last place, as arithmetic of that unit does anyway. A
-        gradient that is nothing but rounding (of a bias in front of a BatchNorm, or of attention's keys, where it
-        changes nothing) moves by its own size; one that is only small, in a branch of small scale, hardly moves.
+        gradient that is nothing but rounding moves by its own size; a gradient that is only small hardly moves.
         """
         parameters = [parameter for parameter in self._module.parameters() if _moves(parameter)]
         squares: dict[str, list[float]] = {}

@@ -17,7 +17,6 @@ from pytest_ddpperf.training.correctness.causes import likely_cause, unused_caus
 from pytest_ddpperf.training.correctness.consensus import DiffersError, RankConsensus
 from pytest_ddpperf.training.correctness.deviation import (
     apart_from_rounding,
-    at_least_rounding,
     buffer_deviations,
     deviations_of,
     distance,
@@ -164,8 +163,7 @@ class StrategyVerifier:
         if not self._consensus.all_agree(all(deviation.error <= self._tolerance for deviation in deviations)):
             # Only now, because it costs several more backward passes.
             noise = self._from_reference(lambda reference: reference.noise(index, self._buffers, self._unit))
-            noise = at_least_rounding(noise, sizes, expected, self._smallest)
-            deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance)
+            deviations = apart_from_rounding(deviations, sizes, noise, self._tolerance, self._smallest)
         hint = unused_cause(self._strategy, expected)
         cause = (lambda *_: hint) if hint else partial(self._gradient_cause, index)
         self._consensus.compare("gradients", index + 1, deviations, self._tolerance, cause)
