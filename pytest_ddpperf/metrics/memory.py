@@ -9,8 +9,8 @@ from pytest_ddpperf.metrics.launches import of_all, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import DeviceMemory, Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.stats.growth import growth_per_step
 from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.summaries import growth_per_step
 
 Samples = tuple[float, ...]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.stats.blocks import Expected
@@ -23,17 +24,35 @@ stretches of four launches deviated by half as much in the median, from nothing 
 """
 
 
-@dataclass(frozen=True)
+class _OfRuns(NamedTuple):
+    """What the spread between runs adds to the squared standard error, and its degrees of freedom."""
+
+    variance: float
+    df: float
+
+
+class _Errors(NamedTuple):
+    """The squared standard errors of both means."""
+
+    new: float
+    base: float
+    freedom: tuple[float, float]  # degrees of freedom of either
+    assumed: float = 0.0  # how many of the new side's come from what is expected of launches
+
+
+NO_RUNS = _OfRuns(0.0, math.inf)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """The change from a baseline to a new run, and how well it is known.
 
     Ratios are analysed as differences of logarithms, where a doubling and a halving are equally far. ``shift``,
-    ``standard_error`` and the two variances are on that scale of analysis; ``estimate`` and ``interval`` are not.
+    ``standard_error`` and the variances are on that scale of analysis; ``estimate`` and ``interval`` are not.
 
     Attributes:
         estimate: relative change for ratios (0.132 is +13.2 %), absolute change for differences.
         interval: where ``estimate`` lies; None where no scatter could be measured.
-        scale: how the two sides are compared.
         logarithmic: whether the scale of analysis is logarithmic.
         shift: new minus base on the scale of analysis.
         standard_error: of ``shift``; None where no side has two launches, so that the scatter is unknown.
@@ -48,45 +67,22 @@ class Change:
     """
 
     estimate: float
-    interval: Interval | None
-    scale: Scale
+    interval: Interval | None = None
     logarithmic: bool
     shift: float
-    standard_error: float | None
-    df: float
+    standard_error: float | None = None
+    df: float = 0.0
     launches: int
-    sampling_variance: float
-    fixed_variance: float
+    sampling_variance: float = 0.0
+    fixed_variance: float = 0.0
     paired_rounds: bool = False
     freedom: tuple[float, float] = (math.inf, math.inf)
     assumed: float = 0.0
-    of_runs: tuple[float, float] = (0.0, math.inf)
-
-
-@dataclass(frozen=True)
-class _OfRuns:
-    """What the spread between runs adds to the squared standard error, and its degrees of freedom."""
-
-    variance: float
-    df: float
-
-
-@dataclass(frozen=True)
-class _Errors:
-    """Squared standard errors of both means, and the degrees of freedom of either."""
-
-    new: float
-    base: float
-    freedom: tuple[float, float]
-    assumed: float = 0.0
+    of_runs: _OfRuns = NO_RUNS
 
 
 def center(
-    samples: Sequence[float],
-    scale: Scale,
-    confidence: float = CONFIDENCE,
-    outliers: Outliers | None = None,
-    expected: Expected | None = None,
+    samples: Sequence[float], scale: Scale, outliers: Outliers | None = None, expected: Expected | None = None
 ) -> tuple[float, Interval | None]:
     """The typical value over launches and the t interval around it, in the samples' unit.
 
@@ -95,12 +91,11 @@ def center(
     Args:
         samples: one number for each launch.
         scale: how the metric is compared.
-        confidence: of the interval.
         outliers: at which end samples are expected that something disturbed; see ``center_of``.
         expected: what launches are expected to scatter by; None to go by the samples alone.
 
     Returns:
-        The value, and its interval: None for a single sample of which nothing is expected.
+        The value, and its 95 % interval: None for a single sample of which nothing is expected.
 
     Raises:
         ValueError: there are no samples.
@@ -114,9 +109,9 @@ def center(
     if side.variance is None:
         return value, None
     if side.variance == 0:
-        return value, Interval(low=value, high=value, confidence=confidence)
-    half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
-    return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=confidence)
+        return value, Interval(low=value, high=value, confidence=CONFIDENCE)
+    half = t_quantile(0.5 + CONFIDENCE / 2, side.df) * math.sqrt(side.variance)
+    return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=CONFIDENCE)
 
 
 def change(
@@ -124,7 +119,6 @@ def change(
     base: Sequence[float],
     *,
     scale: Scale,
-    confidence: float = CONFIDENCE,
     between_runs: float = 0.0,
     between_df: float = math.inf,
     drift: float = 0.0,
@@ -134,10 +128,10 @@ def change(
     """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
     Two runs on one machine differ by more than the launches within either of them say: each has a deviation of its
-    own. That adds ``2 * between_runs**2`` to the squared standard error. What the launches tell has the freedom of the
+    own. That adds ``2 * between_runs**2`` to the squared standard error. The launches' part has the freedom of the
     smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out, when the scatter is looked
-    at after each of them. Both parts together have what Satterthwaite (1946) gives for their sum. A side with a single
-    launch borrows the other side's scatter.
+    at after each of them. Both parts together have the freedom that Satterthwaite (1946) gives for their sum. A side
+    with a single launch borrows the other side's scatter.
     Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
     to the base's, with the base's error carried over to first order.
 
@@ -145,7 +139,6 @@ def change(
         new: one number for each new launch.
         base: one number for each launch of the baseline.
         scale: ``ratio`` or ``difference``.
-        confidence: of the interval.
         between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
         between_df: degrees of freedom of ``between_runs``; infinite where it is assumed, not estimated.
         drift: of the launches' own standard deviation, the share that a run deviates by at least.
@@ -161,26 +154,22 @@ def change(
     if not all(map(math.isfinite, (*new, *base))):
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
-    new_side = center_of([math.log(sample) for sample in new] if logarithmic else new, outliers)
-    base_side = center_of([math.log(sample) for sample in base] if logarithmic else base, outliers)
+    new_side, base_side = (
+        center_of([math.log(sample) for sample in side] if logarithmic else side, outliers) for side in (new, base)
+    )
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
             return None
         new_side, base_side = _relative_to(new_side, base_side)
     else:
         new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
-    errors, of_runs = _drifted(
-        _errors(new_side, base_side), _OfRuns(2 * between_runs**2, between_df), (new_side.n, base_side.n), drift
-    )
-    return _assemble(
-        new_side.mean - base_side.mean,
-        errors,
-        of_runs=of_runs,
-        scale=scale,
-        logarithmic=logarithmic,
-        launches=new_side.n,
-        confidence=confidence,
-    )
+    errors, of_runs = _errors(new_side, base_side), _OfRuns(2 * between_runs**2, between_df)
+    if errors is not None:
+        # The drift is known as well as the launches' scatter is, so it belongs to the launches' part.
+        drifting = drift**2 * (errors.new * new_side.n + errors.base * base_side.n)
+        if of_runs.variance < drifting:
+            errors, of_runs = errors._replace(base=errors.base + drifting), NO_RUNS
+    return _assemble(new_side.mean - base_side.mean, errors, of_runs, new_side.n, logarithmic=logarithmic)
 
 
 def paired(
@@ -188,7 +177,6 @@ def paired(
     base: Sequence[float],
     *,
     scale: Scale,
-    confidence: float = CONFIDENCE,
     outliers: Outliers | None = None,
     expected: Expected | None = None,
 ) -> Change | None:
@@ -202,7 +190,6 @@ def paired(
         new: one number for each round.
         base: the other side's, of the same rounds in the same order.
         scale: ``ratio`` or ``difference``.
-        confidence: of the interval.
         outliers: as of ``center``, of the differences.
         expected: what the differences are expected to scatter by; None to go by the rounds alone.
 
@@ -223,22 +210,14 @@ def paired(
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
     side = moderated(center_of(differences, outliers), expected if logarithmic or scale != "ratio" else None)
-    return _assemble(
-        side.mean,
-        None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf), side.assumed),
-        of_runs=_OfRuns(0.0, math.inf),
-        scale=scale,
-        logarithmic=logarithmic,
-        launches=side.n,
-        confidence=confidence,
-        paired_rounds=True,
-    )
+    errors = None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf), side.assumed)
+    return _assemble(side.mean, errors, NO_RUNS, side.n, logarithmic=logarithmic, paired_rounds=True)
 
 
 def with_launches(change: Change, launches: int) -> Change:
     """What would be known of a change, had the new side so many launches, and they the same scatter.
 
-    What launches tell of their scatter grows with their number, and what was expected of them does not. The estimate
+    The evidence of the launches on their scatter grows with their number, and the expectation does not. The estimate
     and its interval stay what they are.
     """
     if change.standard_error is None:
@@ -247,7 +226,6 @@ def with_launches(change: Change, launches: int) -> Change:
     new, base = change.freedom
     least = 0.0 if change.assumed else 1.0
     freedom = change.assumed + max(least, (new - change.assumed + 1) * launches / change.launches - 1)
-    of_runs = _OfRuns(*change.of_runs)
     total = sampling + change.fixed_variance
     return replace(
         change,
@@ -255,7 +233,7 @@ def with_launches(change: Change, launches: int) -> Change:
         sampling_variance=sampling,
         standard_error=math.sqrt(total),
         freedom=(freedom, base),
-        df=_freedom((freedom, base), total - of_runs.variance, of_runs),
+        df=_freedom((freedom, base), total - change.of_runs.variance, change.of_runs),
     )
 
 
@@ -285,67 +263,48 @@ def from_log(shift: float) -> float:
 def _assemble(
     shift: float,
     errors: _Errors | None,
-    *,
     of_runs: _OfRuns,
-    scale: Scale,
-    logarithmic: bool,
     launches: int,
-    confidence: float,
+    *,
+    logarithmic: bool,
     paired_rounds: bool = False,
 ) -> Change | None:
-    """A change from its shift and its error's parts: what the samples tell, and the spread between runs."""
+    """A change from its shift and the parts of its error: of the launches, and of the runs."""
+    total = of_runs.variance + (0.0 if errors is None else errors.new + errors.base)
+    if not math.isfinite(shift) or not math.isfinite(total):
+        return None
     back = from_log if logarithmic else float
-    if not math.isfinite(shift):
-        return None
-    if errors is None:
-        return Change(
-            back(shift), None, scale, logarithmic, shift, None, 0.0, launches, 0.0, of_runs.variance, paired_rounds
-        )
-    estimated = errors.new + errors.base
-    total = estimated + of_runs.variance
-    if not math.isfinite(total):
-        return None
-    standard_error = math.sqrt(total)
-    df = _freedom(errors.freedom, estimated, of_runs)
-    half = t_quantile(0.5 + confidence / 2, df) * standard_error
-    return Change(
+    unknown = Change(
         estimate=back(shift),
-        interval=Interval(low=back(shift - half), high=back(shift + half), confidence=confidence),
-        scale=scale,
         logarithmic=logarithmic,
         shift=shift,
+        launches=launches,
+        fixed_variance=of_runs.variance,
+        paired_rounds=paired_rounds,
+    )
+    if errors is None:
+        return unknown
+    estimated = errors.new + errors.base
+    standard_error = math.sqrt(estimated + of_runs.variance)
+    df = _freedom(errors.freedom, estimated, of_runs)
+    half = t_quantile(0.5 + CONFIDENCE / 2, df) * standard_error
+    return replace(
+        unknown,
+        interval=Interval(low=back(shift - half), high=back(shift + half), confidence=CONFIDENCE),
         standard_error=standard_error,
         df=df,
-        launches=launches,
         sampling_variance=errors.new,
         fixed_variance=errors.base + of_runs.variance,
-        paired_rounds=paired_rounds,
         freedom=errors.freedom,
         assumed=errors.assumed,
-        of_runs=(of_runs.variance, of_runs.df),
+        of_runs=of_runs,
     )
 
 
 def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> float:
-    """Of the sum of two variances (Satterthwaite 1946); what the launches tell has its worse side's."""
+    """The freedom of the sum of two variances (Satterthwaite 1946); the launches' part has its worse side's."""
     parts = estimated**2 / min(sides) + of_runs.variance**2 / of_runs.df
     return (estimated + of_runs.variance) ** 2 / parts if parts > 0 else math.inf
-
-
-def _drifted(
-    errors: _Errors | None, of_runs: _OfRuns, launches: tuple[int, int], drift: float
-) -> tuple[_Errors | None, _OfRuns]:
-    """Both parts of the error, where a run deviates at least by a share of what its launches do.
-
-    That share is known as well as the launches' scatter is, so it belongs to what launches tell.
-    """
-    if errors is None:
-        return None, of_runs
-    new, base = launches
-    drifting = drift**2 * (errors.new * new + errors.base * base)
-    if of_runs.variance >= drifting:
-        return errors, of_runs
-    return replace(errors, base=errors.base + drifting), _OfRuns(0.0, math.inf)
 
 
 def _errors(new: Center, base: Center) -> _Errors | None:

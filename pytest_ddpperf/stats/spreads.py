@@ -11,13 +11,13 @@ from pytest_ddpperf.stats.centers import Outliers, log_center
 from pytest_ddpperf.stats.intervals import from_log, t_quantile
 
 LEAST = 1e-9  # s: no clock tells less, and 0 has no logarithm
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # one-sided
 OUTLIERS: Outliers = "high"  # as verdicts on times have it
 
 
 @dataclass(frozen=True)
 class Components:
-    """What a launch's number deviates by, in two parts: with the run that it belongs to, and on its own."""
+    """What a launch's number deviates by, in two parts: on its own, and with the run that it belongs to."""
 
     between_launches: Spread
     between_runs: Spread
@@ -46,7 +46,7 @@ def components(runs: Sequence[Sequence[float]]) -> Components:
     return Components(pooled(runs), Spread(sd=math.sqrt(of_runs), df=of_centers.df))
 
 
-def noise_floor(runs: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> float:
+def noise_floor(runs: Sequence[Sequence[float]]) -> float:
     """By how much a run may seem slower than an earlier one of the same code, as a relative change.
 
     The one-sided prediction bound for the difference of two further runs: ``t * sqrt(2) * s``, ``s`` being the standard
@@ -55,17 +55,16 @@ def noise_floor(runs: Sequence[Sequence[float]], confidence: float = CONFIDENCE)
 
     Args:
         runs: as of ``components``.
-        confidence: one-sided.
 
     Raises:
         ValueError: as of ``components``.
     """
-    return bound_of_difference(_deviation([center for center, _ in _centers(runs)]), confidence)
+    return bound_of_difference(_deviation([center for center, _ in _centers(runs)]))
 
 
-def bound_of_difference(runs: Spread, confidence: float = CONFIDENCE) -> float:
+def bound_of_difference(runs: Spread) -> float:
     """The bound of ``noise_floor`` for runs whose means deviate by this much."""
-    return from_log(t_quantile(confidence, runs.df) * math.sqrt(2) * runs.sd) if runs.sd else 0.0
+    return from_log(t_quantile(CONFIDENCE, runs.df) * math.sqrt(2) * runs.sd) if runs.sd else 0.0
 
 
 def pooled(groups: Sequence[Sequence[float]]) -> Spread:

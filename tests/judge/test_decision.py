@@ -31,12 +31,29 @@ ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
 def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
     """A change on the plain scale whose scatter is known as well as can be."""
     sampling = 0.0 if standard_error is None else standard_error**2 - fixed
-    return Change(shift, None, "difference", False, shift, standard_error, math.inf, launches, sampling, fixed)  # noqa: FBT003
+    return Change(
+        estimate=shift,
+        logarithmic=False,
+        shift=shift,
+        standard_error=standard_error,
+        df=math.inf,
+        launches=launches,
+        sampling_variance=sampling,
+        fixed_variance=fixed,
+    )
 
 
 def ratio(factor: float, standard_error: float) -> Change:
     shift = math.log(factor)
-    return Change(factor - 1, None, "ratio", True, shift, standard_error, math.inf, 4, standard_error**2, 0.0)  # noqa: FBT003
+    return Change(
+        estimate=factor - 1,
+        logarithmic=True,
+        shift=shift,
+        standard_error=standard_error,
+        df=math.inf,
+        launches=4,
+        sampling_variance=standard_error**2,
+    )
 
 
 @pytest.mark.parametrize(

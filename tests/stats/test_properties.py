@@ -26,7 +26,6 @@ differences = st.builds(
     lambda shift, error, launches, freedom, share, paired_rounds: Change(
         estimate=shift,
         interval=None,
-        scale="difference",
         logarithmic=False,
         shift=shift,
         standard_error=error,
