@@ -1,1 +1,1 @@
-"""Summaries, intervals, the verdict and the rule that adds launches: pure functions on numbers."""
+"""Summaries, intervals and spreads: pure functions on numbers."""

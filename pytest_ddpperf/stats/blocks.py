@@ -1,7 +1,7 @@
-"""What the blocks of a launch's steps tell of its scatter, and what launches are expected to scatter by before they do.
+"""The scatter that launches are expected to have, from the blocks of their steps.
 
-Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two launches that
-take turns. They know how well a launch knows its own number long before there are many launches.
+Blocks of consecutive steps are nearly independent of each other, and so are the pairs of blocks of two interleaved
+launches. They show how well a launch knows its own number, long before there are many launches.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from statistics import fmean
 
 from pytest_ddpperf.records.measurement import Spread
 
-BLOCKS = 10  # that the steps of a launch which ran alone are cut into: each outlasts what ties a step to the next one
-MIN_BLOCKS = 2  # blocks: one tells nothing of scatter
+BLOCKS = 10  # of a launch that was not interleaved: each outlasts the dependence of one step on the next
+MIN_BLOCKS = 2  # one block tells nothing of scatter
 
 OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
-"""Standard deviation that a launch adds of its own to what its blocks tell, on the scale of logarithms.
+"""Standard deviation that a launch adds of its own to the scatter of its blocks, on the scale of logarithms.
 
-In turns it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
-3 % and mostly 6 to 20 %: on a shared machine what the baseline's launches and other benchmarks show takes its place
-(benchmarks/intervals.py).
+Interleaved it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
+3 % and mostly 6 to 20 %: on a shared machine the scatter of the baseline's launches and of other benchmarks takes its
+place (benchmarks/intervals.py).
 """
 
 OWN_OF_TAIL = 0.005  # what a launch adds to all of its steps cancels out in their shape
-
-OWN_APART = math.sqrt(2) * OWN_ALONE  # what two launches of a round differ by of their own that took no turns
+OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
 
 CERTAINTY = 4.0
 """Degrees of freedom for which this expectation counts beside the scatter that launches show.
@@ -37,17 +36,12 @@ they are too wide where it does not (benchmarks/intervals.py).
 MAX_CERTAINTY = 10.0  # where other benchmarks tell as well: they are never quite like this one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Expected:
-    """What launches are expected to scatter by, before they are looked at.
+    """The scatter that launches are expected to have, before they are looked at."""
 
-    Attributes:
-        variance: of one launch's number, on the scale of analysis.
-        df: degrees of freedom for which that counts.
-    """
-
-    variance: float
-    df: float
+    variance: float  # of one launch's number, on the scale of analysis
+    df: float  # degrees of freedom for which that counts
 
 
 def even_sizes(steps: int, blocks: int = BLOCKS) -> tuple[int, ...]:
@@ -66,19 +60,19 @@ def influences(without: Sequence[float]) -> tuple[float, ...]:
         One number for each block, with a mean of 0: ``(blocks - 1) * (mean - without)``.
     """
     mean = fmean(without)
-    return tuple((len(without) - 1) * (mean - one) for one in without)
+    return tuple((len(without) - 1) * (mean - number) for number in without)
 
 
 def variance_of(moved: Sequence[float]) -> float:
     """The squared standard error of a launch's number by the influences of its blocks."""
-    return math.fsum(one * one for one in moved) / (len(moved) * (len(moved) - 1))
+    return math.fsum(influence * influence for influence in moved) / (len(moved) * (len(moved) - 1))
 
 
 def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """The influences of the pairs of blocks on what two sides differ by, for each pair of launches.
+    """The influences of the pairs of blocks on the difference of two sides, for each pair of launches.
 
-    What disturbs both blocks of a pair cancels out. Blocks without partners, of launches with different numbers of
-    them, count each for its own side.
+    A disturbance of both blocks of a pair cancels out. Where launches have different numbers of blocks, each block
+    counts for its own side.
     """
     return tuple(map(_paired, new, base))
 
@@ -96,7 +90,7 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
 
 
 def expected(within: Sequence[Sequence[float]], own: float, learned: Spread | None = None) -> Expected | None:
-    """What launches are expected to scatter by, from the blocks inside them.
+    """The scatter that launches are expected to have, from the blocks inside them.
 
     Args:
         within: for each launch the influences of its blocks; a launch with fewer than two tells nothing.

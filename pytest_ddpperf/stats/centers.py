@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_ddpperf.stats.blocks import Expected
 
@@ -37,34 +37,21 @@ _ROUNDING = 1e-9
 _ITERATIONS = 50  # far more than it takes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Center:
-    """Where one side lies.
+    """Where one side lies."""
 
-    Attributes:
-        n: how many launches it has.
-        variance: the squared standard error; None for a single sample of which nothing is expected.
-        df: degrees of freedom of it.
-        assumed: how many of these come from what is expected of launches, not from the launches themselves.
-        spread: variance of one sample, without those at the end where outliers are; None for a single one.
-    """
-
-    n: int
+    n: int  # launches
     mean: float
-    variance: float | None
-    df: float
-    assumed: float = 0.0
+    variance: float | None  # the squared standard error; None for a single sample of which nothing is expected
+    df: float  # degrees of freedom of the variance
+    assumed: float = 0.0  # how many of these come from what is expected of launches, not from the launches themselves
+    # Variance of one sample, without those at the end where outliers are; None for a single one.
     spread: float | None = field(default=None, compare=False)
 
 
 def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Center:
-    """The mean of samples, or one that follows those that were left alone.
-
-    Outliers at one end: a trimmed mean; at both: Huber's M-estimate.
-
-    Args:
-        samples: one number for each launch, in any order.
-        outliers: where disturbed ones are expected.
+    """The mean of samples; with outliers at one end a trimmed mean, with outliers at both Huber's M-estimate.
 
     Raises:
         ValueError: there are no samples.
@@ -94,15 +81,15 @@ def _spread(ordered: Sequence[float], outliers: Outliers | None) -> float:
 
 def _variance(samples: Sequence[float]) -> float:
     middle = math.fsum(samples) / len(samples)
-    return math.fsum([(one - middle) * (one - middle) for one in samples]) / (len(samples) - 1)
+    return math.fsum([(sample - middle) * (sample - middle) for sample in samples]) / (len(samples) - 1)
 
 
 def moderated(side: Center, expected: Expected | None) -> Center:
-    """The same center, whose error is that of its launches and of what is expected of them, by degrees of freedom.
+    """The same center with an error of two parts: the launches' scatter and the expected one, by degrees of freedom.
 
-    Few launches hardly know their own scatter: of two, one degree of freedom. What the blocks inside them tell makes up
-    for it, and the more launches there are, the less it counts (Smyth 2004). It also counts for less where launches lie
-    apart by far more than expected: then they add more of their own than is known.
+    Few launches hardly know their own scatter: two have one degree of freedom. The expectation makes up for it, and the
+    more launches there are, the less it counts (Smyth 2004). It also counts for less where launches lie apart by far
+    more than expected: then they add more of their own than is known.
     """
     if expected is None or expected.df <= 0:
         return side
@@ -137,19 +124,18 @@ def _trimmed(ordered: Sequence[float], low: float, high: float) -> Center:
     # Computed from one of the samples, so that equal samples have exactly their value, and no variance.
     mean = first + math.fsum([w * (sample - first) for sample, w in zip(ordered, cut.weights, strict=True)]) / cut.kept
     winsorised = [first] * cut.first + [*ordered[cut.first : cut.last + 1]] + [last] * (n - 1 - cut.last)
-    middle = first + math.fsum([one - first for one in winsorised]) / n
-    squares = math.fsum([(one - middle) * (one - middle) for one in winsorised])
+    middle = first + math.fsum([sample - first for sample in winsorised]) / n
+    squares = math.fsum([(sample - middle) * (sample - middle) for sample in winsorised])
     freedom = cut.kept - 1
     return Center(n, mean, squares / (cut.kept * freedom), max(freedom, 1.0))
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """What is kept of ordered samples: the numbers of the first and last one inside, and how much of each counts."""
+class _Cut(NamedTuple):
+    """The part of ordered samples that is kept."""
 
-    first: int
+    first: int  # index
     last: int
-    weights: tuple[float, ...]
+    weights: tuple[float, ...]  # how much of each sample counts
     kept: float  # samples, in fractions
 
 
@@ -205,7 +191,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 def _reach(deviations: Sequence[float]) -> float:
     """What the scale of capped deviations says."""
-    squares = math.fsum([one * one for one in deviations])
+    squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 
 

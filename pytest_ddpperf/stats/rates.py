@@ -9,19 +9,13 @@ from pytest_ddpperf.records.measurement import Interval
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of comparisons.
+    """A share of comparisons."""
 
-    Attributes:
-        found: comparisons in which it happened.
-        of: comparisons.
-        independent: how many comparisons without a common launch the data allow at most.
-    """
-
-    found: int
-    of: int
-    independent: int
+    found: int  # comparisons in which it happened
+    of: int  # comparisons
+    independent: int  # comparisons without a common launch that the data allow at most
 
     @property
     def value(self) -> float:
