@@ -23,7 +23,7 @@ from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.metrics.relating import DeriveSeries
+    from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 
@@ -77,7 +77,7 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.metrics.relating import alone
+        from pytest_ddpperf.metrics.scaling import alone
 
         call = self._call("check", knobs, samples_per_step, tokens_per_step)
         variant = call.variant(subject, self._environment(call, strategy), strategy=strategy, name=name)
@@ -137,7 +137,7 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.metrics.relating import with_efficiency
+        from pytest_ddpperf.metrics.scaling import with_efficiency
         from pytest_ddpperf.records.side_by_side import ScalingCurve
 
         if mode not in get_args(Mode):
@@ -197,7 +197,7 @@ class Ddpperf:
             DdpperfError: it could not be measured.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.metrics.relating import with_speedup
+        from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
 
         call = self._call("compare", knobs, samples_per_step, tokens_per_step, ("strategies", "over", *OWN_WORDS))

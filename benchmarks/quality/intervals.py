@@ -47,7 +47,7 @@ class Known:
 
 
 def moved_by(launch: Recorded, sizes: Sequence[int], number: Callable[[Sequence[float]], float]) -> Known:
-    """A launch's number and the influences of its blocks, as ``metrics/blocks.py`` has them."""
+    """A launch's number and the influences of its blocks, as ``metrics/launches.py`` has them."""
     steps, ends = launch.step_times, list(accumulate(sizes))
     cuts = zip([0, *ends[:-1]], ends, strict=True)
     without = [math.log(number((*steps[:start], *steps[end:]))) for start, end in cuts]

@@ -17,7 +17,7 @@ from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.relating import alone, gated_if_paired, with_speedup
+from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan

@@ -20,7 +20,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_metric,
     next_action,
 )
-from pytest_ddpperf.metrics.relating import DeriveSeries
+from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict

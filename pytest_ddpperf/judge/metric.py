@@ -7,7 +7,7 @@ import math
 from pytest_ddpperf.judge.allowance import NO_SPREAD, drift_of, excused_by, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide_metric, needed
 from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, looks_better, looks_worse, mde
-from pytest_ddpperf.metrics.table import STEP_TIME, outliers_of
+from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
@@ -128,7 +128,7 @@ def _change(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Change | None:
     """The change from the reference: by rounds where both sides were measured in the same ones."""
-    spread, drift = NO_SPREAD, 0.0
+    spread, drift, outliers = NO_SPREAD, 0.0, outlying_end(series.rules, series.better)
     if isinstance(reference, StoredBaseline):
         step = _series_named(STEP_TIME, measurement.series)
         step_time = None if step is None else step.value
@@ -139,7 +139,7 @@ def _change(
             series.samples,
             base.samples,
             scale=series.scale,
-            outliers=None if outliers_of(series) is None else "both",  # either side may be disturbed
+            outliers=None if outliers is None else "both",  # either side may be disturbed
             expected=_expected_of_pairs(series, base, turns=measurement.turns),
         )
     return intervals.change(
@@ -149,7 +149,7 @@ def _change(
         between_runs=spread.sd,
         between_df=spread.df,
         drift=drift,
-        outliers=outliers_of(series),
+        outliers=outliers,
         expected=_expected(series, base, context),
     )
 

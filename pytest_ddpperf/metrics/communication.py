@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from pytest_ddpperf.metrics.blocks import Within
-from pytest_ddpperf.metrics.launches import once
+from pytest_ddpperf.metrics.launches import Samples, Within, complete, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
@@ -14,8 +13,6 @@ from pytest_ddpperf.stats.summaries import typical
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
-
-Samples = tuple[float, ...]
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
@@ -56,18 +53,15 @@ def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
 @once
 def _without(launch: Launch) -> list[tuple[float, float]]:
     """Of one launch both typical steps without one pair of blocks after the other."""
-    known = [rank.communication for rank in launch.ranks if rank.communication is not None]
-    if not known or len(known) < len(launch.ranks):
+    known = complete(rank.communication for rank in launch.ranks) or ()
+    number = min((rank.pairs for rank in known), default=0)
+    if number < MIN_BLOCKS:
         return []
-    number = min(rank.pairs for rank in known)
 
     def left(times: tuple[float, ...], pair: int) -> tuple[float, ...]:
-        """The times without those of one pair."""
         size = len(times) // number
         return (*times[: pair * size], *times[(pair + 1) * size :])
 
-    if number < MIN_BLOCKS:
-        return []
     return [
         (
             _typical([left(rank.synchronised, pair) for rank in known]),
@@ -84,17 +78,18 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 
 def still_sent(measurement: Measurement) -> str:
-    """What the unsynchronised steps sent all the same, in words; empty for nothing."""
+    """What the unsynchronised steps sent all the same, in words."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 
 
 def no_memory_headroom(measurement: Measurement) -> Finding | None:
     """Exposed communication was not measured because copies of the training state did not fit into memory."""
-    rooms = [room for launch in measurement.every if (room := launch.ranks[0].no_headroom) is not None]
-    if not rooms:
+    lacking = [lack for launch in measurement.every if (lack := launch.ranks[0].no_headroom) is not None]
+    if not lacking:
         return None
-    return Finding("no_memory_headroom", {"launches": len(rooms), "needed": rooms[0].needed, "free": rooms[0].free})
+    needed, free = lacking[0].needed, lacking[0].free
+    return Finding("no_memory_headroom", {"launches": len(lacking), "needed": needed, "free": free})
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
@@ -105,8 +100,8 @@ def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
 @once
 def _pair(launch: Launch) -> tuple[float, float] | None:
     """Of one launch the typical synchronised and the typical unsynchronised step."""
-    known = [rank.communication for rank in launch.ranks if rank.communication is not None]
-    if len(known) < len(launch.ranks):
+    known = complete(rank.communication for rank in launch.ranks)
+    if known is None:
         return None
     return _typical([rank.synchronised for rank in known]), _typical([rank.unsynchronised for rank in known])
 

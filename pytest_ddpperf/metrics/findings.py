@@ -23,18 +23,19 @@ SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
     """All findings on a measurement, in the order in which reports tell them."""
-    found = (
-        oversubscription(measurement),
-        effective_batch(measurement),
-        skipped_steps(measurement),
-        picked_loading(measurement),
-        unsettled_warmup(measurement),
-        outlying_launches(measurement),
-        growing_memory(measurement),
-        uneven_memory(measurement),
-        full_gpu_memory(measurement),
-        no_memory_headroom(measurement),
+    rules = (
+        oversubscription,
+        effective_batch,
+        skipped_steps,
+        picked_loading,
+        unsettled_warmup,
+        outlying_launches,
+        growing_memory,
+        uneven_memory,
+        full_gpu_memory,
+        no_memory_headroom,
     )
+    found = (rule(measurement) for rule in rules)
     return (*(finding for finding in found if finding is not None), *health_findings(measurement))
 
 

@@ -1,48 +1,133 @@
-"""Figures of single launches, each computed once: the judge looks at the same launches again and again."""
+"""Figures of single launches, each computed once, and how far each block of a launch's steps moves them.
+
+The judge looks at the same launches again and again. The blocks tell the scatter of a figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.records.measurement import Measurement, Scale, Series
+from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, OWN_OF_TAIL, even_sizes, expected, influences
+from pytest_ddpperf.stats.centers import Outliers
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.summaries import tail, typical
 
-Figure = TypeVar("Figure")
+T = TypeVar("T")
+Samples = tuple[float, ...]
+Moved = tuple[float, ...]
 
 
-def once(figure: Callable[[Launch], Figure]) -> Callable[[Launch], Figure]:
-    """The same figure of a launch, computed once and then kept with the launch.
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What launches know of the scatter of a metric."""
 
-    A run is judged after each of its launches, always by all of them. Launches never change, so what is kept stays
-    true.
-    """
+    moved: tuple[Moved, ...]  # for each launch the influences of its blocks, on the scale of analysis
+    own: float  # standard deviation that a launch adds of its own, on the same scale
+
+
+Knows = Callable[[Measurement], "Within | None"]
+
+
+def series_from(
+    samples: Samples, within: Within | None, *, scale: Scale, outliers: Outliers | None, **columns: Any
+) -> Series:
+    """The series of a metric, with value and interval; ``columns`` are its fields that the samples do not decide."""
+    within = within or Within((), 0.0)
+    value, interval = center(samples, scale, outliers, expected(within.moved, within.own))
+    moved, own = within.moved, within.own
+    return Series(samples=samples, value=value, interval=interval, within=moved, own=own, scale=scale, **columns)
+
+
+def complete(values: Iterable[T | None]) -> tuple[T, ...] | None:
+    """All of the values; None where one of them is missing."""
+    found = tuple(values)
+    known = tuple(value for value in found if value is not None)
+    return known if len(known) == len(found) else None
+
+
+def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
+    """The same figure of a launch, computed once and then kept with the launch, which never changes."""
     name = f"{figure.__module__}.{figure.__qualname__}"
 
     @wraps(figure)
-    def kept(launch: Launch) -> Figure:
+    def kept(launch: Launch) -> T:
         if name not in launch.figures:
             launch.figures[name] = figure(launch)
-        found: Figure = launch.figures[name]
+        found: T = launch.figures[name]
         return found
 
     return kept
-
-
-def of_all(figure: Callable[[Launch], Figure | None], measurement: Measurement) -> tuple[Figure, ...] | None:
-    """The figure of each launch; None as soon as one does not have it."""
-    known = []
-    for launch in measurement.launches:
-        found = figure(launch)
-        if found is None:
-            return None
-        known.append(found)
-    return tuple(known)
 
 
 @once
 def typical_step(launch: Launch) -> float:
     """Seconds of a typical step of the group; see ``typical``."""
     return typical(launch.step_times)
+
+
+def of_steps(measurement: Measurement) -> Within:
+    """What launches know of the scatter of the typical step's logarithm."""
+    return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
+
+
+def of_rates(measurement: Measurement) -> Within:
+    """What launches know of the scatter of a rate's logarithm, which falls where a step gets longer."""
+    moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
+    return Within(moved, OWN_ALONE)
+
+
+def of_tails(measurement: Measurement) -> Within:
+    """What launches know of the scatter of the tail's logarithm."""
+    return Within(tuple(map(_moved_tail, measurement.launches)), OWN_OF_TAIL)
+
+
+def of_cpu(measurement: Measurement) -> Within:
+    """What launches know of the scatter of the CPU time's logarithm."""
+    return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
+
+
+@once
+def moved_step(launch: Launch) -> Moved:
+    """How far each block of a launch moves the logarithm of its typical step."""
+    return _moved(launch, typical)
+
+
+@once
+def _moved_tail(launch: Launch) -> Moved:
+    return _moved(launch, tail)
+
+
+@once
+def _moved_cpu(launch: Launch) -> Moved:
+    """How far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
+    known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) > 1]
+    if len(known) < len(launch.ranks):
+        return ()
+    busiest = max(known, key=lambda rank: rank.cpu_time or 0.0)
+    # Steps in each block; one where the blocks are not known.
+    sizes = busiest.blocks if len(busiest.blocks) == len(busiest.cpu_blocks) else (1,) * len(busiest.cpu_blocks)
+    blocks = [seconds * size for seconds, size in zip(busiest.cpu_blocks, sizes, strict=True)]
+    steps, work = sum(sizes), math.fsum(blocks)
+    without = [(work - block) / (steps - size) for block, size in zip(blocks, sizes, strict=True)]
+    return influences(list(map(math.log, without))) if min(without) > 0 else ()
+
+
+def _moved(launch: Launch, figure: Callable[[Sequence[float]], float]) -> Moved:
+    """How far each block moves the logarithm of a figure: the jackknife leaves out one block after the other."""
+    steps, sizes = launch.step_times, launch.ranks[0].blocks
+    if not sizes or sum(sizes) != len(steps):  # not interleaved
+        sizes = even_sizes(len(steps))
+    ends = list(accumulate(sizes))
+    if len(ends) < MIN_BLOCKS or min(steps) <= 0:
+        return ()
+    starts = [0, *ends[:-1]]
+    return influences(
+        [math.log(figure((*steps[:start], *steps[end:]))) for start, end in zip(starts, ends, strict=True)]
+    )

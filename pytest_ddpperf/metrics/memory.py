@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launches import of_all, once
+from pytest_ddpperf.metrics.launches import Samples, complete, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import DeviceMemory, Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import growth_per_step
-
-Samples = tuple[float, ...]
 
 GROWTH_TOLERANCE = 64 * 2**10
 """Bytes a step that are no leak. torch's flight recorder keeps some 360 bytes of each collective, up to 2000 of them:
@@ -20,8 +18,8 @@ in the eleventh to twentieth step of a launch that can be 48 KiB a step at most.
 
 COMPARED = ("peak_resident", "peak_allocated")
 GROWTH_SCATTER = 17 * 2**10
-"""Bytes a step: standard deviation of the growth that one launch sees, taken to be the most that was ever measured
-where nothing leaks. See ``growth_per_step``."""
+"""Bytes a step: standard deviation of the growth that one launch sees, taken to be the largest that was measured where
+nothing leaks. See ``growth_per_step``."""
 
 RESIDENT_FLOOR = 8 * 2**20
 """Bytes of resident memory that come and go with the allocator's arenas, however small the model is.
@@ -36,12 +34,7 @@ UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 
 def peak_memory(kind: str) -> Callable[[Measurement], Samples | None]:
     """The samples of one kind of memory: bytes of the rank with the most, because that rank runs out first."""
-
-    def samples(measurement: Measurement) -> Samples | None:
-        """A sample of each launch."""
-        return of_all(lambda launch: _peaks(launch).get(kind), measurement)
-
-    return samples
+    return lambda measurement: complete(_peaks(launch).get(kind) for launch in measurement.launches)
 
 
 @once
@@ -64,19 +57,20 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 def outside_allocator(measurement: Measurement) -> Samples | None:
     """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
 
-    CUDA contexts, NCCL's buffers, what libraries allocate by themselves, and other processes: the driver tells one sum.
+    CUDA contexts, NCCL's buffers, libraries' own allocations and other processes: the driver tells one sum.
     """
-    return of_all(_outside, measurement)
+    return complete(map(_outside, measurement.launches))
 
 
 @once
 def _outside(launch: Launch) -> float | None:
     """Bytes outside the caching allocators in one launch; None where a rank has no GPU."""
+    known = complete(rank.device_memory for rank in launch.ranks)
+    if known is None:
+        return None
     by_device: dict[str, list[DeviceMemory]] = {}
-    for rank in launch.ranks:
-        if rank.device_memory is None:
-            return None
-        by_device.setdefault(rank.device_memory.device, []).append(rank.device_memory)
+    for memory in known:
+        by_device.setdefault(memory.device, []).append(memory)
     outside = (max(rank.used for rank in ranks) - sum(rank.reserved for rank in ranks) for ranks in by_device.values())
     return float(max(0, *outside))
 
@@ -84,13 +78,11 @@ def _outside(launch: Launch) -> float | None:
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:
     """Each kind of memory on each rank, averaged over launches; kinds that a rank does not know are left out."""
     kinds = dict.fromkeys(kind for launch in measurement.launches for rank in launch.ranks for kind in rank.memory)
-    found = {}
-    for kind in kinds:
-        launches = [[rank.memory.get(kind) for rank in launch.ranks] for launch in measurement.launches]
-        ranks = list(zip(*launches, strict=True))
-        if all(None not in values for values in ranks):
-            found[kind] = tuple(fmean(value for value in values if value is not None) for values in ranks)
-    return found
+    ranks = list(zip(*(launch.ranks for launch in measurement.launches), strict=True))
+    known = {
+        kind: complete(complete(rank.memory.get(kind) for rank in launches) for launches in ranks) for kind in kinds
+    }
+    return {kind: tuple(map(fmean, values)) for kind, values in known.items() if values is not None}
 
 
 def uneven_memory(measurement: Measurement) -> Finding | None:
@@ -146,15 +138,10 @@ def growing_memory(measurement: Measurement) -> Finding | None:
             "most": value,
             "ranks": tuple(growing),
             "world_size": len(means),
-            "steps": _read_steps(measurement),
+            "steps": max(len(launch.ranks[0].held) for launch in measurement.every) - 1,
             "launches": len(samples),
         },
     )
-
-
-def _read_steps(measurement: Measurement) -> int:
-    """Over how many steps a launch read its memory."""
-    return max(len(launch.ranks[0].held) for launch in measurement.every) - 1
 
 
 @once

@@ -7,36 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddpperf.metrics.blocks import Within
-from pytest_ddpperf.metrics.launches import once
+from pytest_ddpperf.metrics.launches import Samples, Within, complete, once
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
 from pytest_ddpperf.stats.summaries import usual_steps
 
-Samples = tuple[float, ...]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """A section of the user's, over all ranks and launches.
+    """A section of the user's, over all ranks and launches."""
 
-    Attributes:
-        path: ``outer/inner``.
-        count: how many times a step enters it.
-        seconds: of a step, in all entries together, with the sections inside it.
-        own_seconds: the same without those.
-        share: ``seconds`` as a fraction of the step.
-        memory: the largest change and the largest peak that a rank saw; None where the system does not tell.
-    """
-
-    path: str
-    count: float
-    seconds: float
-    own_seconds: float
-    share: float
-    memory: MemoryUse | None
+    path: str  # outer/inner
+    count: float  # how many times a step enters it
+    seconds: float  # of a step, in all entries together, with the sections inside it
+    own_seconds: float  # without those
+    share: float  # ``seconds`` as a fraction of the step
+    memory: MemoryUse | None  # the largest change and the largest peak that a rank saw; None where unknown
 
     @property
     def mean(self) -> float:
@@ -52,20 +40,16 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
     Only the usual ones of the steps that were taken apart count, by the rule that ``step_time`` has for timed steps.
     """
-
-    def samples(measurement: Measurement) -> Samples | None:
-        """A sample of each launch that took steps apart."""
-        return tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
-
-    return samples
+    return lambda measurement: (
+        tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
+    )
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
     """What the steps that were taken apart know of the scatter of one phase, in seconds."""
 
     def within(measurement: Measurement) -> Within:
-        """The influences of each launch's usual steps."""
-        launches = [ranks for ranks in map(_ranks, measurement.every) if ranks is not None]
+        launches = _diagnosed(measurement)
         moved = [_moved(ranks, phase) for ranks in launches]
         steps = [_mean([rank.step_times for rank in ranks], _usual(ranks)) for ranks in launches]
         return Within(tuple(filter(None, moved)), OWN_IN_TURNS * fmean(steps) if steps else 0.0)
@@ -87,7 +71,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
     A rank without a section spends no time in it.
     """
-    launches = [phases for phases in map(_ranks, measurement.every) if phases is not None]
+    launches = _diagnosed(measurement)
     # A section that only some ranks have comes last: a dict keeps the order, and rank 0 is first.
     paths = dict.fromkeys(section.path for phases in launches for rank in phases for section in rank.sections)
     return tuple(_summary(path, launches) for path in paths)
@@ -98,7 +82,7 @@ def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
 
     Phases in which no rank could read its memory are left out.
     """
-    ranks = [rank for phases in map(_ranks, measurement.every) if phases is not None for rank in phases]
+    ranks = [rank for phases in _diagnosed(measurement) for rank in phases]
     uses = {phase: _largest([rank.memory[phase] for rank in ranks if phase in rank.memory]) for phase in PHASES}
     return {phase: use for phase, use in uses.items() if use is not None}
 
@@ -109,12 +93,8 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
     uses: list[MemoryUse] = []
     for phases in launches:
         kept = _usual(phases)
-        none = SectionTimes(
-            path=path,
-            count=0.0,
-            seconds=(0.0,) * len(phases[0].step_times),
-            own_seconds=(0.0,) * len(phases[0].step_times),
-        )
+        nothing = (0.0,) * len(phases[0].step_times)
+        none = SectionTimes(path=path, count=0.0, seconds=nothing, own_seconds=nothing)
         found = [next((section for section in rank.sections if section.path == path), none) for rank in phases]
         counts.append(fmean(section.count for section in found))
         whole.append(_mean([section.seconds for section in found], kept))
@@ -143,10 +123,14 @@ def _means(launch: Launch) -> dict[str, float] | None:
     return {phase: _mean([rank.seconds[phase] for rank in ranks], kept) for phase in PHASES}
 
 
-def _ranks(launch: Launch) -> list[PhaseTimes] | None:
+def _diagnosed(measurement: Measurement) -> list[tuple[PhaseTimes, ...]]:
+    """The ranks' phases of each launch that took steps apart."""
+    return [phases for phases in map(_ranks, measurement.every) if phases is not None]
+
+
+def _ranks(launch: Launch) -> tuple[PhaseTimes, ...] | None:
     """The ranks' phases; None where a rank has none."""
-    known = [rank.phases for rank in launch.ranks if rank.phases is not None]
-    return known if len(known) == len(launch.ranks) else None
+    return complete(rank.phases for rank in launch.ranks)
 
 
 def _usual(ranks: Sequence[PhaseTimes]) -> list[int]:

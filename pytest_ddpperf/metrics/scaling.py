@@ -1,19 +1,55 @@
-"""Speedup and efficiency over the number of ranks, in strong and in weak scaling."""
+"""Measurements of one run that are related to each other: speedup and efficiency, and which series are gated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
 
-from pytest_ddpperf.metrics.blocks import Within, moved_step
-from pytest_ddpperf.metrics.launches import typical_step
+from pytest_ddpperf.metrics.launches import Samples, Within, moved_step, series_from, typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
-from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, expected, paired_blocks
-from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, paired_blocks
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
+
+DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
+
+
+def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Measurements that have nothing to do with each other."""
+    return measured
+
+
+def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:
+    """The points of a curve with speedup and scaling efficiency over the first one.
+
+    Times of an oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
+    """
+    base, *others = points
+    return (base, *(_over_base(base, before, point, mode) for before, point in pairwise((base, *others))))
+
+
+def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measurement, ...]:
+    """The measurements with their speedup over the one named ``over``, from the rounds that measured both."""
+    base = next(point for point in measured if point.name == over)
+    return tuple(
+        point if point is base else replace(point, over=over, series=(*point.series, *speedup_series(base, point)))
+        for point in measured
+    )
+
+
+def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
+    """``derive`` for a run beside another revision, where more metrics are gated, unless ``derive`` objects."""
+
+    def gated(point: Measurement) -> Measurement:
+        series = (replace(series, gated=series.gated or series.rules.paired_only) for series in point.series)
+        return replace(point, series=tuple(series))
+
+    return lambda measured: derive(tuple(map(gated, measured)))
 
 
 def speedup(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
@@ -76,6 +112,21 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
     )
 
 
+def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
+    """A point of a curve with its scaling over the base; a loss from the point before it is a finding."""
+    series = scaling_series(base, point, mode)
+    findings = dict.fromkeys(  # the smaller group may be the base itself
+        (
+            *negative_scaling(series, base.world_size, point.world_size),
+            *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+        )
+    )
+    own = point.series
+    if point.environment.oversubscribed:
+        own = tuple(replace(series, gated=series.gated and not series.rules.timed) for series in own)
+    return replace(point, series=(*own, *series), findings=(*point.findings, *findings))
+
+
 def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:
     """The pairs of launches that belong to one round."""
     rounds = {launch.round: launch for launch in base.launches}
@@ -88,23 +139,18 @@ def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
-def _relative(name: str, samples: tuple[float, ...], within: Within, *, gated: bool) -> Series:
-    """A series of quotients of partners, in whose center neither side's outliers count."""
-    value, interval = center(  # either partner may have been disturbed
-        samples, "ratio", outliers="both", expected=expected(within.moved, within.own)
-    )
-    return Series(
+def _relative(name: str, samples: Samples, within: Within, *, gated: bool) -> Series:
+    """A series of quotients of partners, either of which may have been disturbed."""
+    return series_from(
+        samples,
+        within,
+        scale="ratio",
+        outliers="both",
         metric=name,
         unit="1",
         better="higher",
         family="relative",
-        scale="ratio",
         gated=gated,
         min_tolerance=0.0,
-        samples=samples,
-        value=value,
-        interval=interval,
-        within=within.moved,
-        own=within.own,
         rules=MetricRules(partnered=True, outliers="both"),
     )

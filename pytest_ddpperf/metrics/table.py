@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_ddpperf.metrics.blocks import Knows, Within, of_cpu, of_rates, of_steps, of_tails
 from pytest_ddpperf.metrics.communication import (
     EXPOSED,
     OVERHEAD,
@@ -16,7 +15,19 @@ from pytest_ddpperf.metrics.communication import (
     of_exposed,
     of_overhead,
 )
-from pytest_ddpperf.metrics.launches import of_all, once, typical_step
+from pytest_ddpperf.metrics.launches import (
+    Knows,
+    Samples,
+    Within,
+    complete,
+    of_cpu,
+    of_rates,
+    of_steps,
+    of_tails,
+    once,
+    series_from,
+    typical_step,
+)
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SCATTER,
     GROWTH_TOLERANCE,
@@ -27,15 +38,14 @@ from pytest_ddpperf.metrics.memory import (
     peak_memory,
 )
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
-from pytest_ddpperf.stats.blocks import expected
 from pytest_ddpperf.stats.centers import Outliers
-from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import quantile, tail, typical
 
-Samples = tuple[float, ...]
+Sampler = Callable[[Measurement], "Samples | None"]
 
 STEP_TIME = "step_time"
 RESIDENT = "peak_resident"
@@ -43,9 +53,8 @@ FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
-_MADE_OF_STEP_TIME = replace(
-    _TIMED, repeats_step_time=True, alarms=False
-)  # alone: its verdict is that of the step time
+# Made of the step time alone, whose verdict it has.
+_MADE_OF_STEP_TIME = replace(_TIMED, repeats_step_time=True, alarms=False)
 _BYTES = MetricRules(deviation=0.0, alarms=False)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
@@ -72,7 +81,7 @@ class Metric:
     better: Better
     family: Family
     scale: Scale
-    samples: Callable[[Measurement], Samples | None]
+    samples: Sampler
     gated: bool = True
     min_tolerance: float = 0.0
     rules: MetricRules = PLAIN
@@ -80,26 +89,17 @@ class Metric:
 
     def series(self, samples: Samples, within: Within | None = None) -> Series:
         """The series that these samples make; ``within`` is what their launches know of their scatter."""
-        within = within or Within((), 0.0)
-        value, interval = center(
+        return series_from(
             samples,
-            self.scale,
+            within,
+            scale=self.scale,
             outliers=outlying_end(self.rules, self.better),
-            expected=expected(within.moved, within.own),
-        )
-        return Series(
             metric=self.name,
             unit=self.unit,
             better=self.better,
             family=self.family,
-            scale=self.scale,
             gated=self.gated,
             min_tolerance=self.min_tolerance,
-            samples=samples,
-            value=value,
-            interval=interval,
-            within=within.moved,
-            own=within.own,
             rules=self.rules,
         )
 
@@ -108,21 +108,15 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     """The series of a measurement, in the table's order, without the metrics that it does not have."""
     if not measurement.launches:
         return ()
-    found = ((metric, metric.samples(measurement)) for metric in (METRICS if metrics is None else metrics))
     return tuple(
         metric.series(samples, None if metric.within is None else metric.within(measurement))
-        for metric, samples in found
-        if samples is not None
+        for metric in (METRICS if metrics is None else metrics)
+        if (samples := metric.samples(measurement)) is not None
     )
 
 
-def outliers_of(series: Series) -> Outliers | None:
-    """At which end launches of a metric are out of line."""
-    return outlying_end(series.rules, series.better)
-
-
 def outlying_end(rules: MetricRules, better: Better) -> Outliers | None:
-    """The end at which launches are out of line, of a metric that improves in that direction."""
+    """The end at which launches of a metric are out of line."""
     if rules.outliers != "worse":
         return rules.outliers
     return "high" if better == "lower" else "low"
@@ -149,17 +143,17 @@ def cpu_time(measurement: Measurement) -> Samples | None:
     Other load that makes ranks wait for a core lengthens steps and, unless they wait by spinning, not this. So it tells
     of more work where step times tell nothing; of more waiting it tells nothing itself.
     """
-    return of_all(_cpu_time, measurement)
+    return complete(map(_cpu_time, measurement.launches))
 
 
 def throughput(measurement: Measurement) -> Samples | None:
     """Samples per second of the whole group: those of all ranks in one step over the typical step time."""
-    return _rate(measurement, _samples)
+    return _rate(measurement, lambda rank: rank.samples_per_step)
 
 
 def token_throughput(measurement: Measurement) -> Samples | None:
     """Tokens per second of the whole group."""
-    return _rate(measurement, _tokens)
+    return _rate(measurement, lambda rank: rank.tokens_per_step)
 
 
 def throughput_per_rank(measurement: Measurement) -> Samples | None:
@@ -177,14 +171,14 @@ def straggler_skew(measurement: Measurement) -> Samples | None:
 
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
-    totals = of_all(_loss, measurement)
+    totals = _totals(measurement, lambda rank: rank.loss)
     return None if totals is None else tuple(total / measurement.world_size for total in totals)
 
 
 @once
 def _cpu_time(launch: Launch) -> float | None:
-    times = [rank.cpu_time for rank in launch.ranks if rank.cpu_time is not None]
-    return max(times) if len(times) == len(launch.ranks) else None
+    times = complete(rank.cpu_time for rank in launch.ranks)
+    return None if times is None else max(times)
 
 
 @once
@@ -193,49 +187,56 @@ def _skew(launch: Launch) -> float:
     return max(times) / quantile(times, 0.5) - 1
 
 
-def _rate(measurement: Measurement, count: Callable[[Launch], float | None]) -> Samples | None:
-    """Counts per step turned into counts per second."""
-    counts = of_all(count, measurement)
-    if counts is None:
+def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None]) -> Samples | None:
+    """Counts per second of the whole group, from the ranks' counts per step."""
+    totals = _totals(measurement, count)
+    if totals is None:
         return None
-    return tuple(count / seconds for count, seconds in zip(counts, step_time(measurement), strict=True))
+    return tuple(total / seconds for total, seconds in zip(totals, step_time(measurement), strict=True))
 
 
-@once
-def _samples(launch: Launch) -> float | None:
-    return _total(rank.samples_per_step for rank in launch.ranks)
+def _totals(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
+    """The sum over the ranks of each launch; None where a rank does not know its figure."""
+    launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
+    return None if launches is None else tuple(map(math.fsum, launches))
 
 
-@once
-def _tokens(launch: Launch) -> float | None:
-    return _total(rank.tokens_per_step for rank in launch.ranks)
+def counted_series(counts: Counts) -> tuple[Series, ...]:
+    """A series for each metric that was counted, in the order of ``COUNTS``: an exact number needs no statistics.
+
+    Whether an unstable count is gated depends on the baseline, so the comparison decides that.
+    """
+    return tuple(
+        Series(
+            metric=metric,
+            unit=row.unit,
+            better="lower",
+            family="counted",
+            scale="exact",
+            gated=row.gated,
+            min_tolerance=0.0,
+            samples=(counts.totals[metric],),
+            value=counts.totals[metric],
+            interval=None,
+        )
+        for metric, row in COUNTS.items()
+        if metric in counts.totals
+    )
 
 
-@once
-def _loss(launch: Launch) -> float | None:
-    return _total(rank.loss for rank in launch.ranks)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    """The sum over ranks; None where a rank does not know its value."""
-    given = list(values)
-    known = [value for value in given if value is not None]
-    return math.fsum(known) if len(known) == len(given) else None
-
-
-def _step_metric(name: str, unit: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+def _step_metric(name: str, unit: str, samples: Sampler, **columns: Any) -> Metric:
     """A row of a time or a rate, compared by quotients."""
     better: Better = "lower" if unit == "s" else "higher"
     return Metric(name=name, unit=unit, better=better, family="absolute", scale="ratio", samples=samples, **columns)
 
 
-def _bytes_metric(name: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
     """A row of an amount of memory, compared by quotients."""
     defaults = {"family": "absolute", "scale": "ratio", "rules": _BYTES}
     return Metric(name=name, unit="B", better="lower", samples=samples, **{**defaults, **columns})
 
 
-def _share_metric(name: str, samples: Callable[[Measurement], Samples | None], **columns: Any) -> Metric:
+def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
     """A row of a share, which may be near 0: compared by subtraction."""
     defaults = {"unit": "1", "family": "relative", "scale": "difference", "gated": False}
     return Metric(name=name, better="lower", samples=samples, **{**defaults, **columns})

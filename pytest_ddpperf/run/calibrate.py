@@ -15,7 +15,7 @@ from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recomm
 from pytest_ddpperf.judge.allowance import spread_between_runs
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
-from pytest_ddpperf.metrics.relating import DeriveSeries
+from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, Metric, series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan

@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.benchmark import broken
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.metrics.relating import DeriveSeries, gated_if_paired
+from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict

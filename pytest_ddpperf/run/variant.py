@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
+from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.baselines.store import acceptable, baseline_record, warned
-from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health

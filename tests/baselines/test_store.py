@@ -19,7 +19,7 @@ import pytest
 from pytest_ddpperf.baselines.store import SavedRecord, Store, module_folder
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Provenance

@@ -28,7 +28,7 @@ from benchmarks.quality.intervals import (
 from benchmarks.quality.launches import Campaign, Recorded, write
 from benchmarks.quality.simulate import CELL, ENVIRONMENT, recorded
 from benchmarks.quality.steps import UNCHANGED
-from pytest_ddpperf.metrics.blocks import moved_step
+from pytest_ddpperf.metrics.launches import moved_step
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.stats import centers
 from pytest_ddpperf.stats.blocks import Expected

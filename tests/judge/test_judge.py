@@ -14,7 +14,7 @@ import pytest
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.metrics.relating import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
+from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch

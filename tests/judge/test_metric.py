@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
-from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread

@@ -1,9 +1,29 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import stdev
 
-from pytest_ddpperf.metrics.launches import once, typical_step
+import numpy as np
+import pytest
+
+from pytest_ddpperf.metrics.launches import (
+    Moved,
+    Within,
+    moved_step,
+    of_cpu,
+    of_rates,
+    of_steps,
+    of_tails,
+    once,
+    typical_step,
+)
+from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
+from tests.factories import make_environment
 
 
 def launch(*step_times: float) -> Launch:
@@ -58,3 +78,156 @@ def test_figures_of_one_name_are_kept_apart() -> None:
 
     one = launch(1.0)
     assert (shortest(), longest()) == (1, 2)
+
+
+def rank(
+    times: Sequence[float],
+    blocks: Sequence[int] = (),
+    *,
+    cpu: float | None = None,
+    cpu_blocks: Sequence[float] = (),
+    number: int = 0,
+) -> RankLaunch:
+    return RankLaunch(
+        rank=number,
+        step_times=tuple(times),
+        memory={},
+        loss=None,
+        samples_per_step=8.0,
+        tokens_per_step=None,
+        cpu_time=cpu,
+        blocks=tuple(blocks),
+        cpu_blocks=tuple(cpu_blocks),
+    )
+
+
+def measurement(*ranks: RankLaunch) -> Measurement:
+    """Of one launch."""
+    environment = make_environment(world_size=len(ranks))
+    return Measurement(
+        name="ddp",
+        strategy="ddp",
+        mode=None,
+        plan=Plan(warmup=2, steps=5),
+        environment=environment,
+        launches=(Launch(round=0, ranks=ranks, seconds=1.0),),
+    )
+
+
+def known(within: Within | None) -> Moved:
+    """What the only launch knows."""
+    assert within is not None
+    (moved,) = within.moved
+    return moved
+
+
+LN2 = math.log(2)
+
+
+def test_a_launch_that_ran_alone_is_cut_into_equal_blocks() -> None:
+    """Of 1 1 and 2 2 s: without the first block a step takes 2 s, without the second 1 s. Their mean is ln 2 / 2."""
+    within = of_steps(measurement(rank([1.0, 1.0, 2.0, 2.0])))
+    assert known(within) == pytest.approx((-LN2 / 2, LN2 / 2))
+    assert within.own == OWN_ALONE
+
+
+def test_blocks_that_took_turns_are_those_that_count() -> None:
+    """Of 1 1, 4 4 4 and 2: without one after the other 4 4 4 2, 1 1 2 and 1 1 4 4 4.
+
+    The typical steps are the means of the faster three quarters: 10 / 3, (1 + 1) / 2 and (1 + 1 + 4 + 4) / 4.
+    """
+    moved = known(of_steps(measurement(rank([1.0, 1.0, 4.0, 4.0, 4.0, 2.0], [2, 3, 1]))))
+    without = [math.log(10 / 3), math.log(1.0), math.log(2.5)]
+    assert moved == pytest.approx([2 * (sum(without) / 3 - one) for one in without])
+    assert sum(moved) == pytest.approx(0.0)
+
+
+def test_blocks_that_do_not_add_up_to_the_steps_are_not_believed() -> None:
+    times = [1.0, 1.0, 2.0, 2.0]
+    assert of_steps(measurement(rank(times, [2, 3]))) == of_steps(measurement(rank(times)))
+
+
+def test_a_step_of_a_block_lasts_as_long_as_its_slowest_rank() -> None:
+    both = rank([1.0, 1.0, 2.0, 1.0]), rank([1.0, 1.0, 1.0, 2.0], number=1)
+    assert known(of_steps(measurement(*both))) == pytest.approx((-LN2 / 2, LN2 / 2))
+
+
+@pytest.mark.parametrize("times", [(), (1.0,), (1.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)], ids=len)
+def test_a_single_block_or_a_clock_that_stands_still_tells_nothing(times: tuple[float, ...]) -> None:
+    assert moved_step(Launch(round=0, ranks=(rank(times),), seconds=1.0)) == ()
+
+
+def test_of_a_mean_it_is_the_textbooks_standard_error() -> None:
+    """Relative to the mean, for it is the logarithm that they move."""
+    draw = np.random.default_rng(3)
+    means = [float(one) for one in draw.normal(0.1, 0.002, 45)]
+    moved = known(of_cpu(measurement(rank([0.1] * 45, [1] * 45, cpu=0.1, cpu_blocks=means))))
+    assert math.sqrt(variance_of(moved)) == pytest.approx(stdev(means) / math.sqrt(45) / 0.1, rel=0.02)
+
+
+def test_a_longer_step_is_a_lower_rate() -> None:
+    one = measurement(rank([1.0, 1.0, 2.0, 2.0]))
+    assert known(of_rates(one)) == pytest.approx((LN2 / 2, -LN2 / 2))
+    assert of_rates(one).own == OWN_ALONE
+
+
+def test_a_block_with_a_pause_moves_the_tail() -> None:
+    """Four blocks of a second a step, and a pause of another second in one of eight: 9 / 8 of the typical step.
+
+    Without its block there is none, 1; without another one it is 7 / 6.
+    """
+    within = of_tails(measurement(rank([1.0] * 7 + [2.0], [2] * 4)))
+    without = [math.log(7 / 6)] * 3 + [0.0]
+    assert known(within) == pytest.approx([3 * (sum(without) / 4 - one) for one in without])
+    assert within.own < OWN_IN_TURNS  # what makes a whole launch slower cancels out in it
+
+
+def test_cpu_time_is_that_of_the_busiest_rank_by_the_sizes_of_its_blocks() -> None:
+    """Blocks of 2 and 3 steps at 1 and 2 s each: without the first 2 s a step, without the second 1 s."""
+    busy = rank([1.0] * 5, [2, 3], cpu=1.6, cpu_blocks=[1.0, 2.0])
+    idle = rank([1.0] * 5, [2, 3], cpu=0.5, cpu_blocks=[0.1, 0.9], number=1)
+    assert known(of_cpu(measurement(idle, busy))) == pytest.approx((-LN2 / 2, LN2 / 2))
+    three = rank([1.0] * 6, [1, 2, 3], cpu=1.5, cpu_blocks=[3.0, 1.5, 1.0])
+    without = [math.log(6 / 5), math.log(6 / 4), math.log(6 / 3)]
+    assert known(of_cpu(measurement(three))) == pytest.approx([2 * (sum(without) / 3 - one) for one in without])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        rank([1.0] * 4, [2, 2], number=1),
+        rank([1.0] * 4, [2, 2], cpu=1.0, cpu_blocks=[1.0], number=1),
+        rank([1.0] * 4, [2, 2], cpu=0.0, cpu_blocks=[0.0, 0.0], number=1),
+    ],
+    ids=["not told", "a single block", "no ticks of the clock"],
+)
+def test_cpu_time_that_a_rank_does_not_tell_is_not_known(other: RankLaunch) -> None:
+    known = rank([1.0] * 4, [2, 2], cpu=0.0 if other.cpu_time == 0 else 2.0, cpu_blocks=[0.0, 0.0])
+    assert of_cpu(measurement(known, other)).moved == ((),)
+
+
+def test_what_was_skipped_shrinks_its_block() -> None:
+    """As ``training.loop`` tells it: of blocks of two and four, one step of the second is left out."""
+    assert known(of_steps(measurement(rank([1.0, 1.0, 2.0, 2.0, 2.0], [2, 3])))) == pytest.approx((-LN2 / 2, LN2 / 2))
+
+
+def by_name(one: Measurement) -> dict[str, Series]:
+    return {series.metric: series for series in series_of(one)}
+
+
+def test_series_know_their_scatter_and_single_launches_have_an_interval() -> None:
+    one = measurement(rank([0.1, 0.11] * 10))
+    series = by_name(one)
+    step = series["step_time"]
+    assert (step.within, step.own) == (of_steps(one).moved, OWN_ALONE)
+    assert series["throughput"].within == of_rates(one).moved
+    assert (series["step_time_tail"].within, series["step_time_tail"].own) == (of_tails(one).moved, of_tails(one).own)
+    assert step.interval is not None
+    assert step.interval.low < step.value < step.interval.high
+
+
+def test_what_is_not_made_of_steps_knows_nothing() -> None:
+    one = measurement(replace(rank([0.1] * 20), memory={"peak_resident": 1e6}, loss=1.0))
+    assert [(by_name(one)[name].within, by_name(one)[name].interval) for name in ("peak_resident", "final_loss")] == [
+        ((), None)
+    ] * 2

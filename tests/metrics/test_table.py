@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddpperf.metrics.table import METRICS, Metric, series_of
+from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from tests.factories import make_environment
@@ -146,3 +147,25 @@ def test_a_pause_in_every_tenth_step_shows_in_the_tail_alone() -> None:
     assert series["step_time"].samples == (1.0, 1.0, 1.0)
     assert series["step_time_tail"].samples == pytest.approx((1.0, 1.05, 1.1))
     assert series["step_time_tail"].gated
+
+
+def test_each_count_is_one_exact_number() -> None:
+    """Derived counts are shown and not gated; those that differ from step to step are for the comparison to judge."""
+    totals = {"flops": 300.0, "collective_calls": 2.0, "flops_forward": 100.0, "operators": 7.0}
+    calls, flops, forward, operators = counted_series(
+        Counts(totals=totals, details={}, unstable={"operators": "add 3, then 4"})
+    )
+    assert [one.metric for one in (calls, flops, forward, operators)] == [
+        "collective_calls",
+        "flops",
+        "flops_forward",
+        "operators",
+    ]
+    assert (calls.value, calls.samples, calls.scale, calls.family, calls.gated) == (
+        2.0,
+        (2.0,),
+        "exact",
+        "counted",
+        True,
+    )
+    assert (flops.unit, flops.gated, forward.gated, operators.gated) == ("FLOP", True, False, True)

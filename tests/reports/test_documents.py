@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.counts import Counts

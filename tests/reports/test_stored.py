@@ -7,7 +7,7 @@ import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import SavedRecord
-from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.relating import alone
+from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch

@@ -12,8 +12,7 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.metrics.counted import counted_series
-from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Plan, Spread

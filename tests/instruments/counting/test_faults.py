@@ -22,7 +22,7 @@ from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.counted import counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts, difference_text, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
