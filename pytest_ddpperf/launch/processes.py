@@ -53,9 +53,25 @@ def marked(name: str, value: str) -> set[int]:
     return found - {os.getpid()}
 
 
-def kill(pid: int) -> None:
-    """Kill a process, and the process group that it may lead."""
-    for send in (os.killpg, os.kill):
+def manages_shared_memory(pid: int) -> bool:
+    """Whether a process is torch's manager of shared memory, which unlinks it 2 s after its last user has ended."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name == "torch_shm_manager"
+    except OSError:
+        return False
+
+
+def tracks_resources(pid: int) -> bool:
+    """Whether a process is Python's resource tracker, which unlinks what its users have left when they have ended."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def kill(pid: int, *, group: bool) -> None:
+    """Kill a process, and with ``group`` the process group that it may lead."""
+    for send in (os.killpg, os.kill) if group else (os.kill,):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
 

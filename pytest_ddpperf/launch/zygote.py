@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 MESSAGE_SIZE = 1 << 16
 _DESCRIPTORS, _COPY_DESCRIPTORS = 6, 2
 _SWEEP_SECONDS = 5.0
+_TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
+_MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
 
 class Birth(NamedTuple):
@@ -158,20 +160,29 @@ class Zygote:
             if rank is not None:  # None for an adopted orphan
                 self.tell(Ended(rank, os.waitstatus_to_exitcode(status), time.time_ns()))
 
-    def sweep(self) -> tuple[int, ...]:
+    def sweep(self, *, last: bool = False) -> tuple[int, ...]:
         """Kill and reap all children but copies, and return those that are left after a bounded time.
 
-        A process that loses its parent becomes a child of this one, so the whole tree goes, level by level.
+        A process that loses its parent becomes a child of this one, so the whole tree goes, level by level. Those that
+        unlink the shared memory of the others end by themselves: a resource tracker at once, for which this waits, and
+        torch's manager 2 s later, for which only the ``last`` sweep waits.
         """
-        deadline = time.monotonic() + _SWEEP_SECONDS
+        started = time.monotonic()
         while self._reap():
-            remaining = processes.children() - self.copies
-            if not remaining:
+            waited = time.monotonic() - started
+            found = processes.children() - self.copies
+            managers = {pid for pid in found if processes.manages_shared_memory(pid)}
+            others = found - managers
+            if not others and not (last and managers):
                 break
-            if time.monotonic() > deadline:
-                return tuple(sorted(remaining))
-            for pid in remaining:
-                processes.kill(pid)
+            if waited > _SWEEP_SECONDS:
+                return tuple(sorted(others))
+            patient = waited < _TRACKER_SECONDS
+            for pid in others:
+                if not (patient and processes.tracks_resources(pid)):
+                    processes.kill(pid, group=not patient)  # trackers are in the groups of their users
+            for pid in managers if last and waited > _MANAGER_SECONDS else ():
+                processes.kill(pid, group=False)
             select.select([self.wakeup], [], [], 0.05)
             if select.select([self.wakeup], [], [], 0)[0]:
                 self._hear_signals()
@@ -227,7 +238,7 @@ def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | Non
         # The controller must learn of this end before that of the ranks, which it would blame otherwise.
         with contextlib.suppress(OSError):
             zygote.control.shutdown(socket.SHUT_RDWR)
-        zygote.sweep()
+        zygote.sweep(last=True)
     return birth
 
 

@@ -27,14 +27,14 @@ def test_a_process_is_found_by_its_environment() -> None:
         child.stdout.readline()  # it runs: until the new program is loaded, its environment is still ours
         assert processes.marked("DDPPERF_TEST_MARK", "one") == {child.pid}
         assert processes.marked("DDPPERF_TEST_MARK", "on") == set()
-        processes.kill(child.pid)
+        processes.kill(child.pid, group=True)
         assert child.wait(5) == -signal.SIGKILL
 
 
 def test_killing_what_is_gone_is_no_error() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait(5)
-    processes.kill(child.pid)
+    processes.kill(child.pid, group=True)
 
 
 def test_kills_for_want_of_memory_are_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,13 +19,13 @@ from pytest_ddpperf.errors import RankFailed, RankSkipped, RanksTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
 
 DEADLINE = 20.0  # seconds: far above what finding a failure takes, so that a test can tell the two apart
 AT_ONCE = 5.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 def all_reduce() -> float:
@@ -203,3 +205,49 @@ def test_no_grandchild_is_left(
     pids = [int(pid) for rank in (0, 1) for pid in (tmp_path / f"{rank}").read_text().split()]
     assert len(pids) == 6
     assert all_gone(pids)
+
+
+def shared_memory_of(pids: Iterable[int]) -> list[str]:
+    """The names of torch's shared memory that these processes have made."""
+    return [path.name for pid in pids for path in SHARED_MEMORY.glob(f"torch_{pid}_*")]
+
+
+@pytest.mark.parametrize("fate", ["returns", "raises"])
+def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path, fate: str) -> None:
+    """Neither torch's, where data workers share files, nor that of Python, which a resource tracker unlinks."""
+
+    class Data:
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, _: int) -> Any:
+            import torch
+
+            return os.getpid(), torch.ones(1000)
+
+    def shares(ctx: RankContext) -> None:
+        from multiprocessing.shared_memory import SharedMemory
+
+        import torch
+
+        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
+        batches: Any = iter(torch.utils.data.DataLoader(Data(), num_workers=2))  # type: ignore[arg-type]
+        workers = {int(pid) for _ in range(2) for pid in next(batches)[0]}  # which have made more by now
+        memory = SharedMemory(create=True, size=1000)
+        (tmp_path / f"{ctx.rank}").write_text(f"{memory.name} {' '.join(map(str, workers))}")
+        if fate == "raises":
+            raise ValueError
+
+    with contextlib.suppress(RankFailed):
+        run(launcher, shares)
+    names, pids = [], []
+    for rank in (0, 1):
+        name, *makers = (tmp_path / f"{rank}").read_text().split()
+        names.append(name)
+        pids += [int(maker) for maker in makers]
+    assert len(pids) == 4
+    assert not any((SHARED_MEMORY / name).exists() for name in names)
+    deadline = time.monotonic() + 10
+    while shared_memory_of(pids) and time.monotonic() < deadline:  # torch's manager waits 2 s
+        time.sleep(0.05)
+    assert shared_memory_of(pids) == []
