@@ -1,28 +1,25 @@
-"""A rank's exception as a message; the first rank that failed, and the error that tells of it."""
+"""The first rank that failed, and the error that tells of it."""
 
 from __future__ import annotations
 
 import re
 import signal
-import time
-import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch.messages import Failed, Finished
-from pytest_ddpperf.launch.stacks import in_library, is_machinery, numbers, written
+from pytest_ddpperf.launch.stacks import minority, numbers, position, threads, written
 from pytest_ddpperf.launch.streams import RankOutput, titled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import FailureKind, RankReport, Stage
+    from pytest_ddpperf.launch.messages import RankReport
+    from pytest_ddpperf.launch.stacks import StackPosition
 
-_INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
-_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 # What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
 _SECONDARY = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ss]ocket [Tt]imeout|failed to recv, got 0 bytes"
@@ -32,64 +29,9 @@ _SECONDARY = re.compile(
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
 _BAD_ALLOC = "what():  std::bad_alloc"  # the last words of a process whose C++ thread got no memory
+_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's, of a receiving rank
+_LAST_WORDS = re.compile(r"^  what\(\):\s*(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
-
-
-def failed_report(error: BaseException, stage: Stage) -> Failed:
-    """Describe an exception; this never raises one itself."""
-    try:
-        return Failed(stage, _kind(error), _name(error), _text(error), _traceback(error), time.time_ns())
-    except Exception as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose repr raises
-        text = f"(and {type(second).__name__} while it was put into words)"
-        return Failed(stage, "raised", type(error).__name__, text, "", time.time_ns())
-
-
-def _kind(error: BaseException) -> FailureKind:
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if "OutcomeException" in names:  # pytest's, whose __module__ says builtins
-        return "skipped" if "Skipped" in names else "failed"
-    if isinstance(error, DdpperfError):
-        return "refused"
-    if isinstance(error, SystemExit):
-        return "exited"
-    if names & {"MemoryError", "OutOfMemoryError"} or _CPU_ALLOCATOR in str(error):
-        return "memory"
-    return "raised"
-
-
-def _name(error: BaseException) -> str:
-    kind = type(error)
-    prefix = "" if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}."
-    return f"{prefix}{kind.__qualname__}"
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"sys.exit({'' if error.code is None else repr(error.code)})"
-    return str(error)
-
-
-def _traceback(error: BaseException) -> str:
-    if isinstance(error, DdpperfError):
-        return ""  # the message has it all
-    summary = traceback.TracebackException.from_exception(error)
-    _cut_machinery(summary, set())
-    return "".join(summary.format()).rstrip("\n")
-
-
-def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
-    """Remove the frames between the fork and the user's function from an exception, its cause and its context."""
-    if id(summary) in seen:
-        return
-    seen.add(id(summary))
-    kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
-    users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), 0)
-    # Frames of instruments lead to the user's code too; where none of it follows, the fault may be an instrument's.
-    leading = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
-    summary.stack = traceback.StackSummary.from_list([*leading, *kept[users:]])
-    for cause in (summary.__cause__, summary.__context__):
-        if cause is not None:
-            _cut_machinery(cause, seen)
 
 
 @dataclass(frozen=True)
@@ -131,13 +73,20 @@ class RankEnd:
         return self.report.stamp if self.report is not None else self.stamp
 
 
-def failure(ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool) -> DdpperfError:
+def failure(
+    ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool, stacks: Mapping[int, str] = MappingProxyType({})
+) -> DdpperfError:
     """The error for a launch in which a rank failed: the root cause first, then the other ranks.
 
     The root is the earliest failure that is not a victim's. A skip counts only where no rank failed. ``out_of_memory``
-    says that the kernel has killed a process for want of memory meanwhile.
+    says that the kernel has killed a process for want of memory meanwhile. ``stacks`` has faulthandler's text of ranks
+    that still ran.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
+    for end in failed:
+        sizes = _MISMATCH.search(end.output.stderr) if end.status == -signal.SIGABRT else None
+        if sizes is not None:
+            return _mismatch(ends, end.rank, sizes, stacks)
     skips = [end.failure for end in failed if end.failure is not None and end.failure.kind == "skipped"]
     causes = [end for end in failed if not end.echo and end.failure not in skips]
     if skips and not causes:
@@ -157,6 +106,42 @@ def failure(ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool) ->
     )
 
 
+def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
+    """The error where a rank received more bytes than it expected, which ends it and none of those to blame.
+
+    To blame is a rank that stands at another line than all others, or sends other tensors than they do.
+    """
+    lines: dict[str, list[int]] = {}
+    tensors: dict[str, list[int]] = {}
+    fates: dict[str, list[int]] = {}
+    for end in ends:
+        where, sent = _position(end, stacks), "" if end.failure is None else end.failure.sent
+        if where is not None:
+            lines.setdefault(where.line, []).append(end.rank)
+        if sent:
+            tensors.setdefault(sent, []).append(end.rank)
+        unknown = "finished" if isinstance(end.report, Finished) else "stopped"
+        fates.setdefault(unknown if where is None else where.with_tensors(sent).text, []).append(end.rank)
+    odd = next((found[0] for groups in (lines, tensors) if len(found := minority([*groups.values()])) == 1), None)
+    listed = sorted(fates.items(), key=lambda fate: odd not in fate[1])
+    return RankFailed(
+        f"ranks called collectives of different sizes: rank {receiver} of {len(ends)} received {sizes[1]} bytes and "
+        f"expected {sizes[2]}\n\n" + "\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in listed) + "\n\n"
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs",
+        rank=odd,
+        sections=titled((end.rank, end.output) for end in ends),
+    )
+
+
+def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
+    """Where a rank stood when it failed or was stopped; None where it has finished or nobody knows."""
+    if end.failure is not None:
+        return end.failure.position
+    stack = stacks.get(end.rank, end.output.stderr[max(0, end.output.stderr.rfind(_FATAL)) :])
+    found = threads(stack)
+    return position(found[0]) if found and end.report is None else None
+
+
 def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
     """Whether a rank failed for want of memory."""
     if end.failure is not None:
@@ -173,8 +158,11 @@ def _refusal(report: Failed) -> DdpperfError:
 
 
 def _undelivered(rank: int, report: Failed) -> str:
-    if report.stage == "send":
+    if report.stage == "send" and report.kind == "refused":
         return report.text
+    if report.stage == "send":
+        reason = f"{report.type}: {report.text}" if report.text else report.type
+        return f"what rank {rank} returned cannot be sent back: {reason}; return plain data\n\n{report.traceback}"
     missing = report.type.rpartition(".")[2] in {"ImportError", "ModuleNotFoundError"}
     hint = "; a rank imports what the function needs by the sys.path of the test session" if missing else ""
     return f"rank {rank} cannot load the function: {report.type}: {report.text}{hint}\n\n{report.traceback}"
@@ -192,7 +180,10 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
         name = signal.Signals(-end.status).name
     except ValueError:
         name = f"signal {-end.status}"
-    return f"was killed by {name}{_OOM_HINT if out_of_memory and -end.status == signal.SIGKILL else ''}"
+    if out_of_memory and -end.status == signal.SIGKILL:
+        return f"was killed by {name}{_OOM_HINT}"
+    last_words = _LAST_WORDS.findall(end.output.stderr) if -end.status == signal.SIGABRT else []
+    return f"was killed by {name}{f': {last_words[-1][:200]}' if last_words else ''}"
 
 
 def _raised(report: Failed) -> str:

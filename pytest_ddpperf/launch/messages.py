@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_ddpperf.launch.stacks import StackPosition
     from pytest_ddpperf.records.measurement import Mode
 
 Stage = Literal["join", "load", "run", "send"]
@@ -57,6 +58,8 @@ class Failed:
     text: str
     traceback: str  # without the frames of this plugin
     stamp: int
+    position: StackPosition | None = None
+    sent: str = ""  # the tensors that the collective was given, such as float32[8]
 
 
 RankReport = Finished | Failed

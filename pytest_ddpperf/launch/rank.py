@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddpperf.launch import environment, payload, processes
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.failures import failed_report
+from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.messages import Call, Finished, Job
 from pytest_ddpperf.launch.streams import Channel
 

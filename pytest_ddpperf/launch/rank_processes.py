@@ -45,7 +45,7 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
             outcome = ranks.watch(started + job.timeout)
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss()
-            standing = ranks.stacks() if outcome is LaunchEnd.LATE else {}
+            standing = ranks.stacks() if outcome is LaunchEnd.LATE or ranks.aborted else {}
         finally:
             sweep()
         seconds = time.monotonic() - started
@@ -53,7 +53,8 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
     if outcome is LaunchEnd.LATE:
         raise _timed_out(ends, standing, job)
     if outcome is LaunchEnd.FAILED:
-        raise failures.failure(ends, job.world_size, out_of_memory=processes.out_of_memory_kills() > kills)
+        killed = processes.out_of_memory_kills() > kills
+        raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
     return ends, seconds
 
 
@@ -199,6 +200,11 @@ class RankProcesses:
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
             self._note(self._zygote.events(deadline - time.monotonic()))
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a rank was ended by SIGABRT, as gloo ends the innocent receiver of another size."""
+        return any(rank.state.status == -signal.SIGABRT for rank in self.ranks)
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
-_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
 _PACKAGE = Path(__file__).parents[1]
@@ -50,6 +50,10 @@ class StackPosition:
             return f"in {self.call} ({self.line})"
         return f"in {self.call}" if self.call else f"at {self.line}"
 
+    def with_tensors(self, tensors: str) -> StackPosition:
+        """The same position, whose text names what the collective was given."""
+        return replace(self, call=f"{self.call} of {tensors}") if tensors and self.call else self
+
 
 def numbers(ranks: Iterable[int]) -> str:
     """Write ``rank 1`` or ``ranks 0, 2``."""
@@ -75,7 +79,7 @@ def position(stack: Sequence[Frame]) -> StackPosition | None:
     user = next((frame for frame in frames if not in_library(frame.file)), None)
     inner = frames[: frames.index(user)] if user is not None else frames
     line = f"{_shown(user.file)}:{user.line} in {user.function}" if user is not None else ""
-    collective = next((frame.function for frame in inner if frame.file.endswith(_COLLECTIVES)), "")
+    collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
         return StackPosition(line, collective or called, bool(collective) or frames[0].function == _BACKWARD)
@@ -110,14 +114,14 @@ def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: l
     """The one rank outside the largest group of waiting ranks; None where several ranks are."""
     waiting = [ranks for where, ranks in order if _waits(where)]
     elsewhere = [rank for where, ranks in order if not _waits(where) for rank in ranks] + finished
-    if not waiting:
-        elsewhere = finished or _minority([ranks for _, ranks in order])
+    if not waiting and (not finished or all(where is not None for where, _ in order)):
+        elsewhere = minority([ranks for _, ranks in order])  # ranks that have finished keep nobody from going on
     elif not elsewhere:
-        elsewhere = _minority(waiting)
+        elsewhere = minority(waiting)
     return elsewhere[0] if len(elsewhere) == 1 else None
 
 
-def _minority(groups: Sequence[list[int]]) -> list[int]:
+def minority(groups: Sequence[list[int]]) -> list[int]:
     """The ranks outside the largest group; all ranks of a lone group, and none of groups of equal size."""
     if len(groups) == 1:
         return groups[0]

@@ -11,8 +11,10 @@ import torch
 
 import pytest_ddpperf
 from pytest_ddpperf.errors import PayloadError, RankFailed, RankSkipped
-from pytest_ddpperf.launch.failures import RankEnd, failed_report, failure
+from pytest_ddpperf.launch.exceptions import failed_report
+from pytest_ddpperf.launch.failures import RankEnd, failure
 from pytest_ddpperf.launch.messages import Failed, FailureKind, Finished, Stage
+from pytest_ddpperf.launch.stacks import StackPosition
 from pytest_ddpperf.launch.streams import RankOutput
 
 PACKAGE = Path(pytest_ddpperf.__file__).parent
@@ -199,3 +201,103 @@ def test_sections_hold_what_was_printed() -> None:
         ("rank 0 stdout", "hi\n"),
         ("rank 1 stderr", "oh"),
     )
+
+
+ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match.
+Fatal Python error: Aborted
+
+Thread 0x00007fde797d5b80 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce
+  File "/user/train.py", line 6 in step
+"""
+
+
+def lost(rank: int, line: str, sent: str) -> RankEnd:
+    """A rank whose collective ended with another rank."""
+    where = StackPosition(line, "all_reduce", waits=True)
+    return RankEnd(rank, Failed("run", "raised", "RuntimeError", GLOO, "", 1, where, sent))
+
+
+def stack(line: str) -> str:
+    collective = 'File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1 in all_reduce'
+    return f"Thread 0x1 (most recent call first):\n  {collective}\n  {line}"
+
+
+def test_who_receives_another_size_is_not_to_blame() -> None:
+    """It is the one that gloo ends; two ranks that differ in tensors alone may both be right."""
+    line = "/user/train.py:6 in step"
+    error = told(died(0, -signal.SIGABRT, 1, ABORTED), lost(1, line, "float32[8]"), lost(2, line, "float32[4]"))
+    assert error.rank is None
+    assert str(error) == (
+        "ranks called collectives of different sizes: rank 0 of 3 received 8 bytes and expected 4\n\n"
+        f"rank 0: in all_reduce ({line})\nrank 1: in all_reduce of float32[8] ({line})\n"
+        f"rank 2: in all_reduce of float32[4] ({line})\n\n"
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
+    )
+
+
+def test_who_sends_other_tensors_than_most_is_to_blame() -> None:
+    line = "/user/train.py:6 in step"
+    tensors = ("float32[4]", "float32[8]", "float32[4]")
+    ends = (lost(rank, line, tensor) for rank, tensor in enumerate(tensors, start=1))
+    error = told(died(0, -signal.SIGABRT, 1, ABORTED), *ends)
+    assert error.rank == 2
+    assert f"\n\nrank 2: in all_reduce of float32[8] ({line})\n" in str(error)
+
+
+def test_who_stands_at_another_line_is_to_blame_for_another_size() -> None:
+    """Also where its stack had to be asked for."""
+    asked = {2: stack('File "/user/train.py", line 9 in odd')}
+    ends = died(0, -signal.SIGABRT, 1, ABORTED), lost(1, "/user/train.py:6 in step", "float32[4]"), running(2)
+    error = failure(ends, 3, out_of_memory=False, stacks=asked)
+    assert isinstance(error, RankFailed)
+    assert error.rank == 2
+    assert "\n\nrank 2: in all_reduce (/user/train.py:9 in odd)\n" in str(error)
+
+
+def test_an_abort_is_told_with_its_last_words() -> None:
+    stderr = "terminate called after throwing an instance of 'std::length_error'\n  what():  vector::reserve\n"
+    assert str(told(died(0, -signal.SIGABRT, 1, stderr))) == "rank 0 of 1 was killed by SIGABRT: vector::reserve"
+
+
+def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
+    error = failure((raised(1, "KeyboardInterrupt", "", 1, stage="send"), finished(0)), 2, out_of_memory=False)
+    assert isinstance(error, PayloadError)
+    assert str(error) == (
+        "what rank 1 returned cannot be sent back: KeyboardInterrupt; return plain data\n\nTraceback of rank 1"
+    )
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_without_words_keeps_its_type_and_traceback() -> None:
+    with pytest.raises(Speechless) as caught:
+        raise Speechless
+    report = failed_report(caught.value, "run")
+    assert report.type.endswith("Speechless")
+    assert report.text == "(and RuntimeError while it was put into words)"
+    assert "raise Speechless" in report.traceback
+
+
+def test_a_chain_of_thousands_of_causes_keeps_its_last_traceback() -> None:
+    first = last = ValueError("link")
+    for _ in range(3000):
+        last.__cause__ = last = ValueError("link")
+    with pytest.raises(ValueError, match="link") as caught:
+        raise first
+    report = failed_report(caught.value, "run")
+    assert report.text == "link"
+    assert "raise first" in report.traceback
+
+
+def test_a_message_of_megabytes_is_cut_in_the_middle() -> None:
+    report = failed_report(ValueError("a" * 10_000_000 + "z"), "run")
+    assert len(report.text) < 70_000
+    assert len(report.traceback) < 70_000
+    assert report.text.startswith("a")
+    assert "[9934465 characters are cut here]" in report.text
+    assert report.text.endswith("z")

@@ -104,6 +104,41 @@ def test_a_crash_is_told_with_the_line_that_crashed(launcher: Launcher) -> None:
     assert "in crashes" in str(error)
 
 
+def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None:
+    """gloo ends a rank that is not to blame."""
+
+    def reduces(ctx: RankContext) -> None:
+        import torch
+        import torch.distributed as dist
+
+        all_reduce()
+        dist.all_reduce(torch.ones(8 if ctx.rank == 1 else 4))
+
+    error = fails(launcher, reduces, world_size=3)
+    assert error.rank in {None, 1}
+    assert str(error).startswith("ranks called collectives of different sizes: rank ")
+
+
+def test_a_rank_with_a_collective_of_its_own_is_to_blame(launcher: Launcher) -> None:
+    def own() -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(4, dtype=torch.float64))
+
+    def reduces(ctx: RankContext) -> None:
+        all_reduce()
+        if ctx.rank == 2:
+            own()
+        all_reduce()
+
+    error = fails(launcher, reduces, world_size=3)
+    assert error.rank == 2
+    guilty = str(error).splitlines()[2]
+    assert guilty.startswith("rank 2: in all_reduce")
+    assert guilty.endswith(" in own)")
+
+
 def test_ctrl_c_and_want_of_memory_in_a_rank_are_failures(launcher: Launcher) -> None:
     def interrupts(_ctx: RankContext) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,135 @@
+"""An exception of a rank as a message to the controller."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.launch.messages import Failed
+from pytest_ddpperf.launch.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
+from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from pytest_ddpperf.launch.messages import FailureKind, Stage
+
+T = TypeVar("T")
+_INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
+_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+
+
+def failed_report(error: BaseException, stage: Stage) -> Failed:
+    """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
+    stack = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
+    return Failed(
+        stage,
+        _or("raised", _kind, error),
+        _name(error),
+        _in_words(_text, error),
+        _in_words(_traceback, error),
+        time.time_ns(),
+        position(stack),
+        _or("", _sent, error),
+    )
+
+
+def _or(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:
+    try:
+        return find(error)
+    except BaseException:  # noqa: BLE001  an exception's own __str__, or a tensor's shape, may raise anything
+        return otherwise
+
+
+def _in_words(describe: Callable[[BaseException], str], error: BaseException) -> str:
+    """A text of at most 64 KiB; where it cannot be made, the reason."""
+    try:
+        text = describe(error)
+    except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
+        return f"(and {type(second).__name__} while it was put into words)"
+    cut = len(text) - OUTPUT_LIMIT
+    return (
+        text
+        if cut <= 0
+        else f"{text[: OUTPUT_LIMIT // 2]}\n[{cut} characters are cut here]\n{text[-OUTPUT_LIMIT // 2 :]}"
+    )
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames of an exception and their lines, innermost first."""
+    return list(traceback.walk_tb(error.__traceback__))[::-1]
+
+
+def _sent(error: BaseException) -> str:
+    """The tensors that the collective in which an exception was raised had been given."""
+    for frame, _ in _frames(error):
+        if frame.f_code.co_filename.endswith(COLLECTIVES):
+            arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            found = (_tensors(frame.f_locals.get(name)) for name in arguments)
+            return next(filter(None, found), "")
+    return ""
+
+
+def _tensors(value: Any) -> str:
+    """A tensor as its type and shape, such as float32[8, 4]; a list of tensors likewise."""
+    if isinstance(value, list) and value:
+        shown = [_tensors(item) for item in value]
+        return f"{len(shown)} x {shown[0]}" if len(set(shown)) == 1 else ", ".join(shown)
+    if not (hasattr(value, "dtype") and hasattr(value, "shape")):
+        return ""
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _kind(error: BaseException) -> FailureKind:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "OutcomeException" in names:  # pytest's, whose __module__ says builtins
+        return "skipped" if "Skipped" in names else "failed"
+    if isinstance(error, DdpperfError):
+        return "refused"
+    if isinstance(error, SystemExit):
+        return "exited"
+    if names & {"MemoryError", "OutOfMemoryError"} or _CPU_ALLOCATOR in str(error):
+        return "memory"
+    return "raised"
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    prefix = "" if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}."
+    return f"{prefix}{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"sys.exit({'' if error.code is None else repr(error.code)})"
+    return str(error)
+
+
+def _traceback(error: BaseException) -> str:
+    if isinstance(error, DdpperfError):
+        return ""  # the message has it all
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+        _cut_machinery(summary, set())
+        return "".join(summary.format()).rstrip("\n")
+    except RecursionError:  # thousands of causes
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__, chain=False)).rstrip("\n")
+
+
+def _cut_machinery(summary: traceback.TracebackException, seen: set[int]) -> None:
+    """Remove the frames between the fork and the user's function from an exception, its cause and its context."""
+    if id(summary) in seen:
+        return
+    seen.add(id(summary))
+    kept = [frame for frame in summary.stack if not is_machinery(frame.filename)]
+    users = next((i for i, frame in enumerate(kept) if not in_library(frame.filename)), 0)
+    # Frames of instruments lead to the user's code too; where none of it follows, the fault may be an instrument's.
+    leading = [frame for frame in kept[:users] if not frame.filename.startswith(_INSTRUMENTS)]
+    summary.stack = traceback.StackSummary.from_list([*leading, *kept[users:]])
+    for cause in (summary.__cause__, summary.__context__):
+        if cause is not None:
+            _cut_machinery(cause, seen)
