@@ -16,6 +16,11 @@ class DdpperfError(Exception):
 
     benchmark: tuple[str, int] | None = None
 
+    @property
+    def headline(self) -> str:
+        """The first line of the message: what went wrong, without cure and details."""
+        return str(self).partition("\n")[0]
+
     def extend(self, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> None:
         """Adds to the message what is known further up, and the benchmark that failed."""
         self.args = (f"{before}{self}{after}",)

@@ -12,34 +12,28 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
-from pytest_ddpperf.cli import calibrate as calibrate_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import BaselineError, DdpperfError
-from pytest_ddpperf.parsers import argument, set_name
+from pytest_ddpperf.parsers import argument, set_name, several
 from pytest_ddpperf.reports.stored import list_table, record_table
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
+CALIBRATION_RUNS = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """A subcommand: a row of ``COMMANDS``.
-
-    Attributes:
-        add_arguments: declares its arguments.
-        run: does it; gives back the exit status.
-        passes_on: whether what it does not know itself is not for it: then it gets that as ``rest``.
-    """
+    """A subcommand: a row of ``COMMANDS``."""
 
     name: str
     help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-    passes_on: bool = False
+    add_arguments: Callable[[argparse.ArgumentParser], None]  # declares its arguments
+    run: Callable[[argparse.Namespace], int]  # does it, and gives back the exit status
+    passes_on: bool = False  # whether arguments that it does not know are not its own: it gets them as ``rest``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -163,29 +157,51 @@ def _store(options: argparse.Namespace) -> Store:
     return store
 
 
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``ddpperf calibrate`` takes; all else is pytest's."""
+    parser.usage = "ddpperf calibrate [-h] [--runs N] [TESTS and options of pytest, such as -k small ...]"
+    parser.add_argument(
+        "--runs",
+        type=argument(several),
+        default=CALIBRATION_RUNS,
+        metavar="N",
+        help="how often each benchmark is measured (default: %(default)s)",
+    )
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    """Becomes pytest, in a process of its own because pytest itself has to import its plugins."""
+    command = [sys.executable, "-m", "pytest", f"{KNOBS['calibrate'].option}={options.runs}", *options.rest]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
 def _failed(error: DdpperfError) -> int:
     print(f"ddpperf: error: {error}", file=sys.stderr)
     return FAILED
 
 
 COMMANDS = (
-    Command("list", "list the stored baselines", _add_store, _list),
-    Command("show", "show all metrics of a stored baseline", _add_show, _show),
+    Command(name="list", help="list the stored baselines", add_arguments=_add_store, run=_list),
+    Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
-        "trend", "show a metric over commits, and where it changed", trend_command.add_arguments, trend_command.run
+        name="trend",
+        help="show a metric over commits, and where it changed",
+        add_arguments=trend_command.add_arguments,
+        run=trend_command.run,
     ),
     Command(
-        "calibrate",
-        "run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
-        calibrate_command.add_arguments,
-        calibrate_command.run,
+        name="calibrate",
+        help="run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
+        add_arguments=_add_calibrate,
+        run=_calibrate,
         passes_on=True,
     ),
     Command(
-        "bisect",
-        "find the commit that made a benchmark worse, by side-by-side runs",
-        bisection.add_arguments,
-        bisection.run,
+        name="bisect",
+        help="find the commit that made a benchmark worse, by side-by-side runs",
+        add_arguments=bisection.add_arguments,
+        run=bisection.run,
         passes_on=True,
     ),
 )

@@ -24,7 +24,7 @@ _HISTORY = KNOBS["history"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declares what the command takes."""
     parser.add_argument(
         "test", nargs="?", metavar="TEST", help="a test's node id, or a part of it (default: all tests that changed)"
     )
@@ -54,19 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the trends that the arguments select, or write them as JSON.
-
-    Raises:
-        DdpperfError: no trend is selected, the history cannot be read, or the JSON file cannot be written.
-    """
+    """Prints the trends that the arguments select, or writes them as JSON."""
     if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
         raise SettingError(
             f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
         )
     found = _trends(options, _history(options.history))
-    if options.test is None:
-        found = tuple(trend for trend in found if trend.changes) if options.json else found
     if options.json:
+        if options.test is None:
+            found = tuple(trend for trend in found if trend.changes)
         document = trend_document(found, options.metric)
         if options.json == "-":
             print(json_text(document), end="")

@@ -83,7 +83,7 @@ def search(
             if not failed.out_of_memory:
                 raise
             trials[size] = Trial(size, fits=False, peak=None)
-            reasons[size] = str(failed).partition("\n")[0]
+            reasons[size] = failed.headline
         return trials[size].fits
 
     found = largest(fits, start, limit, resolution)

@@ -118,7 +118,7 @@ class JudgedRun(BenchmarkRun):
         try:
             results = self._judgement(references.both_sides, references, derive)
         except ReferenceFailed as error:
-            lacking = {**lacking, error.benchmark: str(error).partition("\n")[0]}
+            lacking = {**lacking, error.benchmark: error.headline}
         else:
             return tuple(map(paired.with_imports, results))
         return self._paired_results(paired, variants, derive, lacking)
@@ -174,7 +174,7 @@ class JudgedRun(BenchmarkRun):
         if isinstance(error, IncorrectTraining):
             reasons = error.wrong
         else:
-            guilty, reason = error.benchmark, str(error).partition("\n")[0]
+            guilty, reason = error.benchmark, error.headline
             others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
         broken_ones = [variant for variant in variants if variant.key in reasons]

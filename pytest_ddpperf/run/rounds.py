@@ -125,7 +125,7 @@ class _Measuring:
         except DdpperfError as error:
             if not explain and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
-            self._findings.append(Finding("not_diagnosed", {"reason": str(error).partition("\n")[0]}))
+            self._findings.append(Finding("not_diagnosed", {"reason": error.headline}))
             self._rounds.forget_diagnoses()  # what one of them told was still to be confirmed
             self._look_at_diagnoses(look)
         return self._measurements()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, endpoints_of, measured_ends
-from pytest_ddpperf.cli.bisect.classification import ShiftEstimate, classify
+from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, ShiftEstimate, classify, endpoints_of, measured_ends
 from pytest_ddpperf.cli.bisect.target import targets
 from pytest_ddpperf.run.probe import Outcome, Probe
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.cli.bisect.classification import ShiftEstimate, classify, middle_tolerance, shift_of
+from pytest_ddpperf.cli.bisect.bisector import ShiftEstimate, classify, middle_tolerance, shift_of
 from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
