@@ -14,6 +14,7 @@ from pytest_ddpperf.reports.phrases import (
     names_by_remark,
     variant_text,
     whom,
+    with_interval,
 )
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.stats.rates import Rate
@@ -25,9 +26,9 @@ BLUNT = 0.10  # a floor above it leaves little to find
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
     """One row for each benchmark; below them what to set, and what disturbed the machine."""
     labels = labels_of(calibrated)
-    times = scale([one.measurement["step_time"].value for one in calibrated], "s")
+    times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
     level = confidence_text(calibrated[0].alarms.interval.confidence) if calibrated else ""
-    machines = dict.fromkeys(environment_text(one.measurement.environment) for one in calibrated)
+    machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     return Table(
         title="; ".join([*machines, f"[intervals]: {level}"]),
         headers=(
@@ -45,19 +46,19 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
         ),
         rows=tuple(
             (
-                labels[one.test],
-                variant_text(one),
-                str(one.measurement.world_size),
-                times.number(one.measurement["step_time"].value),
-                _percent(one.calibration.within.sd),
-                _percent(one.calibration.between_launches.sd),
-                _percent(one.calibration.between_runs.sd),
-                _percent(one.calibration.floor),
-                NOTHING if one.mde is None else _percent(one.mde),
-                f"{one.inconclusive.found} of {one.inconclusive.of}",
-                _alarms(one.alarms),
+                labels[benchmark.test],
+                variant_text(benchmark),
+                str(benchmark.measurement.world_size),
+                times.number(benchmark.measurement["step_time"].value),
+                _percent(benchmark.calibration.within.sd),
+                _percent(benchmark.calibration.between_launches.sd),
+                _percent(benchmark.calibration.between_runs.sd),
+                _percent(benchmark.calibration.floor),
+                NOTHING if benchmark.mde is None else _percent(benchmark.mde),
+                f"{benchmark.inconclusive.found} of {benchmark.inconclusive.of}",
+                _alarms(benchmark.alarms),
             )
-            for one in calibrated
+            for benchmark in calibrated
         ),
         notes=("", *_legend(), *_runs(calibrated), *_remarks(calibrated, labels), *_wanted(calibrated)),
         left=2,
@@ -69,9 +70,7 @@ def _percent(share: float) -> str:
 
 
 def _alarms(rate: Rate) -> str:
-    interval = rate.interval
-    low, high = (format_percent(end).removesuffix(" %") for end in (interval.low, interval.high))
-    return f"{format_percent(rate.value).removesuffix(' %')} [{low}, {high}]"
+    return with_interval(lambda share: format_percent(share).removesuffix(" %"), rate.value, rate.interval)
 
 
 def _legend() -> tuple[str, ...]:
@@ -85,13 +84,13 @@ def _legend() -> tuple[str, ...]:
 
 def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     """How much was measured, and how far apart: what a calibration knows of."""
-    found = [one.calibration for one in calibrated]
-    fewest, most = min(one.runs for one in found), max(one.alarms.effective for one in calibrated)
-    apart = [one.seconds / (one.runs - 1) for one in found]
+    runs = min(benchmark.calibration.runs for benchmark in calibrated)
+    independent = format_count(max(benchmark.alarms.effective for benchmark in calibrated), "comparison")
+    apart = [benchmark.calibration.seconds / (benchmark.calibration.runs - 1) for benchmark in calibrated]
     span = " to ".join(dict.fromkeys(format_value(end, "s") for end in (min(apart), max(apart))))
     return (
-        f"{fewest} runs of each, {span} from start to start: what changes over hours or days is not in their spread",
-        f"[intervals] rest on {format_count(most, 'comparison')} without a common run; more runs make them narrower",
+        f"{runs} runs of each, {span} from start to start: what changes over hours or days is not in their spread",
+        f"[intervals] rest on {independent} without a common run; more runs make them narrower",
     )
 
 
@@ -105,19 +104,22 @@ def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[
     return tuple(f"{whom(those, len(calibrated))}: {remark}" for remark, those in names.items())
 
 
-def _blunt(one: Calibrated) -> tuple[str, ...]:
-    floor = one.calibration.floor
-    told = (
+def _blunt(benchmark: Calibrated) -> tuple[str, ...]:
+    floor = benchmark.calibration.floor
+    remark = (
         f"no slowdown below {format_percent(floor)} fails it from now on: calibrate again where less disturbs it or "
         "with more launches, or hold it against a revision side by side with --ddpperf-against"
     )
-    return (told,) if floor > BLUNT else ()
+    return (remark,) if floor > BLUNT else ()
 
 
 def _wanted(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     """For each test, the marker that suits all of its benchmarks."""
-    tests = {one.test: [other for other in calibrated if other.test == one.test] for one in calibrated}
-    return ("settings that suit this noise:", *(f"  {test}  {marker(ones)}" for test, ones in tests.items()))
+    tests: dict[str, list[Calibrated]] = {}
+    for benchmark in calibrated:
+        tests.setdefault(benchmark.test, []).append(benchmark)
+    markers = (f"  {test}  {marker(benchmarks)}" for test, benchmarks in tests.items())
+    return ("settings that suit this noise:", *markers)
 
 
 def marker(calibrated: Sequence[Calibrated]) -> str:
@@ -126,13 +128,13 @@ def marker(calibrated: Sequence[Calibrated]) -> str:
     The most launches and the widest tolerance that any of them wants; steps only where all have as many, and where they
     were not cut short by a time that is to be longer.
     """
-    wanted = [one.recommended for one in calibrated]
-    steps = {one.steps for one in wanted}
-    times = [one.max_time for one in wanted if one.max_time is not None]
+    wanted = [benchmark.recommended for benchmark in calibrated]
+    steps = {settings.steps for settings in wanted}
+    times = [settings.max_time for settings in wanted if settings.max_time is not None]
     words = {
-        "launches": written(max(one.launches for one in wanted)),
+        "launches": written(max(settings.launches for settings in wanted)),
         **({"steps": written(steps.pop())} if len(steps) == 1 and not times else {}),
-        "tolerance": f'"{100 * max(one.tolerance for one in wanted):g}%"',
+        "tolerance": f'"{100 * max(settings.tolerance for settings in wanted):g}%"',
         **({"max_time": written(max(times))} if times else {}),
     }
     return f"@pytest.mark.ddpperf({', '.join(f'{name}={value}' for name, value in words.items())})"

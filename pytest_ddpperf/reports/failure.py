@@ -52,7 +52,7 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
         lines = [general, *incomparable_changes(result)]
     details = [
         _measured(result),
-        *([] if general else [*_notes(heads), *_moved(result, heads), *_undecided(result, heads)]),
+        *([] if general else _about_metrics(result, heads)),
         *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
         *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.paired else []),
     ]
@@ -99,9 +99,10 @@ def _measured(result: Result) -> str:
     return f"{text}; baseline {', '.join(origin)}"
 
 
-def _notes(heads: tuple[Comparison, ...]) -> list[str]:
-    """The notes of the failing metrics, each once."""
-    return list(dict.fromkeys(note for note in map(note_text, heads) if note))
+def _about_metrics(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
+    """The notes of the failing metrics, each once, the other metrics that changed, and those that are undecided."""
+    notes = dict.fromkeys(filter(None, map(note_text, heads)))
+    return [*notes, *_moved(result, heads), *_undecided(result, heads)]
 
 
 def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
@@ -160,8 +161,9 @@ def _is_unchanged(part: Comparison, limit: float) -> bool:
 
 def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The gated metrics that were still open when the failure was known."""
-    others = [short_text(one) for one in decisive(result, {Verdict.INCONCLUSIVE}) if one not in heads]
-    return [f"undecided: {'; '.join(others)}"] if others else []
+    undecided = [comparison for comparison in decisive(result, {Verdict.INCONCLUSIVE}) if comparison not in heads]
+    others = map(short_text, undecided)
+    return [f"undecided: {'; '.join(others)}"] if undecided else []
 
 
 def _slowest(measurement: Measurement) -> str:

@@ -43,7 +43,7 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
     """The gated comparisons with one of these verdicts, each fact once, and what only follows from others last."""
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
-    return tuple(sorted(told, key=lambda one: count_row(one.series.metric).symptom))
+    return tuple(sorted(told, key=lambda comparison: count_row(comparison.series.metric).symptom))
 
 
 def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
@@ -158,9 +158,9 @@ def _values_and(changed: str, comparison: Comparison) -> str:
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{one.series.metric}, counted: {_values_and(words_of_note(one.difference), one)}"
-        for one in decisive(result, {Verdict.INCOMPATIBLE})
-        if one.difference
+        f"{comparison.series.metric}, counted: {_values_and(words_of_note(comparison.difference), comparison)}"
+        for comparison in decisive(result, {Verdict.INCOMPATIBLE})
+        if comparison.difference
     )
 
 
@@ -214,9 +214,9 @@ def labels_of(results: Sequence[Listed]) -> dict[str, str]:
     return {test: label.partition("::")[2] for test, label in labels.items()}
 
 
-def intervals_explained(shown: Sequence[Comparison]) -> list[str]:
+def intervals_explained(comparisons: Sequence[Comparison]) -> list[str]:
     """What stands in brackets behind these metrics' values: ``[intervals]: 95 % CI``; empty where nothing does."""
-    levels = {one.series.interval.confidence for one in shown if one.series.interval is not None}
+    levels = {shown.series.interval.confidence for shown in comparisons if shown.series.interval is not None}
     return [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
 
 

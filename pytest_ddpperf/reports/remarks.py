@@ -38,30 +38,37 @@ def _gains(result: Result) -> list[str]:
         timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
         stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
         return [stale] if timed else []
-    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.metric != "step_time"]
-    # What became of counts is told by findings.
-    others = "; ".join(one.series.metric if one.series.scale == "exact" else short_text(one) for one in better)
-    undecided = [_remark(one) for one in decisive(result, {Verdict.INCONCLUSIVE})]
-    return [*([f"improved: {others}"] if others else []), *undecided]
+    better = [
+        # What became of counts is told by findings.
+        comparison.series.metric if comparison.series.scale == "exact" else short_text(comparison)
+        for comparison in decisive(result, {Verdict.IMPROVED})
+        if comparison.series.metric != "step_time"
+    ]
+    undecided = map(_remark, decisive(result, {Verdict.INCONCLUSIVE}))
+    return [*([f"improved: {'; '.join(better)}"] if better else []), *undecided]
 
 
 def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
-    unchanged = [
-        one
-        for one in decisive(result, {Verdict.UNCHANGED})
+    return [
+        f"{short_text(comparison)} {note}"
+        for comparison in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
-        if result.verdict is Verdict.UNCHANGED or not one.series.rules.stands_in
+        if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
+        if (note := note_text(comparison))
     ]
-    return [f"{short_text(one)} {note}" for one in unchanged if (note := note_text(one))]
 
 
 def _stale(result: Result) -> list[str]:
     """Metrics that got better, where others keep the result from being called improved."""
     if result.paired is not None or result.verdict is Verdict.IMPROVED or result.differs:
         return []
-    better = [one for one in decisive(result, {Verdict.IMPROVED}) if one.series.scale != "exact"]  # counts are findings
-    return [f"{'; '.join(map(short_text, better))}: the baseline is stale, --ddpperf-save renews it"] if better else []
+    better = [
+        short_text(comparison)
+        for comparison in decisive(result, {Verdict.IMPROVED})
+        if comparison.series.scale != "exact"  # counts are findings
+    ]
+    return [f"{'; '.join(better)}: the baseline is stale, --ddpperf-save renews it"] if better else []
 
 
 def _grounds(result: Result) -> list[str]:
@@ -78,7 +85,7 @@ def _grounds(result: Result) -> list[str]:
         return [f"regressed{' too' * (len(others) < len(telling))}: {'; '.join(others)}"] if others else []
     if result.verdict not in _OPEN:
         return []
-    return [_remark(one) for one in telling if one.series.metric != "step_time" or one.note]
+    return [_remark(comparison) for comparison in telling if comparison.series.metric != "step_time" or comparison.note]
 
 
 def _new_remarks(result: Result) -> list[str]:
