@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings
-from pytest_ddpperf.training.loading import rebuilt, require_data_loader
-from pytest_ddpperf.training.picking import pick
+from pytest_ddpperf.training.loading import pick, rebuilt, require_data_loader
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:

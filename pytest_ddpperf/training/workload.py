@@ -57,11 +57,11 @@ class Workload:
                 f"Workload has {'neither batch nor' if self.batch is None else 'both batch and'} loader: give one of "
                 "them, batch() for the same data in every step or loader(rank, world_size) for an iterable of batches"
             )
-        for name in ("model", "loss", "optimizer"):
-            _require_callable(name, getattr(self, name))
-        for name in ("batch", "loader", "blocks"):
-            if getattr(self, name) is not None:
-                _require_callable(name, getattr(self, name))
+        for name in ("model", "loss", "optimizer", "batch", "loader", "blocks"):
+            value = getattr(self, name)
+            required = name in {"model", "loss", "optimizer"}
+            if not callable(value) and (required or value is not None):
+                raise WorkloadError(f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function")
         _require_count("samples_per_step", self.samples_per_step)
         if self.tokens_per_step is not None:
             _require_count("tokens_per_step", self.tokens_per_step)
@@ -72,11 +72,6 @@ class Workload:
                 f"Workload(model=...) is a {type(self.model).__name__} module: give a function that builds it, "
                 "so that every rank has its own (model=lambda: ...)"
             )
-
-
-def _require_callable(name: str, value: object) -> None:
-    if not callable(value):
-        raise WorkloadError(f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function")
 
 
 def _require_count(name: str, value: object) -> None:
@@ -111,10 +106,8 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
 
 def located(function: Callable[..., object]) -> str:
     """A function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
-    while isinstance(function, functools.partial):
-        function = function.func
     name = _name(function)
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(inspect.unwrap(_without_partial(function)), "__code__", None)
     if code is None:
         return name
     file, here = Path(code.co_filename), Path.cwd()
@@ -122,6 +115,11 @@ def located(function: Callable[..., object]) -> str:
 
 
 def _name(function: Callable[..., object]) -> str:
+    function = _without_partial(function)
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _without_partial(function: Callable[..., object]) -> Callable[..., object]:
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "__name__", type(function).__name__)
+    return function

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.loader_settings import LoaderSettings
-from pytest_ddpperf.training.picking import Fetch, choose, pick
+from pytest_ddpperf.training.loading import Fetch, choose, pick
 
 Loader = DataLoader[Any]
 NONE = LoaderSettings(workers=0, pin_memory=False)
@@ -131,7 +131,7 @@ class Computed(Waiting):
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not tell who waits")
 def test_waiting_is_told_from_computing_on_a_busy_machine_too(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.training.picking.usable_cores", lambda: 1)
+    monkeypatch.setattr("pytest_ddpperf.training.loading.usable_cores", lambda: 1)
     assert pick(make_ctx(), DataLoader(Waiting()))[0].workers
     computed, why = pick(make_ctx(), DataLoader(Computed()))
     assert computed == NONE

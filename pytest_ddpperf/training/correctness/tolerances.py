@@ -25,20 +25,14 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import Parallel
 
 _RELATIVE: Mapping[str, float] = {"fp32": 1e-3, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2}
-
 _UNIT: Mapping[str, float] = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
-UPDATE = 1e-3
-"""Of parameters, relative to how far training has moved them: both sides update from the same gradients."""
+UPDATE = 1e-3  # of parameters, relative to how far training has moved them: both sides take the same gradients
+ALIKE = 1e-6  # of the norms of the parameters of ranks that are said to have the same parameters
 
-ALIKE = 1e-6
-"""Of the parameters' norms, between ranks that are said to have the same ones."""
-
+# The share of a single process's fall of the loss that a lossy strategy has to reach. Rank-1 PowerSGD reaches 0.4 on
+# convolutions, because it has to make up for what it lost in its first steps.
 FALL = 0.2
-"""Share of a single process's fall of the loss that a lossy strategy has to reach.
-
-Rank-1 PowerSGD reaches 0.4 on convolutions: it has to gather up what it lost in its first steps.
-"""
 
 _LAST = 3  # steps: their mean loss counts as the last loss
 _NOTICEABLE = 0.01  # share of the first loss: a smaller fall shows no training
