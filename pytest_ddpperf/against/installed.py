@@ -1,4 +1,4 @@
-"""Installed copies of a checkout's packages: ranks of both sides would import the same one."""
+"""Installed copies of a checkout's packages, which ranks of both sides would import."""
 
 from __future__ import annotations
 

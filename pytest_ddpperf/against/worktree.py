@@ -22,7 +22,7 @@ _SHORT = 7
 _CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Revision:
     """A commit of the project, or another folder with the project in it."""
 
@@ -67,18 +67,14 @@ class Worktree:
 
     A guard process waits for that end and removes the files. If the guard is killed as well, the next ``Worktree`` of
     the same repository removes them: nobody holds their lock.
-
-    Attributes:
-        path: the top folder of the project in that revision.
-        folder: the temporary folder, which may hold an environment too.
     """
 
     def __init__(self, revision: Revision) -> None:
         self._guard: subprocess.Popen[bytes] | None = None
         remove_left_over(revision.root)
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
         tree = self.folder / _TREE
-        self.path = revision.folder or tree
+        self.path = revision.folder or tree  # the top folder of the project in that revision
         try:
             self._guard = _start_guard(tree, revision.root)
             if revision.folder is not None:

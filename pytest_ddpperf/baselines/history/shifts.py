@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
     Gains = Callable[[Indices, Indices], Array]
 
+# ruptures searches for steps or for kinks, not for both at once: it makes several steps of a creep.
 MIN_SIDE = 3  # points on either side of a step: fewer cannot be told from outliers
 MIN_CREEP = 5  # points from its start to its end: what is shorter is a step
 LENGTH_RATIO = 1.3  # between the lengths of creeps that are tried first
