@@ -38,7 +38,7 @@ baseline, whose own error is in all of them, judged with the smaller side's free
 
 
 def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
-    """Whether a change looks so much worse that fresh launches have to tell: ``decide``'s two keys, easy to turn.
+    """Whether a change looks so much worse that fresh launches have to judge it: ``decide``'s two keys, easy to turn.
 
     ``level`` is one-sided: how often an unchanged metric may look so.
     """

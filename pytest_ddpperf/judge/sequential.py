@@ -30,7 +30,7 @@ An unchanged metric has to pass a screening by chance before a confirmation can,
 of unchanged benchmarks far less than 0.5 % do, as benchmarks/decision.py and, for several variants, several.py find.
 """
 
-MIN_LAUNCHES = 2  # a single one would not tell what launches differ by
+MIN_LAUNCHES = 2  # a single one shows no scatter
 
 
 class Phase(str, Enum):
@@ -49,7 +49,7 @@ class Look:
     round_seconds: float  # of another launch of each variant
     last: bool  # whether there is no time for another launch
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
-    diagnosed: bool = False  # whether the launches that tell if memory grows have been made as well
+    diagnosed: bool = False  # whether the diagnosed launches have been made as well
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What a measurement amounts to: named series, a sample per launch that tells them."""
+"""A measurement becomes named series, each with a sample for each launch that has the metric."""

@@ -1,4 +1,4 @@
-"""Findings that a measurement alone tells: shared cores, skipped steps, outlying launches, growing memory."""
+"""Findings on a measurement alone: shared cores, skipped steps, outlying launches, growing memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 
 def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
-    """All findings on a measurement, in the order in which reports tell them."""
+    """All findings on a measurement, in the order of reports."""
     rules = (
         oversubscription,
         effective_batch,

@@ -80,7 +80,7 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
     partners = _partners(base, point)
     if not partners:
         return ()
-    pairs = [(typical_step(one), typical_step(other)) for one, other in partners]
+    pairs = [(typical_step(old), typical_step(new)) for old, new in partners]
     within = _within(partners, turns=base.turns)
     sizes = {"world_size": point.world_size, "base_size": base.world_size}
     efficiencies = tuple(efficiency(base_time, time, mode, **sizes) for base_time, time in pairs)
@@ -98,7 +98,7 @@ def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     faster.
     """
     partners = _partners(base, other)
-    samples = tuple(typical_step(one) / typical_step(another) for one, another in partners)
+    samples = tuple(typical_step(old) / typical_step(new) for old, new in partners)
     within = _within(partners, turns=base.turns)
     return (_relative(SPEEDUP, samples, within, gated=False),) if samples else ()
 
@@ -135,7 +135,7 @@ def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launc
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
     """What the pairs of blocks of partners know of the scatter of their quotient."""
-    moved = paired_blocks([moved_step(one) for one, _ in partners], [moved_step(other) for _, other in partners])
+    moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 

@@ -140,8 +140,8 @@ def _tail(launch: Launch) -> float:
 def cpu_time(measurement: Measurement) -> Samples | None:
     """Core-seconds of an average step, of the busiest rank's process.
 
-    Other load that makes ranks wait for a core lengthens steps and, unless they wait by spinning, not this. So it tells
-    of more work where step times tell nothing; of more waiting it tells nothing itself.
+    Other load that makes ranks wait for a core lengthens steps, but not the CPU time, unless ranks wait by spinning. So
+    the CPU time shows more work where step times cannot, and does not show more waiting.
     """
     return complete(map(_cpu_time, measurement.launches))
 

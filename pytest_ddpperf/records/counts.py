@@ -147,7 +147,7 @@ def parts_on_ranks(metric: str, then: Counts, now: Counts) -> dict[str, list[tup
     """Those of a metric's details that are not the same on all ranks, now or then: each then and now, by rank."""
     sides = (then, now)
     if any(metric in counts.by_rank and metric not in counts.details_by_rank for counts in sides):
-        return {}  # of a baseline from before they were told
+        return {}  # of a baseline from before details were kept by rank
     names = dict.fromkeys(name for counts in sides for name in counts.details_by_rank.get(metric, {}))
 
     def side(counts: Counts, name: str) -> tuple[Sequence[float], float]:

@@ -170,7 +170,7 @@ class Comparison:
             it come under suspicion: it is then measured for as long as the time allows.
         verdict: for this metric alone.
         note: why the verdict is what it is, where the numbers do not show it; else None.
-        difference: what changed in a count, where the note tells why it is not comparable.
+        difference: what changed in a count, where the note says why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to judge it.
         promising: whether it looks as much better, so that beside another revision more launches have to judge it.
         df: degrees of freedom of the change's interval.

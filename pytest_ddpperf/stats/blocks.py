@@ -79,13 +79,13 @@ def paired_blocks(new: Sequence[tuple[float, ...]], base: Sequence[tuple[float, 
 
 def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
     if len(new) == len(base):
-        return tuple(one - other for one, other in zip(new, base, strict=True))
+        return tuple(moved - partner for moved, partner in zip(new, base, strict=True))
     if min(len(new), len(base)) < MIN_BLOCKS:
         return ()
     every = len(new) + len(base)
     # So that the variance of all is the sum of both sides'.
     return tuple(
-        one * math.sqrt(every * (every - 1) / (len(side) * (len(side) - 1))) for side in (new, base) for one in side
+        moved * math.sqrt(every * (every - 1) / (len(side) * (len(side) - 1))) for side in (new, base) for moved in side
     )
 
 
