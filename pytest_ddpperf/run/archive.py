@@ -21,16 +21,11 @@ from pytest_ddpperf.stats.spreads import joined, pooled
 
 
 class Archive:
-    """The baselines, the noise and the history that a session reads and writes.
-
-    Attributes:
-        notes: what became of baselines, a line each.
-        complaints: what could not be read, and spoils no benchmark.
-    """
+    """The baselines, the noise and the history that a session reads and writes."""
 
     def __init__(self, settings: Settings, root: Path) -> None:
-        self.notes: list[str] = []
-        self.complaints: list[str] = []
+        self.notes: list[str] = []  # what became of baselines, a line each
+        self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
         self._settings = settings
         self._root = root
         self._baselines = root / settings.baseline_dir
@@ -39,27 +34,25 @@ class Archive:
     def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
         """The baseline of a benchmark, or why there is none."""
         found = self._store.find(test, benchmark.name, benchmark.environment)
-
-        def with_training(record: BaselineRecord | None, differs: tuple[str, ...]) -> tuple[str, ...]:
-            if record is None:
-                return differs
-            return (*differs, *training_differences(record, benchmark.strategy, benchmark.recipe))
-
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
             stored = self._store.records(test)
             names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
             alike = tuple(dict.fromkeys(names))
+
+        def differs(record: BaselineRecord | None) -> tuple[str, ...]:
+            return () if record is None else training_differences(record, benchmark.strategy, benchmark.recipe)
+
         return replace(
             found,
             alike=alike,
             noise=self._noise(test, benchmark),
-            differs=with_training(found.record, found.differs),
-            counted_differs=with_training(found.counted, found.counted_differs),
+            differs=(*found.differs, *differs(found.record)),
+            counted_differs=(*found.counted_differs, *differs(found.counted)),
         )
 
     def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
-        """What a calibration has told of a benchmark's noise, else what the history does."""
+        """The noise of a benchmark by its calibration, or else by the history."""
         known = noise.find(self._baselines, test, benchmark.name, benchmark.environment)
         if known is not None and known.of_training(benchmark.strategy, benchmark.recipe):
             return known.noise
@@ -81,9 +74,9 @@ class Archive:
         )
 
     def scatter(self, env: Environment, results: Sequence[Result]) -> Spread | None:
-        """By how much launches that run alone scatter here: by results before and calibrations; None if unknown.
+        """The scatter of launches that run alone here, by earlier results and calibrations; None if unknown.
 
-        Single launches that something held up count as much as others: they are what has to be expected.
+        Single launches that something held up count as much as others, because they have to be expected.
         """
         calibrated = noise.read(noise.noise_file(self._baselines, env)).values()
         before = [
@@ -97,7 +90,7 @@ class Archive:
         return found if found.df else None
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
-        """Store the results of a test that may be stored; of those, by ``id``, the result with what is to be said."""
+        """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
         from pytest_ddpperf.reports.stored import saved_lines
 
         accepted = [result for result in results if self._settings.force_save or acceptable(result)]
@@ -113,14 +106,14 @@ class Archive:
         return {id(result): warned(result) for result in accepted}
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
-        """Store what calibrations of a test have told."""
+        """Stores the noise that calibrations of a test found."""
         found = [(one.measurement.environment, one.calibration) for one in calibrated]
         for file in noise.save(self._baselines, test, found):
             names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
             self.notes.append(f"{self._shown(file)}: noise of {test}: {names}")
 
     def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
-        """Add a run to the history; its number."""
+        """Adds a run to the history; gives its number."""
         from pytest_ddpperf.baselines.history.database import record, run_of
 
         return record(self._root / history, run_of(code), results)

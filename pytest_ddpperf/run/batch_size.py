@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.records.batch_size import BatchSize, Trial
@@ -20,41 +19,24 @@ _IDLE_DOUBLINGS = 10
 CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
 
 
-@dataclass(frozen=True)
-class LargestFit:
-    """What a search came to: the largest size that fits, None for none, and every size that was tried, in order."""
-
-    size: int | None
-    tried: tuple[tuple[int, bool], ...]
-
-
 def largest(
     fits: Callable[[int], bool], start: int = 1, limit: int | None = None, resolution: float = 0.0
-) -> LargestFit:
+) -> int | None:
     """The largest number that fits: doubled from ``start`` until one does not, then bisected, in 2 log2 n trials."""
-    tried: list[tuple[int, bool]] = []
-
-    def trial(number: int) -> bool:
-        tried.append((number, fits(number)))
-        return tried[-1][1]
-
-    if not trial(start):
-        return LargestFit(None, tuple(tried))
+    if not fits(start):
+        return None
     fitting = start
     failing: int | None = None
-    while failing is None and fitting != limit:
-        number = 2 * fitting if limit is None else min(2 * fitting, limit)
-        if trial(number):
+    while fitting != limit and (failing is None or failing - fitting > max(1, resolution * fitting)):
+        if failing is not None:
+            number = (fitting + failing) // 2
+        else:
+            number = 2 * fitting if limit is None else min(2 * fitting, limit)
+        if fits(number):
             fitting = number
         else:
             failing = number
-    while failing is not None and failing - fitting > max(1, resolution * fitting):
-        number = (fitting + failing) // 2
-        if trial(number):
-            fitting = number
-        else:
-            failing = number
-    return LargestFit(fitting, tuple(tried))
+    return fitting
 
 
 def search(
@@ -87,17 +69,16 @@ def search(
         return trials[size].fits
 
     found = largest(fits, start, limit, resolution)
-    if found.size is None:
+    if found is None:
         raise WorkloadError(_too_large(trials[start], reasons.get(start), memory_limit))
-    return BatchSize(size=found.size, peak=trials[found.size].peak, tried=tuple(trials.values()))
+    return BatchSize(size=found, peak=trials[found].peak, tried=tuple(trials.values()))
 
 
 def _require_growth(trials: Mapping[int, Trial], size: int) -> None:
-    """Refuse to go on where memory does not depend on the size: without a limit the search would never end.
+    """Refuses to go on where memory does not depend on the size: without a limit the search would never end.
 
-    How far readings of the same memory lie apart, the search itself tells: if nothing grows, the latest of eleven is
-    the largest by a chance of one in eleven, and again so at the next doubling. What does grow with the size soon
-    exceeds that, however little it is beside the model's own state.
+    If memory does not grow, the latest of eleven readings is the largest by a chance of one in eleven, and again at the
+    next doubling. What grows with the size soon exceeds the scatter of readings, however little it is.
     """
     latest = trials.get(size // 2)
     if latest is None or latest.peak is None:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
 
 _TITLE_AND_TEXT = 2
+_COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "scale": ("ratio", "difference")}
 
 
 class Extensions:
@@ -30,63 +32,65 @@ class Extensions:
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
         """The functions of added strategies by name."""
-        added: dict[str, Callable[..., Any]] = {}
-        for given in self._called("pytest_ddpperf_strategies"):
+        hook, added = "pytest_ddpperf_strategies", dict[str, Callable[..., Any]]()
+        for given in self._called(hook):
             if not isinstance(given, Mapping):
-                raise SettingError(f"pytest_ddpperf_strategies gave {given!r}: return functions by name")
+                raise SettingError(f"{hook} gave {given!r}: return functions by name")
+            _require_new(hook, "strategy", given, {*STRATEGIES, *ALIASES, *added})
             for name, function in given.items():
-                if name in {*STRATEGIES, *ALIASES, *added}:
-                    raise SettingError(f"pytest_ddpperf_strategies: there is a strategy {name!r} already: rename it")
                 if not callable(function) or not isinstance(name, str) or not name.isidentifier():
                     raise SettingError(
-                        f"pytest_ddpperf_strategies: {name!r}: {function!r} is no strategy: name a function "
+                        f"{hook}: {name!r}: {function!r} is no strategy: name a function "
                         "parallelise(module, ctx) -> Parallel"
                     )
-                added[name] = function
+            added |= given
         return added
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The rows of added metrics."""
-        rows = self._called("pytest_ddpperf_metrics")
+        hook, added = "pytest_ddpperf_metrics", dict[str, Metric]()
+        rows = self._called(hook)
         if not rows:
             return ()
         from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 
-        added: dict[str, Metric] = {}
         known = {*(row.name for row in METRICS), *COUNTS, EFFICIENCY, SPEEDUP}
         for given in rows:
             for row in given if isinstance(given, Sequence) else (given,):
                 if not isinstance(row, Metric):
-                    raise SettingError(f"pytest_ddpperf_metrics gave {row!r}: return a list of pytest_ddpperf.Metric")
-                if row.name in {*known, *added}:
-                    raise SettingError(f"pytest_ddpperf_metrics: there is a metric {row.name!r} already: rename it")
+                    raise SettingError(f"{hook} gave {row!r}: return a list of pytest_ddpperf.Metric")
+                _require_new(hook, "metric", [row.name], {*known, *added})
                 if not row.name.isidentifier() or row.name != row.name.lower():
-                    raise SettingError(f"pytest_ddpperf_metrics: {row.name!r}: expected a name in snake_case")
-                _require_columns(row)
+                    raise SettingError(f"{hook}: {row.name!r}: expected a name in snake_case")
+                for column, words in _COLUMNS.items():
+                    if (found := getattr(row, column)) not in words:
+                        raise SettingError(f"{hook}: {row.name}: {column}={found!r}: expected {' or '.join(words)}")
                 added[row.name] = replace(row, samples=partial(_checked, row))
         return tuple(added.values())
 
+    def recorded(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """Facts of the environment with those that hooks add."""
+        _require_new("pytest_ddpperf_environment", "fact", self._facts, facts)
+        return {**facts, **self._facts}
+
     @cached_property
-    def facts(self) -> Mapping[str, str]:
-        """Added facts of the environment by name."""
-        added: dict[str, str] = {}
-        for given in self._called("pytest_ddpperf_environment"):
-            if not isinstance(given, Mapping) or not all(
-                isinstance(one, str) for pair in given.items() for one in pair
-            ):
-                raise SettingError(f"pytest_ddpperf_environment gave {given!r}: return texts by name")
-            self._require_new("pytest_ddpperf_environment", "fact", given, added)
+    def _facts(self) -> Mapping[str, str]:
+        hook, added = "pytest_ddpperf_environment", dict[str, str]()
+        for given in self._called(hook):
+            if not isinstance(given, Mapping) or not all(isinstance(word, str) for word in chain(*given.items())):
+                raise SettingError(f"{hook} gave {given!r}: return texts by name")
+            _require_new(hook, "fact", given, added)
             added |= given
         return added
 
     def measured(self, test: str, measurements: Sequence[Measurement]) -> None:
-        """Tell that benchmarks were measured."""
+        """Tells the hooks that benchmarks were measured."""
         for measurement in measurements:
             self._called("pytest_ddpperf_measured", test=test, measurement=measurement)
 
     def judged(self, results: Sequence[Result]) -> None:
-        """Tell the verdicts on benchmarks."""
+        """Tells the hooks the verdicts on benchmarks."""
         for result in results:
             self._called("pytest_ddpperf_verdict", result=result)
 
@@ -99,16 +103,6 @@ class Extensions:
             if not (isinstance(part, tuple) and len(part) == _TITLE_AND_TEXT and all(isinstance(p, str) for p in part)):
                 raise SettingError(f"pytest_ddpperf_report gave {part!r}: return a title and a text, or None")
         return parts
-
-    def _require_new(self, hook: str, noun: str, names: Iterable[str], known: Container[str]) -> None:
-        for name in names:
-            if name in known:
-                raise SettingError(f"{hook}: there is a {noun} {name!r} already: rename it")
-
-    def recorded(self, facts: Mapping[str, str]) -> dict[str, str]:
-        """Facts of the environment with those that hooks add."""
-        self._require_new("pytest_ddpperf_environment", "fact", self.facts, facts)
-        return {**facts, **self.facts}
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
         """What all implementations of a hook return, without None."""
@@ -127,14 +121,10 @@ def _failure(what: str, error: Exception) -> SettingError:
     return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {type(error).__name__}: {error}")
 
 
-def _require_columns(row: Metric) -> None:
-    """Refuse a row of which judging could make nothing."""
-    columns = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "scale": ("ratio", "difference")}
-    for column, words in columns.items():
-        if getattr(row, column) not in words:
-            raise SettingError(
-                f"pytest_ddpperf_metrics: {row.name}: {column}={getattr(row, column)!r}: expected {' or '.join(words)}"
-            )
+def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[str]) -> None:
+    for name in names:
+        if name in known:
+            raise SettingError(f"{hook}: there is a {noun} {name!r} already: rename it")
 
 
 def _checked(row: Metric, measurement: Measurement) -> tuple[float, ...] | None:

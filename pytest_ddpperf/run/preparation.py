@@ -1,14 +1,14 @@
-"""What is found out about a training before it is measured: what is asked, what came of it, how it is remembered."""
+"""What is found out about a training before it is measured: the job of the launch, its outcome, and what is kept."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import pickle
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from pytest_ddpperf.errors import (
     DdpperfError,
@@ -34,39 +34,28 @@ from pytest_ddpperf.training.verification import Discrepancy, Verification, disc
 from pytest_ddpperf.units import format_count
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
-# No fault that a launch for nothing but verification would name better.
+# Errors that a launch for nothing but verification would not name better.
 _FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
 
+PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What is known of a training before it is measured; None for what was not asked.
-
-    Attributes:
-        pilot: how long its steps and launches take.
-        counts: what one of its steps does.
-        verification: how it compares with a single process.
-    """
+    """What is known of a training before it is measured; None for what was not asked."""
 
     pilot: Pilot | None = None
     counts: Counts | None = None
     verification: Verification = field(default_factory=Verification)
 
     def given_to(self, variant: Variant) -> Variant:
-        """The variant with all of it, in remarks where it was not compared with a single process as others are."""
+        """The variant with all of it, and with remarks where it was verified less strictly than others or not at all."""
         found = self.verification
         findings = [
             *([Finding("unverified", {"reason": found.unverified})] if found.unverified else []),
             *([Finding("lenient_verification", {"leniency": found.leniency})] if found.leniency else []),
         ]
         return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *findings))
-
-
-class PreparingLauncher(Protocol):
-    """Runs a preparing launch of a variant."""
-
-    def __call__(self, variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
-        """Run it; what its ranks found out."""
 
 
 def prepared(
@@ -78,10 +67,9 @@ def prepared(
     wrong: list[tuple[Variant, Discrepancy]] = []
     picked: dict[int, tuple[str, str]] = {}  # by world size; what is compared loads alike
     for variant in variants:
-        size = variant.environment.world_size
+        size = variant.world_size
         job = prepare_job(settings, variant, picked.get(size))
-        if wrong and job.verified is None:
-            done.append(variant)
+        if wrong and job.verified is None:  # nothing is measured any more
             continue
         key = identity(job, variant)
         try:
@@ -105,8 +93,8 @@ def prepared(
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
     """What a launch finds out about a variant.
 
-    A verification that shared its processes with other tasks counts only where all went well. Else one that has them
-    for itself has the first word: what differs from a single process need not be asked why it failed otherwise.
+    A verification that shared its processes with other tasks counts only where all went well. Otherwise a launch that
+    only verifies comes before any other failure, because training that is wrong is the worse fault.
     """
     __tracebackhide__ = True
     found, failure = Prepared(), None
@@ -128,7 +116,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """What a preparing launch of a variant has to find out; the other side is not compared with a single process."""
+    """What a preparing launch of a variant has to find out; the reference is not verified."""
     counted = settings.counted or settings.counted_only
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
@@ -151,10 +139,10 @@ def task_text(job: PrepareJob) -> str:
 
 
 def identity(job: PrepareJob, variant: Variant) -> bytes:
-    """Equal for launches that would find out the same: a digest of all that their ranks are given.
+    """A digest of all that the ranks of a launch are given, equal for launches that would find out the same.
 
-    The subject counts as it travels, for functions made twice do not compare equal. What it imports or reads from files
-    is taken to stay the same for a session.
+    The subject counts as it is sent, because functions made twice do not compare equal. What it imports or reads from
+    files is taken to stay the same for a session.
     """
     environment = variant.environment
     place = (

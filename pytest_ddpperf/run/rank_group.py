@@ -1,4 +1,4 @@
-"""What a functional test holds: the ranks of ``ddpperf_group``."""
+"""The ranks of the fixture ``ddpperf_group``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RankGroup:
         """
         __tracebackhide__ = True
         try:
-            result = self._session.launcher.run(
+            result = self._session.launchers[0].run(
                 function,
                 *args,
                 world_size=self.world_size,

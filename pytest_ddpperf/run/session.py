@@ -47,22 +47,7 @@ PRELOADED = (
 
 
 class Session:
-    """The resources and results of one pytest run.
-
-    Attributes:
-        results: of every benchmark so far, in the order measured.
-        searches: for the largest batch, likewise.
-        line: the terminal's live line, for progress.
-        calibrated: likewise, of every benchmark that was held against itself.
-        prepared: what was found out about trainings before they were measured, by ``preparation.identity``.
-        complaints: what the summary has to say about the session itself.
-        parts: of the summary, that hooks add; empty before the session has ended.
-        reference: the side that benchmarks are held against; None where that is the stored baselines.
-        tests: how many of those that were collected measure: they share the false alarms that a suite may raise.
-        extensions: what hooks add, and who is told.
-        candidate: the side that is measured, where that is not this checkout.
-        probe: how this run is to differ, as one of a search over commits; None where it is none.
-    """
+    """The resources and results of one pytest run."""
 
     def __init__(
         self,
@@ -77,18 +62,18 @@ class Session:
         hook: Any = None,
     ) -> None:
         self.settings = settings
-        self.tests = tests
+        self.tests = tests  # that measure: they share the false alarms that a suite may raise
         self.extensions = Extensions(hook)
-        self.line = line
-        self.results: list[Result] = []
-        self.searches: list[Search] = []
+        self.line = line  # the terminal's live line, for progress
+        self.results: list[Result] = []  # of every benchmark so far, in the order measured
+        self.searches: list[Search] = []  # for the largest batch
         self.calibrated: list[Calibrated] = []
-        self.prepared: dict[bytes, Prepared] = {}
-        self.complaints: list[str] = []
-        self.parts: list[tuple[str, str]] = []
-        self.reference = None
-        self.candidate = None
-        self.probe = probe
+        self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
+        self.complaints: list[str] = []  # of the summary, on the session itself
+        self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
+        self.reference = None  # None where benchmarks are compared with stored baselines
+        self.candidate = None  # None where it is this checkout
+        self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
             from pytest_ddpperf.against.revision_side import RevisionSide
             from pytest_ddpperf.against.worktree import Revision
@@ -106,40 +91,36 @@ class Session:
         self._threads = 1
 
     @property
-    def launcher(self) -> Launcher:
-        """Starts the ranks of what runs alone."""
-        return self.launchers[0]
-
-    @property
     def launchers(self) -> Launchers:
-        """Start ranks; zygotes live until the session ends, and so do the threads per rank they were started with."""
+        """The launchers of the candidate; their zygotes live until the session ends."""
         if self._launchers is None:
-            self._launchers = self._started()
+            self._threads = thread_count(pinned(os.environ, mark=""))  # as long as the zygotes live
+            given = self.settings
+            if any(
+                value is not None for value in (given.save, given.against, given.calibrate, given.json, given.history)
+            ):
+                _ = self._code  # what results name is read now, as it may be changed while it is measured
+            if self.reference is not None:
+                self.reference.start()
+            self._launchers = (
+                Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
+                if self.candidate is None
+                else self.candidate.launchers
+            )
         return self._launchers
-
-    def _started(self) -> Launchers:
-        self._threads = thread_count(pinned(os.environ, mark=""))
-        given = self.settings
-        if any(one is not None for one in (given.save, given.against, given.calibrate, given.json, given.history)):
-            _ = self._code  # named in what they leave: as it is now, for it may be changed while it is measured
-        if self.reference is not None:
-            self.reference.start()
-        if self.candidate is not None:
-            return self.candidate.launchers
-        return Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
-        """Process ids of what ranks are children of, on both sides; None for one that there is not yet."""
+        """Process ids of the zygotes of both sides, which are the parents of ranks; None for one that does not run."""
         return (*self.launchers.pids, *(() if self.reference is None else self.reference.launchers.pids))
 
     @cached_property
     def _torch(self) -> TorchMachine:
-        return self.launcher.machine()
+        return self.launchers[0].machine()
 
     @property
     def archive(self) -> Archive:
-        """What was true before this session, and what is to be after it."""
+        """The stored baselines, noise and history."""
         if self._archive is None:
             from pytest_ddpperf.run.archive import Archive
 
@@ -148,7 +129,7 @@ class Session:
 
     @cached_property
     def _code(self) -> Checkout | None:
-        """What is measured. Baselines that were saved meanwhile are no change of it."""
+        """The checkout that is measured; baselines that were saved meanwhile are no change of it."""
         from pytest_ddpperf.against.git import checkout
 
         return checkout(self._root, self._root / self.settings.baseline_dir)
@@ -158,7 +139,7 @@ class Session:
         return machine_facts()
 
     def forced(self, settings: Settings) -> Settings:
-        """The settings as the probe has them, if this run is one."""
+        """The settings with those of the probe on top, if this run is one."""
         stronger = {} if self.probe is None else self.probe.settings
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
@@ -167,7 +148,7 @@ class Session:
         return settings.world_size or (len(self._torch.gpus) or DEFAULT_WORLD_SIZE,)
 
     def environment(self, settings: Settings, world_size: int) -> Environment:
-        """The facts that a benchmark with this many ranks depends on."""
+        """The facts that a benchmark with so many ranks depends on."""
         placement = place(settings.device, settings.backend, world_size, self._torch)
         found = environment(
             self._machine,
@@ -182,12 +163,12 @@ class Session:
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def add(self, results: Sequence[Result]) -> None:
-        """List results, and tell those who listen."""
+        """Lists results, and tells the hooks."""
         self.results += results
         self.extensions.judged(results)
 
     def paired_launches(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
-        """The launches of a benchmark on both sides; None where there is no other revision."""
+        """The launches of a benchmark on both sides; None where there is no reference revision."""
         if self.reference is None:
             return None
         from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -195,18 +176,18 @@ class Session:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     def accept_command(self, test: str) -> str:
-        """What to type so that the result of a test becomes the baseline that it was compared with."""
+        """The command that makes the result of a test the baseline that it was compared with."""
         name = self.settings.compared
         save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
         return " ".join(("pytest", f'"{test}"', *self._options, save))
 
     def end_test(self, test: str, *, passed: bool) -> None:
-        """Store the results of a test, if that was asked for and it may be."""
+        """Stores the results of a test, if that was asked for and it may be."""
         if self._launchers is not None:
             self._launchers.keep(KEPT)
         if self.reference is not None:
             self.reference.launchers.keep(KEPT)
-        calibrated = [one for one in self.calibrated if passed and one.test == test]
+        calibrated = [found for found in self.calibrated if passed and found.test == test]
         if calibrated:
             self.archive.store_noise(test, calibrated)
         results = [result for result in self.results if result.test == test]
@@ -220,13 +201,13 @@ class Session:
 
     def provenance(self) -> Provenance:
         """Today, and what is checked out."""
-        commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
         from pytest_ddpperf.records.results import Provenance
 
+        commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
         return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
 
     def collect_reports(self) -> None:
-        """Ask those who add parts to the summary."""
+        """Asks the hooks for parts of the summary."""
         self.parts = self.extensions.reports(self.results)
 
     @property
@@ -252,18 +233,17 @@ class Session:
 
     @property
     def _here(self) -> str:
-        """This side of a run side by side, in words; empty where nothing is known of it, or there is no other."""
-        code = None if self.reference is None else self._code
-        if code is None or self.reference is None:
+        """The candidate of a paired run in words; empty where nothing is known of it, or the run is not paired."""
+        if self.reference is None or self._code is None:
             return ""
         from pytest_ddpperf.reports.phrases import commit_text
 
-        revision = self.reference.revision
+        revision, code = self.reference.revision, self._code
         same = revision.folder is None and revision.commit == code.commit and not code.dirty
         return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
     def write_json(self) -> None:
-        """Write the results to the file that was asked for, if one was."""
+        """Writes the results to the file that was asked for, if one was."""
         if self.settings.json is not None:
             from pytest_ddpperf.reports.document import write
             from pytest_ddpperf.reports.documents.results import results_document
@@ -272,14 +252,14 @@ class Session:
             write(self._root / self.settings.json, document)
 
     def record(self) -> None:
-        """Add the run to the history, if that was asked for and anything was measured."""
+        """Adds the run to the history, if that was asked for and anything was measured."""
         if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
         number = self.archive.record(self.settings.history, self._code, self.results)
         self._recorded = f"recorded as run {number} of {self.settings.history}"
 
     def close(self) -> None:
-        """End the zygotes and whatever still runs below them."""
+        """Ends the zygotes and whatever still runs below them."""
         self.line.clear()
         try:
             if self._launchers is not None:

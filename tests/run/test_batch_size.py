@@ -9,14 +9,22 @@ import pytest
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.records.batch_size import BatchSize, Trial
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.run.batch_size import LargestFit, byte_count, largest, required_limit, search
+from pytest_ddpperf.run.batch_size import byte_count, largest, required_limit, search
 from tests.factories import make_rank_launch
 
 GIB = 2**30
 
 
-def up_to(most: int) -> Callable[[int], bool]:
-    return lambda number: number <= most
+class UpTo:
+    """Whether a number fits, up to ``most``; keeps which were tried."""
+
+    def __init__(self, most: int) -> None:
+        self.tried: list[int] = []
+        self._most = most
+
+    def __call__(self, number: int) -> bool:
+        self.tried.append(number)
+        return number <= self._most
 
 
 @pytest.mark.parametrize(
@@ -35,29 +43,30 @@ def up_to(most: int) -> Callable[[int], bool]:
     ],
 )
 def test_sizes_are_doubled_then_bisected(most: int, start: int, limit: int | None, tried: list[int]) -> None:
-    found = largest(up_to(most), start, limit)
-    assert found.tried == tuple((number, number <= most) for number in tried)
-    assert found.size == min(most, limit or most)
+    fits = UpTo(most)
+    assert largest(fits, start, limit) == min(most, limit or most)
+    assert fits.tried == tried
 
 
 def test_where_memory_is_known_roughly_the_search_ends_before_single_samples() -> None:
     """Between 960 and 976 lies less than 2 % of 960, and less than one sample between 40 and 41."""
-    found = largest(up_to(970), resolution=0.02)
-    assert [number for number, _ in found.tried] == [*(2**i for i in range(11)), 768, 896, 960, 992, 976]
-    assert found.size == 960
-    assert largest(up_to(40), resolution=0.02).size == 40
+    fits = UpTo(970)
+    assert largest(fits, resolution=0.02) == 960
+    assert fits.tried == [*(2**i for i in range(11)), 768, 896, 960, 992, 976]
+    assert largest(UpTo(40), resolution=0.02) == 40
 
 
 def test_every_border_is_found_and_no_size_tried_twice() -> None:
     for most in range(1, 200):
-        found = largest(up_to(most))
-        numbers = [number for number, _ in found.tried]
-        assert found.size == most
-        assert len(set(numbers)) == len(numbers) <= 2 * most.bit_length() + 1
+        fits = UpTo(most)
+        assert largest(fits) == most
+        assert len(set(fits.tried)) == len(fits.tried) <= 2 * most.bit_length() + 1
 
 
 def test_where_the_first_does_not_fit_there_is_none() -> None:
-    assert largest(up_to(3), start=4) == LargestFit(None, ((4, False),))
+    fits = UpTo(3)
+    assert largest(fits, start=4) is None
+    assert fits.tried == [4]
 
 
 def rank(number: int, **memory: float) -> RankLaunch:
