@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 
 
 class DdpperfError(Exception):
-    """Base of all errors that this plugin raises on purpose.
+    """Base of all errors that this plugin raises on purpose; ``benchmark`` is the one that failed, if it is known.
 
     The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
-
-    Attributes:
-        benchmark: name and number of ranks of the one that failed; None where that was none in particular.
     """
 
-    benchmark: tuple[str, int] | None = None
+    def __init__(self, message: str, *, benchmark: tuple[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.benchmark = benchmark  # name and number of ranks
 
     @property
     def headline(self) -> str:
@@ -40,15 +39,11 @@ class WorkloadError(DdpperfError):
 
 
 class IncorrectTraining(DdpperfError):
-    """A strategy does not compute what a single process computes; the message names parameter, rank and error.
-
-    Attributes:
-        wrong: for each benchmark that is wrong, by its name and number of ranks, the reason in one line.
-    """
+    """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
-        self.wrong: Mapping[tuple[str, int], str] = wrong or {}
+        self.wrong: Mapping[tuple[str, int], str] = wrong or {}  # by benchmark, the reason in one line
 
 
 class LaunchError(DdpperfError):
@@ -83,21 +78,13 @@ class RanksTimedOut(RankFailed):
 
 
 class ReferenceFailed(DdpperfError):
-    """The other revision cannot run a benchmark that this one has run; the message says why."""
+    """The reference cannot run a benchmark that the candidate has run; the message says why."""
 
     benchmark: tuple[str, int]
 
-    def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
-        super().__init__(message)
-        self.benchmark = benchmark
-
 
 class ReferenceStopped(DdpperfError):
-    """The other revision failed in a launch such as it had completed before: it can run the benchmark, and did not."""
-
-    def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
-        super().__init__(message)
-        self.benchmark = benchmark
+    """The reference failed in a launch such as it had completed before: it can run the benchmark, and did not."""
 
 
 class SameCode(DdpperfError):

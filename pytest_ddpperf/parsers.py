@@ -1,4 +1,4 @@
-"""What a value may be: a parser for each kind, which gives back the value or raises ValueError with what it expects."""
+"""Parsers for each kind of value; each gives the value, or raises ValueError with what it expects."""
 
 from __future__ import annotations
 
@@ -25,28 +25,20 @@ def world_sizes(value: object) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def positive_int(value: object) -> int:
-    """A whole number of at least 1."""
-    return _whole(value, 1)
+def _at_least(least: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"a whole number of at least {least}")
+        return value
+
+    return parse
 
 
-def several(value: object) -> int:
-    """A whole number of at least 2."""
-    return _whole(value, 2)
-
-
-def whole_number(value: object) -> int:
-    """A whole number of at least 0."""
-    return _whole(value, 0)
-
-
-def _whole(value: object, least: int) -> int:
-    expected = f"a whole number of at least {least}"
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(expected)
-    return value
+whole_number = _at_least(0)
+positive_int = _at_least(1)
+several = _at_least(2)
 
 
 def words(value: object) -> str:
@@ -54,16 +46,6 @@ def words(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
-
-
-def steps(value: object) -> int | None:
-    """Timed steps of a launch; None (``auto``) for as many as fill a launch."""
-    if value is None or value == "auto":
-        return None
-    try:
-        return positive_int(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or auto") from None
 
 
 def steps_or_warmup(value: object) -> int | str:
@@ -90,13 +72,6 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
     return parse_optional
 
 
-def identifier(value: object) -> str:
-    """A name: letters, digits, dash and underscore."""
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", value):
-        raise ValueError("a name")
-    return value
-
-
 def written(value: object) -> str:
     """A value as it would be given on the command line."""
     if isinstance(value, bool):
@@ -104,44 +79,42 @@ def written(value: object) -> str:
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def seconds(value: object) -> float:
-    """A duration above 0 in seconds."""
-    return _positive(value, "a number of seconds above 0")
+def _above_zero(expected: str) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        number = _number(value, expected)
+        if number == 0:
+            raise ValueError(expected)
+        return number
 
-
-def amount(value: object) -> float:
-    """A number above 0."""
-    return _positive(value, "a number above 0")
+    return parse
 
 
 def fraction(value: object) -> float:
     """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
     expected = "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%"
     if isinstance(value, str) and value.strip().endswith("%"):
-        return _number(value.strip()[:-1], expected, least=0.0) / 100
-    share = _number(value, expected, least=0.0)
+        return _number(value.strip()[:-1], expected) / 100
+    share = _number(value, expected)
     if share > 1:
         raise ValueError(expected)
     return share
 
 
-def _positive(value: object, expected: str) -> float:
-    number = _number(value, expected, least=0.0)
-    if number == 0:
-        raise ValueError(expected)
-    return number
-
-
-def _number(value: object, expected: str, *, least: float) -> float:
+def _number(value: object, expected: str) -> float:
+    """A finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(expected)  # noqa: TRY004 - one kind of error for every value that does not fit
     try:
         number = float(value)
     except ValueError:
         raise ValueError(expected) from None
-    if not math.isfinite(number) or number < least:
+    if not math.isfinite(number) or number < 0:
         raise ValueError(expected)
     return number
+
+
+seconds = _above_zero("a number of seconds above 0")
+amount = _above_zero("a number above 0")
 
 
 def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
@@ -207,11 +180,17 @@ def literal(value: object) -> str | int | float | bool:
     return value
 
 
-def set_name(value: object) -> str:
-    """The name of a set of baselines: letters, digits, dot, dash and underscore."""
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
-        raise ValueError("a name of letters, digits, dots, dashes and underscores")
-    return value
+def _matching(pattern: str, expected: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(expected)
+        return value
+
+    return parse
+
+
+identifier = _matching(r"[A-Za-z0-9_-]+", "a name")
+set_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, dots, dashes and underscores")
 
 
 def path(value: object) -> Path:

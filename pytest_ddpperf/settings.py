@@ -24,7 +24,6 @@ from pytest_ddpperf.parsers import (
     seconds,
     set_name,
     several,
-    steps,
     steps_or_warmup,
     switch,
     whole_number,
@@ -110,7 +109,7 @@ class Settings:
     )
     steps: int | None = _knob(
         None,
-        steps,
+        optional(positive_int, "auto"),
         "timed steps of a launch. auto: as many as the baseline has; without a baseline as many as fill a second (half "
         "a second interleaved with another revision) or twice the time of everything else in the launch",
         "N",

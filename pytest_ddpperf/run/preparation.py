@@ -49,7 +49,7 @@ class Prepared:
     verification: Verification = field(default_factory=Verification)
 
     def given_to(self, variant: Variant) -> Variant:
-        """The variant with all of it, and with remarks where it was verified less strictly than others or not at all."""
+        """The variant with all of it, and remarks where it was verified less strictly than others or not at all."""
         found = self.verification
         findings = [
             *([Finding("unverified", {"reason": found.unverified})] if found.unverified else []),
