@@ -66,7 +66,7 @@ class Ddpperf:
                 ``parallelise(module, ctx) -> Parallel``.
             name: tells the benchmarks of one test apart (default: the strategy, and what differs from plain training).
             samples_per_step: of one rank, where ``subject`` does not say it.
-            tokens_per_step: likewise.
+            tokens_per_step: of one rank, where ``subject`` does not say it.
             knobs: any setting of a test, e.g. ``world_size=2, tolerance=0.05``: stronger than marker and options.
 
         Returns:
@@ -120,7 +120,7 @@ class Ddpperf:
         Args:
             subject: as of ``check``. In strong mode a Workload's batch is the global one, shared out among the ranks;
                 a step factory has to do that itself (``ctx.mode`` tells).
-            world_sizes: numbers of ranks, ascending; the first is what the others are held against. Default:
+            world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
                 ``--ddpperf-world-size``; where that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
             strategy: of the points with several ranks (default: ``ddp``); one rank alone trains as ``single``.
@@ -183,7 +183,7 @@ class Ddpperf:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
             strategy: of Workloads that are compared by name (default: as of ``check``).
-            over: the name or strategy of the one that speedup is held against (default: the first).
+            over: the name or strategy that the speedup of the others is relative to (default: the first).
             name: tells the comparisons of one test apart: it comes before the names of what is compared.
             samples_per_step: as of ``check``.
             tokens_per_step: as of ``check``.
@@ -235,19 +235,19 @@ class Ddpperf:
             raise SettingError(f"ddpperf.expect: {empty}")
         last = next((run.measured for run in reversed(self._runs) if run.measured), ())
         measured = last if measurement is None else (measurement,)
-        if not measured or any(one.counts is None for one in measured):
+        counted = [(each, each.counts) for each in measured if each.counts is not None]
+        if not counted or len(counted) < len(measured):
             raise SettingError(
                 "ddpperf.expect: nothing was counted; call check, compare or measure first, with counted on"
             )
         lines: list[str] = []
-        for one in measured:
-            assert one.counts is not None  # noqa: S101  see above
-            unknown = misnamed(one.counts, collectives or (), totals)
+        for each, counts in counted:
+            unknown = misnamed(counts, collectives or (), totals)
             if unknown is not None:
                 raise SettingError(f"ddpperf.expect: {unknown}")
-            different = unexpected(one.counts, collectives, totals)
+            different = unexpected(counts, collectives, totals)
             if different:
-                lines += [*different, f"  benchmark {one.name}, {format_count(one.world_size, 'rank')}"]
+                lines += [*different, f"  benchmark {each.name}, {format_count(each.world_size, 'rank')}"]
         if lines:
             raise UnexpectedCount("\n".join(lines))
 

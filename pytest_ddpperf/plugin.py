@@ -87,7 +87,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 
 def _require_baselines(settings: Settings, folder: Path) -> None:
-    """Those that are asked for must be there, and where any are to be stored that must be possible."""
+    """Refuses baselines that are asked for and not there, and a folder in which none could be stored."""
     asked = settings.baseline not in {None, settings.save}
     storing = settings.save is not None or settings.calibrate is not None
     if asked or storing:
@@ -132,6 +132,7 @@ def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
 
 
 def _session(config: pytest.Config) -> Session:
+    from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session import Session
 
     if hasattr(config, "workerinput"):
@@ -139,10 +140,11 @@ def _session(config: pytest.Config) -> Session:
     if SESSION not in config.stash:
         revision: Revision | None = config.stash.get(REVISION, None)
         probe: Probe | None = config.stash.get(PROBE, None)
+        plugins = config.pluginmanager
         config.stash[SESSION] = Session(
             config.stash[SETTINGS],
             config.rootpath,
-            _live_line(config),
+            LiveLine(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")),
             _given_options(config),
             revision,
             probe=probe,
@@ -160,12 +162,9 @@ def _given_options(config: pytest.Config) -> tuple[str, ...]:
     return tuple(knob.option if knob.flag else f"{knob.option}={raw}" for knob, raw in given if raw is not None)
 
 
-def _live_line(config: pytest.Config) -> Any:
-    from pytest_ddpperf.reports.progress import LiveLine
-
-    return LiveLine(
-        config.pluginmanager.get_plugin("terminalreporter"), config.pluginmanager.get_plugin("capturemanager")
-    )
+def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
+    """The settings of a test, and the sections of its report."""
+    return _item_settings(request.config, request.node), request.node.stash.setdefault(SECTIONS, [])
 
 
 @pytest.fixture
@@ -173,12 +172,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     from pytest_ddpperf.fixture import Ddpperf
 
-    return Ddpperf(
-        _session(request.config),
-        request.node.nodeid,
-        _item_settings(request.config, request.node),
-        request.node.stash.setdefault(SECTIONS, []),
-    )
+    return Ddpperf(_session(request.config), request.node.nodeid, *_of_test(request))
 
 
 @pytest.fixture
@@ -186,16 +180,12 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     from pytest_ddpperf.run.rank_group import RankGroup
 
-    return RankGroup(
-        _session(request.config),
-        _item_settings(request.config, request.node),
-        request.node.stash.setdefault(SECTIONS, []),
-    )
+    return RankGroup(_session(request.config), *_of_test(request))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    """End a test at the first time that it asks for in a run that only counts: what was counted has been judged."""
+    """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before."""
     try:
         yield
     except NotTimed as error:
@@ -221,16 +211,12 @@ def pytest_runtest_makereport(
         report.sections.extend(printed)
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if call.when == "teardown" and SESSION in item.config.stash:
-        _store(item, report)
+        try:
+            item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
+        except BaselineError as error:
+            report.outcome = "failed"
+            report.longrepr = str(error)
     return report
-
-
-def _store(item: pytest.Item, report: pytest.TestReport) -> None:
-    try:
-        item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
-    except BaselineError as error:
-        report.outcome = "failed"
-        report.longrepr = str(error)
 
 
 def _place(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
@@ -259,9 +245,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the JSON results, also where there are none: a file of an earlier run must not pass for this one's.
+    """Write the JSON results, record the run in the history, and ask for further reports.
 
-    And record the run in the history, and ask for further reports.
+    The results are written where there are none too: a file of an earlier run must not pass for this one's.
     """
     config = session.config
     settings = config.stash[SETTINGS]
@@ -278,7 +264,7 @@ def _write(session: pytest.Session, write: Callable[[], None]) -> None:
     try:
         write()
     except (SettingError, HistoryError) as error:
-        _session(session.config).complaints.append(str(error))
+        session.config.stash[SESSION].complaints.append(str(error))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -1,4 +1,4 @@
-"""What was true before a session, and what is to be after it: stored baselines, learned noise, the history."""
+"""The stored baselines, the noise and the history of a session."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Archive:
         """
         calibrated = noise.read(noise.noise_file(self._baselines, env)).values()
         before = [
-            one.measurement[STEP_TIME].samples
-            for one in results
-            if one.measurement.launches
-            and not one.measurement.turns
-            and environment_key(one.measurement.environment) == environment_key(env)
+            measured[STEP_TIME].samples
+            for measured in (result.measurement for result in results)
+            if measured.launches
+            and not measured.turns
+            and environment_key(measured.environment) == environment_key(env)
         ]
-        found = joined([pooled(before), *(one.between_launches for test in calibrated for one in test.values())])
+        found = joined([pooled(before), *(known.between_launches for test in calibrated for known in test.values())])
         return found if found.df else None
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
@@ -107,9 +107,9 @@ class Archive:
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
         """Stores the noise that calibrations of a test found."""
-        found = [(one.measurement.environment, one.calibration) for one in calibrated]
+        found = [(each.measurement.environment, each.calibration) for each in calibrated]
         for file in noise.save(self._baselines, test, found):
-            names = ", ".join(one.name for env, one in found if file.parent.name == environment_key(env))
+            names = ", ".join(known.name for env, known in found if file.parent.name == environment_key(env))
             self.notes.append(f"{self._shown(file)}: noise of {test}: {names}")
 
     def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:

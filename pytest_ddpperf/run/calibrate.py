@@ -174,7 +174,7 @@ def against_themselves(test: str, settings: Settings, runs: Runs, derive: Derive
     pairs = list(permutations(range(len(runs.each)), 2))
     if len(pairs) > COMPARISONS:
         pairs = random.Random(0).sample(pairs, COMPARISONS)  # noqa: S311 - no secret
-    records = [[record_of(one, Provenance(date="", commit=None)) for one in derive(run)] for run in runs.each]
+    records = [[record_of(measured, Provenance(date="", commit=None)) for measured in derive(run)] for run in runs.each]
     launched = [_with_shares(run) for run in runs.each]
     results = []
     for base, new in pairs:
@@ -189,11 +189,11 @@ def against_themselves(test: str, settings: Settings, runs: Runs, derive: Derive
 def dealer(runs: Sequence[Measured]) -> Dealer:
     """Deals the launches of one run after another; the first one also stands for the pilot, which was not kept."""
     decks, diagnoses = {}, {}
-    for measured in zip(*runs, strict=True):
+    for measured in zip(*runs, strict=True):  # the runs of a variant
         deck = deck_of(_variant(measured[0]))
-        launches = [launch for one in measured for launch in one.launches]
+        launches = [launch for run in measured for launch in run.launches]
         decks[deck] = chain(launches[:1], cycle(launches))
-        told = [launch for one in measured for launch in one.diagnoses]
+        told = [launch for run in measured for launch in run.diagnoses]
         if told:
             diagnoses[deck] = cycle(told)
     return Dealer(decks, diagnoses)

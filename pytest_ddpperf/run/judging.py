@@ -166,7 +166,7 @@ class JudgedRun(BenchmarkRun):
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
         """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-        steps = [None if one.record is None or one.differs else one.record.plan.steps for one in found]
+        steps = [None if base.record is None or base.differs else base.record.plan.steps for base in found]
         return [replace(variant, steps=n) for variant, n in zip(variants, steps, strict=True)], found
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:

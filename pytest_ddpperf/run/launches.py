@@ -1,4 +1,4 @@
-"""The launches of a benchmark, on the ranks of its candidate and of its reference, if it has one."""
+"""The launches of a benchmark, on the ranks of its candidate and of its reference."""
 
 from __future__ import annotations
 
@@ -190,7 +190,11 @@ class TimedLaunches:
         crowd = _crowd(error, launches)
         if crowd:
             return f"{error}{crowd}"
-        failed = {(_label(one), plan) for one, plan in launches if one.of_reference and one.key == error.benchmark}
+        failed = {
+            (_label(variant), plan)
+            for variant, plan in launches
+            if variant.of_reference and variant.key == error.benchmark
+        }
         if failed & self._completed:
             return f"it had run on the other revision before, and failed now: {error}"
         return None

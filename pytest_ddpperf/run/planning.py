@@ -97,7 +97,7 @@ class LaunchPlans:
     groups: Groups
     findings: tuple[Finding, ...]  # why some variants are not interleaved
     round_seconds: float  # expected
-    diagnosis_seconds: float  # likewise, of a round that diagnoses
+    diagnosis_seconds: float  # expected, of a round that diagnoses
 
 
 def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> LaunchPlans:
@@ -112,8 +112,8 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
         followed = agreed.get(variant.key) if variant.of_reference else variant.steps
         wanted = launch_seconds(pilot.fixed)
         if variant.key in paired:
-            both = [one.fixed for other, one in zip(variants, pilots, strict=True) if other.key == variant.key]
-            wanted = short_launch(pilot.step, min(both))  # a first launch may have been slow to start
+            fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
+            wanted = short_launch(pilot.step, min(fixed))  # a first launch may have been slow to start
         # Timing for less than all else takes would save little, and tell little.
         fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)))
         plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))
@@ -164,7 +164,7 @@ def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) 
 
 
 def short_launch(step: float, fixed: float) -> float:
-    """The seconds that a launch times, interleaved with its other side; ``fixed``: the seconds of all else in it."""
+    """The seconds that a launch times, interleaved with the other side; ``fixed``: the seconds of all else in it."""
     return max(WORTH * fixed, min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, FEW_STEPS * step)))
 
 

@@ -95,10 +95,8 @@ class Session:
         """The launchers of the candidate; their zygotes live until the session ends."""
         if self._launchers is None:
             self._threads = thread_count(pinned(os.environ, mark=""))  # as long as the zygotes live
-            given = self.settings
-            if any(
-                value is not None for value in (given.save, given.against, given.calibrate, given.json, given.history)
-            ):
+            naming = ("save", "against", "calibrate", "json", "history")
+            if any(getattr(self.settings, name) is not None for name in naming):
                 _ = self._code  # what results name is read now, as it may be changed while it is measured
             if self.reference is not None:
                 self.reference.start()
