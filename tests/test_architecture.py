@@ -29,9 +29,7 @@ LONGER = {
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_PLUGIN = 300
 MAX_LOADED = 90  # modules in pytest's process, by a plain measure
-MAX_TAKING_PART = (
-    96  # files of which a function runs in a plain measure, in any process; to be lowered with what merges
-)
+MAX_TAKING_PART = 80  # files of which a function runs in a plain measure, in any process
 
 
 def modules_after(statement: str) -> set[str]:

@@ -56,7 +56,7 @@ class RevisionSide:
         root = os.path.realpath(self.revision.root)
         worktree = self._worktree = self._worktree or Worktree(self.revision)
         target = os.path.realpath(worktree.path)
-        plain = Redirection(root, target, interpreter_folders(root), copies=copies_of(root))
+        plain = Redirection(root=root, target=target, kept=interpreter_folders(root), copies=copies_of(root))
         return plain if self._setup is None else _with_environment(plain, worktree.folder, self._setup)
 
     def start(self, number: int = 1) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """How time is marked, and how marks become seconds."""
 

@@ -27,7 +27,7 @@ REASONS: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuReading:
     """What the driver reports of a GPU at one moment, in its own units; None for what it does not report."""
 

@@ -27,7 +27,7 @@ class Ticks:
     total: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CpuReading:
     """The kernel's counters at one moment; None for what it does not report."""
 

@@ -18,7 +18,7 @@ _SPARED = 0.25  # of the available memory: left to other processes
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
     """What is known of the machine before torch is asked."""
 

@@ -58,7 +58,7 @@ DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TorchMachine:
     """Facts that a rank has found, so that the controller needs no torch and no CUDA context."""
 
@@ -85,7 +85,9 @@ def probe(_: RankContext) -> TorchMachine:
     gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     backends = tuple(name for name, available in found.items() if available)
-    return TorchMachine(str(torch.__version__), torch.version.cuda, gpus, found["nccl"], backends)
+    return TorchMachine(
+        torch=str(torch.__version__), cuda=torch.version.cuda, gpus=gpus, nccl=found["nccl"], backends=backends
+    )
 
 
 def check_names(device: str, backend: str, world_size: int) -> None:

@@ -27,14 +27,14 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
     stack = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
     return Failed(
-        stage,
-        _or("raised", _kind, error),
-        _name(error),
-        _in_words(_text, error),
-        _in_words(_traceback, error),
-        time.time_ns(),
-        position(stack),
-        _or("", _sent, error),
+        stage=stage,
+        kind=_or("raised", _kind, error),
+        type=_name(error),
+        text=_in_words(_text, error),
+        traceback=_in_words(_traceback, error),
+        stamp=time.time_ns(),
+        position=position(stack),
+        sent=_or("", _sent, error),
     )
 
 

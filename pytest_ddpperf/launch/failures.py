@@ -34,7 +34,7 @@ _LAST_WORDS = re.compile(r"^  what\(\):\s*(.*)$", re.MULTILINE)  # of a C++ exce
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankEnd:
     """The state of a rank when its launch was stopped; ``status`` is None where the process still ran."""
 

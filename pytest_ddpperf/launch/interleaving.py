@@ -1,4 +1,4 @@
-"""Interleaving: launches run at the same time and time their steps in turns, one at work while the others wait.
+"""Interleaving: launches run at the same time and take turns to time steps, one at work while the others wait.
 
 A slow stretch of the machine then slows all launches alike, and cancels out.
 """

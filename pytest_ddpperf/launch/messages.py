@@ -48,7 +48,7 @@ class Finished:
     stamp: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
     """A rank's function has not returned; ``type`` and ``text`` are the exception's class and message."""
 

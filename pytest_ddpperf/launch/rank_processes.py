@@ -144,7 +144,7 @@ class RankProcesses:
     def _prepared(self, rank: int) -> _RankProcess:
         of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
         stdout, stderr, stacks = (self._open.enter_context(open_output()) for _ in range(3))
-        channel, state = Channel(of_controller), RankEnd(rank)
+        channel, state = Channel(of_controller), RankEnd(rank=rank)
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
     def fork(self, job: Job) -> None:

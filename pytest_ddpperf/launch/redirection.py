@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Redirection:
     """The way in which ranks import a project from another checkout, the target."""
 

@@ -85,7 +85,7 @@ def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
 def _countable(ctx: RankView, step: Step) -> Countable:
     from pytest_ddpperf.instruments.counting.counting import Countable
 
-    return Countable(ctx.device, step.modules, step.optimizers, step.work_period)
+    return Countable(device=ctx.device, modules=step.modules, optimizers=step.optimizers, period=step.work_period)
 
 
 def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Counts | None, float]:

@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.streams import RankOutput
 @pytest.fixture
 def paired() -> PairedLaunches:
     reference: Any = SimpleNamespace(
-        redirection=Redirection("/here", "/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
+        redirection=Redirection(root="/here", target="/there"), revision=SimpleNamespace(label="3f2a1c0 (main)")
     )
     return PairedLaunches(reference, [])
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.baselines.fingerprint import (
 from pytest_ddpperf.instruments.host import MachineFacts
 from pytest_ddpperf.records.measurement import Environment
 
-MACHINE = MachineFacts("AMD EPYC", 2, "runner-1", "Linux 6.1", "3.11.7")
+MACHINE = MachineFacts(cpu_model="AMD EPYC", cores=2, host="runner-1", kernel="Linux 6.1", python="3.11.7")
 Make = Callable[..., Environment]
 
 

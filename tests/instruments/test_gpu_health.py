@@ -87,12 +87,23 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
 
 
 def reading(utilisation: int, sm_clock: int = 1700, reasons: int = 0) -> GpuReading:
-    return GpuReading(utilisation, sm_clock, 2600, 60 + utilisation // 10, 1000 * utilisation, reasons)
+    return GpuReading(
+        utilisation=utilisation,
+        sm_clock=sm_clock,
+        memory_clock=2600,
+        temperature=60 + utilisation // 10,
+        power=1000 * utilisation,
+        reasons=reasons,
+    )
 
 
 def test_what_is_not_supported_is_not_told() -> None:
-    assert read_gpu(Nvml(), 0) == GpuReading(90, 1700, 2600, 71, 500_000, 4)
-    assert read_gpu(Nvml(), 1) == GpuReading(89, 1700, 2600, 71, None, 4)
+    assert read_gpu(Nvml(), 0) == GpuReading(
+        utilisation=90, sm_clock=1700, memory_clock=2600, temperature=71, power=500_000, reasons=4
+    )
+    assert read_gpu(Nvml(), 1) == GpuReading(
+        utilisation=89, sm_clock=1700, memory_clock=2600, temperature=71, power=None, reasons=4
+    )
 
 
 def test_figures_are_those_of_busy_readings() -> None:
@@ -145,8 +156,8 @@ def test_a_watch_reads_until_it_is_stopped(nvml: Nvml) -> None:
 
 
 def test_the_library_is_opened_once(nvml: Nvml) -> None:
-    assert [one.device for one in watch_gpus()()] == ["GPU-0", "GPU-1"]
-    assert [one.device for one in watch_health([None], gpus=True)().gpus] == ["GPU-0", "GPU-1"]
+    assert [gpu.device for gpu in watch_gpus()()] == ["GPU-0", "GPU-1"]
+    assert [gpu.device for gpu in watch_health([None], gpus=True)().gpus] == ["GPU-0", "GPU-1"]
     assert watch_health([None])().gpus == ()
     assert nvml.initialised == 1
 

@@ -65,8 +65,16 @@ def test_pages_to_and_from_swap() -> None:
 
 def test_others_had_what_neither_idle_nor_ours_was() -> None:
     """Of 400 ticks of two cores 300 were busy, 180 of them ours: 120 / 400. Stolen were 20."""
-    before = CpuReading(Ticks(1000, 10, 5000), 500, 1.0, 3, 100)
-    after = CpuReading(Ticks(1300, 30, 5400), 680, 1.5, 5, 110, (2e9, 3e9), ("powersave",))
+    before = CpuReading(cores=Ticks(1000, 10, 5000), ours=500, throttled=1.0, overheated=3, swapped=100)
+    after = CpuReading(
+        cores=Ticks(1300, 30, 5400),
+        ours=680,
+        throttled=1.5,
+        overheated=5,
+        swapped=110,
+        frequencies=(2e9, 3e9),
+        governors=("powersave",),
+    )
     assert cpu_health(before, after) == CpuHealth(
         others=0.3,
         steal=0.05,
@@ -80,15 +88,15 @@ def test_others_had_what_neither_idle_nor_ours_was() -> None:
 
 def test_without_our_own_time_others_are_unknown() -> None:
     """The process that ranks are forked from ended: what its children used is nowhere."""
-    before = CpuReading(Ticks(1000, 10, 5000), 500, None, None, None)
-    after = CpuReading(Ticks(1300, 30, 5400), None, None, None, None)
+    before = CpuReading(cores=Ticks(1000, 10, 5000), ours=500, throttled=None, overheated=None, swapped=None)
+    after = CpuReading(cores=Ticks(1300, 30, 5400), ours=None, throttled=None, overheated=None, swapped=None)
     assert cpu_health(before, after) == CpuHealth(steal=0.05)
 
 
 def test_counting_errors_do_not_make_less_than_nothing() -> None:
     """Ticks are counted in two ways that differ by one now and then."""
-    before = CpuReading(Ticks(1000, 0, 5000), 500, None, None, None)
-    after = CpuReading(Ticks(1100, 0, 5400), 602, None, None, None)
+    before = CpuReading(cores=Ticks(1000, 0, 5000), ours=500, throttled=None, overheated=None, swapped=None)
+    after = CpuReading(cores=Ticks(1100, 0, 5400), ours=602, throttled=None, overheated=None, swapped=None)
     assert cpu_health(before, after).others == 0
 
 
@@ -141,7 +149,9 @@ def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypat
     def read(pids: Collection[int]) -> CpuReading:
         times = next(passed)
         ticks = sum(times * ours[pid] for pid in pids)
-        return CpuReading(Ticks(400 * times, 0, 400 * times), ticks, None, None, None)
+        return CpuReading(
+            cores=Ticks(400 * times, 0, 400 * times), ours=ticks, throttled=None, overheated=None, swapped=None
+        )
 
     monkeypatch.setattr(health, "read_cpu", read)
     assert watch_health([4242])().cpu.others == 120 / 400

@@ -10,9 +10,9 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import Placement, TorchMachine, place
 from pytest_ddpperf.launch.launcher import Launcher
 
-CPU_BUILD = TorchMachine("2.13.0+cpu", None, (), nccl=False, backends=("gloo",))
-NO_GPU = TorchMachine("2.13.0+cu130", "13.0", (), nccl=True, backends=("gloo", "nccl"))
-TWO_GPUS = TorchMachine("2.13.0+cu130", "13.0", ("H200", "H200"), nccl=True, backends=("gloo", "nccl"))
+CPU_BUILD = TorchMachine(torch="2.13.0+cpu", cuda=None, gpus=(), nccl=False, backends=("gloo",))
+NO_GPU = TorchMachine(torch="2.13.0+cu130", cuda="13.0", gpus=(), nccl=True, backends=("gloo", "nccl"))
+TWO_GPUS = TorchMachine(torch="2.13.0+cu130", cuda="13.0", gpus=("H200", "H200"), nccl=True, backends=("gloo", "nccl"))
 
 
 @pytest.mark.parametrize(

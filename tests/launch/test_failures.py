@@ -73,20 +73,20 @@ GLOO = "[../gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4711. This i
 def raised(
     rank: int, kind: str, text: str, stamp: int, how: FailureKind = "raised", *, stage: Stage = "run", out: str = ""
 ) -> RankEnd:
-    report = Failed(stage, how, kind, text, f"Traceback of rank {rank}", stamp)
-    return RankEnd(rank, report, None, 0, RankOutput(out, ""))
+    report = Failed(stage=stage, kind=how, type=kind, text=text, traceback=f"Traceback of rank {rank}", stamp=stamp)
+    return RankEnd(rank=rank, report=report, status=None, stamp=0, output=RankOutput(out, ""))
 
 
 def died(rank: int, status: int, stamp: int, stderr: str = "") -> RankEnd:
-    return RankEnd(rank, None, status, stamp, RankOutput("", stderr))
+    return RankEnd(rank=rank, report=None, status=status, stamp=stamp, output=RankOutput("", stderr))
 
 
 def finished(rank: int) -> RankEnd:
-    return RankEnd(rank, Finished(b"", 1), None, 0, RankOutput("", ""))
+    return RankEnd(rank=rank, report=Finished(b"", 1), status=None, stamp=0, output=RankOutput("", ""))
 
 
 def running(rank: int) -> RankEnd:
-    return RankEnd(rank, None, None, 0, RankOutput("", ""))
+    return RankEnd(rank=rank, report=None, status=None, stamp=0, output=RankOutput("", ""))
 
 
 def told(*ends: RankEnd, out_of_memory: bool = False) -> RankFailed:
@@ -216,7 +216,12 @@ Thread 0x00007fde797d5b80 (most recent call first):
 def lost(rank: int, line: str, sent: str) -> RankEnd:
     """A rank whose collective ended with another rank."""
     where = StackPosition(line, "all_reduce", waits=True)
-    return RankEnd(rank, Failed("run", "raised", "RuntimeError", GLOO, "", 1, where, sent))
+    return RankEnd(
+        rank=rank,
+        report=Failed(
+            stage="run", kind="raised", type="RuntimeError", text=GLOO, traceback="", stamp=1, position=where, sent=sent
+        ),
+    )
 
 
 def stack(line: str) -> str:

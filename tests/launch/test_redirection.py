@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddpperf.launch.redirection import Redirection, interpreter_folders, within
 
-MOVED = Redirection("/home/me/project", "/var/x/checkout", ("/home/me/project/.venv",))
+MOVED = Redirection(root="/home/me/project", target="/var/x/checkout", kept=("/home/me/project/.venv",))
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,25 @@ def test_relative_entries_and_links_move_too(tmp_path: Path, monkeypatch: pytest
     root, link = tmp_path / "project", tmp_path / "link"
     (root / "src").mkdir(parents=True)
     link.symlink_to(root)
-    moved = Redirection(str(root), "/other")
+    moved = Redirection(root=str(root), target="/other")
     monkeypatch.chdir(root)
     assert [moved.path(entry) for entry in ("", ".", "src", "absent")] == ["/other", "/other", "/other/src", "absent"]
     assert moved.path(str(link / "src")) == "/other/src"
-    assert Redirection(str(link), "/other").path(str(root / "src")) == "/other/src"
+    assert Redirection(root=str(link), target="/other").path(str(root / "src")) == "/other/src"
 
 
 def test_a_link_in_the_project_has_its_like_in_the_other_one(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "vendor").symlink_to(tmp_path / "elsewhere")
-    assert Redirection(str(tmp_path / "project"), "/other").path(str(tmp_path / "project/vendor")) == "/other/vendor"
+    assert (
+        Redirection(root=str(tmp_path / "project"), target="/other").path(str(tmp_path / "project/vendor"))
+        == "/other/vendor"
+    )
 
 
 def test_another_checkout_within_the_project_stays_what_it_is() -> None:
-    nested = Redirection("/project", "/project/old")
+    nested = Redirection(root="/project", target="/project/old")
     assert nested.search_path(["/project/src", "/project/old/src"]) == ("/project/old/src", "/project/old/src")
 
 
@@ -91,7 +94,7 @@ sys.path[:0] = {path!r}
 {before}
 from pytest_ddpperf.launch.redirection import project_files, redirect
 from pytest_ddpperf.launch.redirection import Redirection
-moved = Redirection({root!r}, {other!r})
+moved = Redirection(root={root!r}, target={other!r})
 redirect(moved)
 import demo, demo.part
 print(json.dumps([demo.SIDE, demo.part.SIDE, project_files(moved)]))

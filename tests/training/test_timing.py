@@ -67,7 +67,9 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
         now[0] += number
         return number
 
-    clock = Clock(lambda: None, lambda: now[0], lambda marks: tuple(b - a for a, b in pairwise(marks)))
+    clock = Clock(
+        settle=lambda: None, mark=lambda: now[0], seconds=lambda marks: tuple(b - a for a, b in pairwise(marks))
+    )
     at_work = iter([1.0, 1.5, 10.0, 10.25])  # before and after each block
     monkeypatch.setattr(time, "process_time", lambda: next(at_work))
     timed = timed_blocks(run, (2, 1), clock, lambda part: events.append(f"begin {part}"))

@@ -83,7 +83,7 @@ _LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several st
 Details = dict[str, dict[str, float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Countable:
     """What is known of a step before it runs."""
 

@@ -52,7 +52,7 @@ class PhaseNode:
         return self._inner[key]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """What was on top of the stack at which time."""
 
@@ -90,7 +90,7 @@ class Recorder:
             self.go(self._ground)
             run()
         self.go(self._ground)
-        return Trace(self._marks, self._places[:-1], starts)
+        return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
     def enter(self, phase: str) -> PhaseNode | None:
         """Begins a phase; returns the node to go back to, or None if the phase belongs to the current one."""

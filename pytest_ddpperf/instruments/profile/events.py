@@ -76,7 +76,7 @@ _KINDS = {
 _NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilerEvent:
     """One event of a profile; None for what the profile does not say."""
 

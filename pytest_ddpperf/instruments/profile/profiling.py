@@ -48,7 +48,7 @@ _ITEM_SIZES = {  # by c10's names of types
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
     """What is known of one collective before it begins."""
 

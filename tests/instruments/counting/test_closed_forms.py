@@ -81,7 +81,7 @@ def step_of(
 
 def count_cases(ctx: RankContext) -> dict[str, Counts]:
     return {
-        case: count_step(step_of(ctx, strategy, **how), Countable(ctx.device))  # type: ignore[arg-type]
+        case: count_step(step_of(ctx, strategy, **how), Countable(device=ctx.device))  # type: ignore[arg-type]
         for case, (strategy, how) in CASES.items()
     }
 
@@ -211,8 +211,8 @@ def test_zero1_shares_out_the_optimizer_state_only(found: Found) -> None:
 
 def test_nothing_is_kept_from_step_to_step(found: Found) -> None:
     for counts in found[1]:
-        assert {case: one.totals["retained_bytes"] for case, one in counts.items()} == dict.fromkeys(CASES, 0.0)
-        assert {one.totals["optimizer_steps"] for one in counts.values()} == {1.0}
+        assert {case: counted.totals["retained_bytes"] for case, counted in counts.items()} == dict.fromkeys(CASES, 0.0)
+        assert {counted.totals["optimizer_steps"] for counted in counts.values()} == {1.0}
 
 
 def test_buckets_are_ddps_own(found: Found) -> None:
@@ -258,7 +258,7 @@ def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
                 optimizer.step()
 
             if counted:
-                count_step(run, Countable(ctx.device), warmup=2, periods=2)
+                count_step(run, Countable(device=ctx.device), warmup=2, periods=2)
             else:
                 for _ in range(6):
                     run()

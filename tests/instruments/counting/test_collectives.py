@@ -89,7 +89,7 @@ def count_all(ctx: RankContext) -> Counts:
         for request in requests:
             request.wait()
 
-    return count_step(run, Countable(ctx.device), warmup=1)
+    return count_step(run, Countable(device=ctx.device), warmup=1)
 
 
 def _gather_single() -> Callable[..., object]:
@@ -217,7 +217,7 @@ def count_ways(ctx: RankContext) -> dict[str, Counts]:
             dist.all_reduce(torch.ones(100), group=alone)
 
     ways: dict[str, Contender] = {**WAYS, "in_a_group_of_one": in_a_group_of_one}
-    return {name: count_step(partial(way, ctx), Countable(ctx.device), warmup=1) for name, way in ways.items()}
+    return {name: count_step(partial(way, ctx), Countable(device=ctx.device), warmup=1) for name, way in ways.items()}
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def communicated(counts: Counts) -> dict[str, tuple[float, float, float]]:
 
 
 def count_objects(ctx: RankContext) -> Counts:
-    return count_step(lambda: dist.broadcast_object_list([ctx.rank]), Countable(ctx.device), warmup=1)
+    return count_step(lambda: dist.broadcast_object_list([ctx.rank]), Countable(device=ctx.device), warmup=1)
 
 
 def test_an_object_counts_as_what_it_travels_by(launcher: Launcher) -> None:

@@ -27,14 +27,14 @@ def count_functional_often(ctx: RankContext) -> list[Counts]:
             del reduced
             functional.all_to_all_single(torch.ones(10), None, None, WORLD.WORLD).sum().item()
 
-    return [count_step(run, Countable(ctx.device), warmup=1) for _ in range(10)]
+    return [count_step(run, Countable(device=ctx.device), warmup=1) for _ in range(10)]
 
 
 def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(launcher: Launcher) -> None:
     """Gloo's thread does so when it pleases; what it still held would be part of the next tensors' peak."""
     for often in launcher.run(count_functional_often, world_size=2, backend="gloo", device="cpu").values:
-        assert [one.unstable for one in often] == [{}] * len(often)
-        assert all(one == often[0] for one in often)
+        assert [counts.unstable for counts in often] == [{}] * len(often)
+        assert all(counts == often[0] for counts in often)
         assert often[0].totals["peak_tensor_bytes"] == 2 * 300_000 * 4
 
 
@@ -50,7 +50,7 @@ def count_clipped_often(ctx: RankContext) -> list[Counts]:
             nn.utils.clip_grad_norm_(parallel.module.parameters(), 1.0)
             optimizer.step()
 
-        return count_step(run, Countable(ctx.device))
+        return count_step(run, Countable(device=ctx.device))
 
     return [clipped() for _ in range(20)]
 
@@ -58,6 +58,6 @@ def count_clipped_often(ctx: RankContext) -> list[Counts]:
 @pytest.mark.slow
 def test_the_norm_over_shards_leaves_nothing_behind(launcher: Launcher) -> None:
     for often in launcher.run(count_clipped_often, world_size=2, backend="gloo", device="cpu", timeout=120).values:
-        assert [one.unstable for one in often] == [{}] * len(often)
-        assert {one.totals["retained_bytes"] for one in often} == {0.0}
-        assert all(one == often[0] for one in often)
+        assert [counts.unstable for counts in often] == [{}] * len(often)
+        assert {counts.totals["retained_bytes"] for counts in often} == {0.0}
+        assert all(counts == often[0] for counts in often)

@@ -38,7 +38,7 @@ def users_step(extra: Callable[[Tensor], object] = lambda _loss: None) -> Callab
 
 
 def count(run: Callable[[], Any], **how: Any) -> Counts:
-    return count_step(run, Countable(CPU, **how), warmup=1)
+    return count_step(run, Countable(device=CPU, **how), warmup=1)
 
 
 def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
@@ -268,7 +268,7 @@ def test_what_was_compiled_is_counted_as_it_was_written() -> None:
         torch._dynamo.graph_break()
         return model(inputs).sum()
 
-    found = count_step(lambda: forward(torch.ones(3, 4)).backward(), Countable(CPU), warmup=2)
+    found = count_step(lambda: forward(torch.ones(3, 4)).backward(), Countable(device=CPU), warmup=2)
     assert found.totals["graph_breaks"] == 1
     assert found.totals["recompiles"] == 0
     assert found.details["flops_forward"] == {"0": 192.0}

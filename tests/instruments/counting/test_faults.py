@@ -226,7 +226,7 @@ def step_of(ctx: RankContext, variant: Variant) -> Callable[[], None]:
 
 
 def count_variants(ctx: RankContext, variants: dict[str, Variant]) -> dict[str, Counts]:
-    return {name: count_step(step_of(ctx, variant), Countable(ctx.device)) for name, variant in variants.items()}
+    return {name: count_step(step_of(ctx, variant), Countable(device=ctx.device)) for name, variant in variants.items()}
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +381,7 @@ def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict
 @pytest.mark.parametrize("harmless", ["sound", "other batch", "renamed", "attributes in another order"])
 def test_what_is_harmless_changes_nothing(counted: dict[str, Counts], harmless: str) -> None:
     result = judged(counted["sound"], counted[harmless])
-    assert {one.verdict for one in result.comparisons} == {Verdict.UNCHANGED}
+    assert {comparison.verdict for comparison in result.comparisons} == {Verdict.UNCHANGED}
     assert (result.verdict, result.findings) == (Verdict.UNCHANGED, ())
 
 

@@ -22,7 +22,7 @@ def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
     def run() -> None:
         model(*inputs).sum().backward()
 
-    return count_step(run, Countable(CPU), warmup=1)
+    return count_step(run, Countable(device=CPU), warmup=1)
 
 
 def test_a_transformer_has_the_flops_of_the_formula() -> None:
@@ -40,7 +40,7 @@ def test_a_transformer_has_the_flops_of_the_formula() -> None:
     def run() -> None:
         next_byte_loss(model(tokens), tokens).backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(CPU), warmup=1)
+    found = count_step(run, Countable(device=CPU), warmup=1)
     weights, attention, head = 131_072, 65_536, 32_768
     forward = 256 * (2 * (2 * weights + attention) + 2 * head)
     backward = 256 * (2 * (4 * weights + 2.5 * attention) + 4 * head)
@@ -77,7 +77,7 @@ def test_inference_mode_hides_no_flops() -> None:
         with torch.inference_mode():
             layer(torch.ones(3, 4))
 
-    found = count_step(run, Countable(CPU), warmup=0)
+    found = count_step(run, Countable(device=CPU), warmup=0)
     assert found.details["flops"] == {"model": 192.0}
     assert found.details["operators"]["aten.addmm"] == 1.0
 
@@ -116,7 +116,7 @@ def test_an_encoder_in_one_operator_has_the_flops_of_its_parts() -> None:
         with torch.no_grad():
             layer(inputs)
 
-    found = count_step(run, Countable(CPU), warmup=0)
+    found = count_step(run, Countable(device=CPU), warmup=0)
     assert found.details["operators"] == {"aten._transformer_encoder_layer_fwd": 1.0}
     assert found.totals["flops"] == 131_072 + 16_384
     assert found.totals["flops"] == flops_of_training(encoder(), inputs).totals["flops_forward"]
@@ -132,7 +132,7 @@ def test_an_encoder_leaves_out_what_is_padded() -> None:
         with torch.no_grad():
             stack(torch.ones(2, 8, 16), src_key_padding_mask=padded)
 
-    assert count_step(run, Countable(CPU), warmup=0).totals["flops"] == 45_056 + 4_672
+    assert count_step(run, Countable(device=CPU), warmup=0).totals["flops"] == 45_056 + 4_672
 
 
 def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
@@ -143,7 +143,7 @@ def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
         with torch.no_grad():
             layer(inputs, inputs, inputs)
 
-    found = count_step(run, Countable(CPU), warmup=0)
+    found = count_step(run, Countable(device=CPU), warmup=0)
     assert "aten._native_multi_head_attention" in found.details["operators"]
     assert found.totals["flops"] == 65_536 + 16_384
 
@@ -153,13 +153,13 @@ def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
 def test_attention_of_higher_order_has_the_flops_of_attention() -> None:
     """2 heads of 8, 16 tokens: 2 x 4 x 16 x 16 x 8."""
     part = torch.ones(1, 2, 16, 8)
-    found = count_step(lambda: flex_attention(part, part, part), Countable(CPU), warmup=1)
+    found = count_step(lambda: flex_attention(part, part, part), Countable(device=CPU), warmup=1)
     assert found.totals["flops"] == 16_384
 
 
 def test_a_matrix_times_a_vector_has_flops() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), torch.ones(4)
-    found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(CPU))
+    found = count_step(lambda: torch.addmv(torch.ones(8), matrix, matrix.T @ (matrix @ vector)), Countable(device=CPU))
     assert found.totals["flops"] == 3 * 2 * 8 * 4
 
 
@@ -171,7 +171,7 @@ def test_experts_have_the_flops_of_their_rows() -> None:
     def run() -> None:
         functional.grouped_mm(rows, experts, offs=ends).square().sum().backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(CPU), warmup=1)
+    found = count_step(run, Countable(device=CPU), warmup=1)
     assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (8192, 2 * 8192)
 
 

@@ -36,7 +36,7 @@ def training(batches: int, workers: int = 0) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 6, 100])
 def test_counts_do_not_depend_on_where_an_epoch_begins(batches: int) -> None:
-    counts = count_step(training(batches), Countable(CPU))
+    counts = count_step(training(batches), Countable(device=CPU))
     inputs = torch.rand(4, 3)
     model = torch.nn.Linear(3, 1)
 
@@ -46,16 +46,16 @@ def test_counts_do_not_depend_on_where_an_epoch_begins(batches: int) -> None:
 
     assert counts.unstable == {}
     assert counts.totals["synchronisations"] == 0
-    assert counts.details["operators"] == count_step(alone, Countable(CPU)).details["operators"]
+    assert counts.details["operators"] == count_step(alone, Countable(device=CPU)).details["operators"]
 
 
 def test_a_loader_counts_again_after_the_pass() -> None:
     before = DataLoader.__iter__
-    count_step(training(2), Countable(CPU))
+    count_step(training(2), Countable(device=CPU))
     assert DataLoader.__iter__ is before
 
 
 @pytest.mark.slow
 def test_workers_change_no_count() -> None:
-    here, there = (count_step(training(8, workers), Countable(CPU)) for workers in (0, 1))
+    here, there = (count_step(training(8, workers), Countable(device=CPU)) for workers in (0, 1))
     assert here.totals == there.totals

@@ -15,7 +15,7 @@ def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
     def run() -> None:
         model(*inputs).sum().backward()
 
-    return count_step(run, Countable(CPU), warmup=1)
+    return count_step(run, Countable(device=CPU), warmup=1)
 
 
 class Recomputing(nn.Module):
@@ -75,7 +75,7 @@ def test_a_gradient_of_a_gradient_is_backward() -> None:
         (slope,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
         slope.square().sum().backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(CPU), warmup=1)
+    found = count_step(run, Countable(device=CPU), warmup=1)
     assert found.details["flops_forward"] == {"0": 1024.0, "2": 128.0}
     assert found.details["flops_backward"] == {"0": 1024.0 + 4 * 1024, "2": 128.0 + 128}
 
@@ -89,6 +89,6 @@ def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
         (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
         slope.sum().backward()  # type: ignore[no-untyped-call]  # torch
 
-    found = count_step(run, Countable(CPU), warmup=1)
+    found = count_step(run, Countable(device=CPU), warmup=1)
     assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
     assert found.details["flops_backward"].keys() == {"inner", "model"}

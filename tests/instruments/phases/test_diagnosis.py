@@ -119,7 +119,7 @@ def test_sections_share_the_time_with_what_is_around_them() -> None:
         section(recorder, "outer", inner, lambda: within(recorder, "forward", inner))
 
     found = taken_apart(recorder, run, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511])
-    assert [(one.path, one.count, one.seconds, one.own_seconds) for one in found.sections] == [
+    assert [(section.path, section.count, section.seconds, section.own_seconds) for section in found.sections] == [
         ("outer", 1, (254,), (218,)),
         ("outer/inner", 2, (36,), (0 + 36,)),
     ]
@@ -136,7 +136,7 @@ def test_a_section_counts_its_entries_per_step_and_not_the_returns_to_it() -> No
             section(recorder, "outer", lambda: section(recorder, "inner"))
 
     found = taken_apart(recorder, run, range(15), steps=2)
-    assert [(one.path, one.count, one.seconds) for one in found.sections] == [
+    assert [(section.path, section.count, section.seconds) for section in found.sections] == [
         ("outer", 1.5, (3, 6)),
         ("outer/inner", 1.5, (1, 2)),
     ]
@@ -149,7 +149,7 @@ def test_a_section_named_like_a_phase_is_that_phase() -> None:
         recorder, lambda: within(recorder, "backward", lambda: section(recorder, "forward")), [0, 1, 3, 7, 15, 31]
     )
     assert seconds(found) == {"forward": 4, "backward": 10, "other": 17}
-    assert [(one.path, one.seconds) for one in found.sections] == [("forward", (4,))]
+    assert [(section.path, section.seconds) for section in found.sections] == [("forward", (4,))]
 
 
 def test_what_was_left_open_ends_with_what_is_around_it_or_with_the_step() -> None:
@@ -180,7 +180,7 @@ def test_memory_of_phases_is_their_own_and_that_of_sections_is_whole() -> None:
         "other": MemoryUse(kind="allocated", change=11, peak=125),
         "forward": MemoryUse(kind="allocated", change=10, peak=190),
     }
-    assert [one.memory for one in found.sections] == [MemoryUse(kind="allocated", change=20, peak=160)]
+    assert [section.memory for section in found.sections] == [MemoryUse(kind="allocated", change=20, peak=160)]
 
 
 def test_memory_without_peaks_has_none() -> None:

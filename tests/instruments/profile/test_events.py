@@ -87,7 +87,7 @@ def test_buckets_that_overlap_with_backward(
     ],
 )
 def test_events_are_told_apart(name: str, activity: str, expected: str | None) -> None:
-    assert class_of(ProfilerEvent(name, activity, 0, 1)) == expected
+    assert class_of(ProfilerEvent(name=name, activity=activity, start=0, end=1)) == expected
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_collectives_of_both_backends_have_one_name(name: str, kind: str) -> Non
 def test_a_step_on_the_cpu() -> None:
     """Step from 10 to 30. Sent 14 to 18 and 16 to 24: busy 10. Computed 10 to 15, 17 to 20: 8, overlap 4."""
     events = [
-        ProfilerEvent(STEP, "user_annotation", 10, 30),
-        ProfilerEvent("gloo:all_reduce", "user_annotation", 16, 24, 8.0),
-        ProfilerEvent("gloo:all_reduce", "user_annotation", 14, 18, 4.0),
-        ProfilerEvent("c10d::allreduce_", "cpu_op", 13, 29),
-        ProfilerEvent("aten::linear", "cpu_op", 10, 15),
-        ProfilerEvent("aten::addmm", "cpu_op", 11, 14),
-        ProfilerEvent("aten::mul", "cpu_op", 17, 20),
-        ProfilerEvent("aten::mul", "cpu_op", 1, 2),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=30),
+        ProfilerEvent(name="gloo:all_reduce", activity="user_annotation", start=16, end=24, nbytes=8.0),
+        ProfilerEvent(name="gloo:all_reduce", activity="user_annotation", start=14, end=18, nbytes=4.0),
+        ProfilerEvent(name="c10d::allreduce_", activity="cpu_op", start=13, end=29),
+        ProfilerEvent(name="aten::linear", activity="cpu_op", start=10, end=15),
+        ProfilerEvent(name="aten::addmm", activity="cpu_op", start=11, end=14),
+        ProfilerEvent(name="aten::mul", activity="cpu_op", start=17, end=20),
+        ProfilerEvent(name="aten::mul", activity="cpu_op", start=1, end=2),
     ]
     collectives = (
         Collective(kind="all_reduce", seconds=4, nbytes=4.0),
@@ -128,11 +128,11 @@ def test_a_step_on_the_cpu() -> None:
 def test_what_is_sent_after_backward_is_exposed_but_for_what_prepares_the_next() -> None:
     """Two gradients, sent 4 to 6 and 7 to 9 after backward; the second one is scaled from 5.5 to 6.5."""
     events = [
-        ProfilerEvent(STEP, "user_annotation", 0, 10),
-        ProfilerEvent("aten::mm", "cpu_op", 0, 4),
-        ProfilerEvent("gloo:all_reduce", "user_annotation", 4, 6, 4.0),
-        ProfilerEvent("aten::div_", "cpu_op", 5.5, 6.5),
-        ProfilerEvent("gloo:all_reduce", "user_annotation", 7, 9, 4.0),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
+        ProfilerEvent(name="aten::mm", activity="cpu_op", start=0, end=4),
+        ProfilerEvent(name="gloo:all_reduce", activity="user_annotation", start=4, end=6, nbytes=4.0),
+        ProfilerEvent(name="aten::div_", activity="cpu_op", start=5.5, end=6.5),
+        ProfilerEvent(name="gloo:all_reduce", activity="user_annotation", start=7, end=9, nbytes=4.0),
     ]
     (step,) = steps_of(events, device="cpu")
     assert (step.busy, step.overlapped, step.computed) == (4, 0.5, 5)
@@ -141,13 +141,13 @@ def test_what_is_sent_after_backward_is_exposed_but_for_what_prepares_the_next()
 def test_on_cuda_kernels_count_and_operators_do_not() -> None:
     """Sent 4 to 8, kernels 0 to 5 and copies, which are neither; the operators on the host only launch them."""
     events = [
-        ProfilerEvent(STEP, "user_annotation", 0, 10),
-        ProfilerEvent(STEP, "gpu_user_annotation", 1, 9),
-        ProfilerEvent("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 4, 8),
-        ProfilerEvent("nccl:all_reduce", "gpu_user_annotation", 3, 9),
-        ProfilerEvent("sgemm", "kernel", 0, 5),
-        ProfilerEvent("Memcpy DtoD", "gpu_memcpy", 5, 7),
-        ProfilerEvent("aten::addmm", "cpu_op", 0, 8),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
+        ProfilerEvent(name=STEP, activity="gpu_user_annotation", start=1, end=9),
+        ProfilerEvent(name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", activity="kernel", start=4, end=8),
+        ProfilerEvent(name="nccl:all_reduce", activity="gpu_user_annotation", start=3, end=9),
+        ProfilerEvent(name="sgemm", activity="kernel", start=0, end=5),
+        ProfilerEvent(name="Memcpy DtoD", activity="gpu_memcpy", start=5, end=7),
+        ProfilerEvent(name="aten::addmm", activity="cpu_op", start=0, end=8),
     ]
     assert steps_of(events, device="cuda") == (
         ProfiledStep(
@@ -163,9 +163,17 @@ def test_on_cuda_kernels_count_and_operators_do_not() -> None:
 def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:
     """NCCL sends a gather as point-to-point, and a barrier as an all-reduce."""
     events = [
-        ProfilerEvent(STEP, "user_annotation", 0, 10),
-        ProfilerEvent("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "kernel", 4, 8, 64.0, "gather", 2),
-        ProfilerEvent("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 8, 9),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
+        ProfilerEvent(
+            name="ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+            activity="kernel",
+            start=4,
+            end=8,
+            nbytes=64.0,
+            kind="gather",
+            ranks=2,
+        ),
+        ProfilerEvent(name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", activity="kernel", start=8, end=9),
     ]
     (step,) = steps_of(events, device="cuda")
     assert step.collectives == (
@@ -176,10 +184,10 @@ def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:
 
 def test_what_began_before_a_step_is_cut_off_and_counted_there() -> None:
     events = [
-        ProfilerEvent(STEP, "user_annotation", 10, 20),
-        ProfilerEvent(STEP, "user_annotation", 0, 10),
-        ProfilerEvent("gloo:broadcast", "user_annotation", 8, 13),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=10, end=20),
+        ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
+        ProfilerEvent(name="gloo:broadcast", activity="user_annotation", start=8, end=13),
     ]
     first, second = steps_of(events, device="cpu")
-    assert (first.busy, [one.seconds for one in first.collectives]) == (2, [5])
+    assert (first.busy, [collective.seconds for collective in first.collectives]) == (2, [5])
     assert (second.busy, second.collectives) == (3, ())

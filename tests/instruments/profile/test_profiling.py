@@ -75,7 +75,7 @@ IN_TRACE = {
         "In msg nelems": 16,
     },
 }
-SCATTERED = Note("reduce_scatter", 32.0, 2)  # 16 of 2 bytes
+SCATTERED = Note(kind="reduce_scatter", nbytes=32.0, ranks=2)  # 16 of 2 bytes
 
 
 def fields(name: str, dtype: str = "Float", count: int = 10) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_both_versions_say_the_same() -> None:
     ],
 )
 def test_collectives_have_the_names_of_the_other_backend(name: str, kind: str) -> None:
-    assert note_of(fields(name)) == Note(kind, 40.0, 4)
+    assert note_of(fields(name)) == Note(kind=kind, nbytes=40.0, ranks=4)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,9 @@ def test_all_collectives_of_a_step_are_there_with_their_bytes(
     for rank in profiles[strategy]:
         assert len(rank.steps) == PROFILED_STEPS
         for step in rank.steps:
-            assert Counter((one.kind, one.nbytes) for one in step.collectives) == Counter(collectives)
+            assert Counter((collective.kind, collective.nbytes) for collective in step.collectives) == Counter(
+                collectives
+            )
             assert 0 <= step.overlapped <= min(step.busy, step.computed)
             assert step.busy + step.computed - step.overlapped <= step.seconds * (1 + 1e-9)
             assert step.computed > 0
@@ -194,7 +196,7 @@ def test_a_smaller_group_is_told(launcher: Launcher, profiles: dict[str, tuple[R
     """Gloo's spans tell no group, so then nobody knows which ranks met."""
     ranks = launcher.run(beside_a_smaller_group, world_size=2, backend="gloo", device="cpu").values
     assert ranks[0].subgroups
-    assert {one.ranks for rank in ranks for step in rank.steps for one in step.collectives} == {None}
+    assert {collective.ranks for rank in ranks for step in rank.steps for collective in step.collectives} == {None}
     assert merged(ranks).unplaced
     assert not any(rank.subgroups for strategy in profiles.values() for rank in strategy)
 
@@ -242,7 +244,7 @@ def written(_file: str) -> None:
 def test_a_kernel_of_nccl_is_known_by_the_note_that_it_is_linked_to(
     note: dict[str, Any], save: Callable[[str], None]
 ) -> None:
-    assert notes_of(recorded(**note), save) == {5: Note("all_reduce", 1024.0, 2)}
+    assert notes_of(recorded(**note), save) == {5: Note(kind="all_reduce", nbytes=1024.0, ranks=2)}
 
 
 def test_without_nccl_nothing_is_noted() -> None:
