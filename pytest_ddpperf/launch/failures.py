@@ -191,6 +191,8 @@ def _raised(report: Failed) -> str:
     joining = " while it joined the group" if report.stage == "join" else ""
     if report.kind == "exited":
         return f"called {first}{joining}"
+    if report.kind == "garbled":
+        return "sent something that is no report: its code writes to a socket that it did not open"
     if report.kind == "failed":
         return f"failed: {first}"
     verb = "ran out of memory:" if report.kind == "memory" else "raised"

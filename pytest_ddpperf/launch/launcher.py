@@ -206,11 +206,11 @@ class Launcher:
                 timeout=timeout,
                 environ=environ,
                 path=path,
-                directory=str(Path.cwd()),
+                directory=_folder(),
                 preload=tuple(preload),
             )
             ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
-        return LaunchResult(tuple(map(value_of, ends)), tuple(end.output for end in ends), seconds)
+        return LaunchResult(tuple(value_of(end, timeout) for end in ends), tuple(end.output for end in ends), seconds)
 
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):
@@ -253,6 +253,13 @@ class Launcher:
             zygote.close()
         else:
             zygote.forget()
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise LaunchError("the current folder was removed; start pytest in one that exists") from None
 
 
 class Launchers:

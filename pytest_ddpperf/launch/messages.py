@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Mode
 
 Stage = Literal["join", "load", "run", "send"]
-FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory"]
+FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory", "garbled"]
 
 
 @dataclass(frozen=True)

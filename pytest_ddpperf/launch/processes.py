@@ -38,8 +38,8 @@ def adopt_orphans() -> None:
 
 def children() -> set[int]:
     """The pids of this process's children, zombies included."""
-    me = os.getpid()
-    return {pid for pid in _pids() if _parent(pid) == me}
+    me = str(os.getpid())
+    return {pid for pid in _pids() if _stat(pid)[1:2] == [me]}
 
 
 def marked(name: str, value: str) -> set[int]:
@@ -51,6 +51,11 @@ def marked(name: str, value: str) -> set[int]:
             if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.add(pid)
     return found - {os.getpid()}
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped a process."""
+    return _stat(pid)[:1] == ["T"]
 
 
 def manages_shared_memory(pid: int) -> bool:
@@ -90,10 +95,10 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-def _parent(pid: int) -> int | None:
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on, as in proc(5); empty where the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-    # The process name in parentheses may hold parentheses and spaces; the state and the parent follow it.
-    return int(stat.rpartition(")")[2].split()[1])
+        return []
+    return stat.rpartition(")")[2].split()  # the name in parentheses may hold parentheses and spaces

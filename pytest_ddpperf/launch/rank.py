@@ -9,6 +9,7 @@ import gc
 import os
 import pickle
 import random
+import resource
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, payload, processes
 from pytest_ddpperf.launch.context import RankContext
@@ -29,20 +30,31 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.messages import RankReport, Stage
 
-_REPORT, _STACKS, _JOB, _LISTENING = 3, 4, 5, 6
-_TARGETS = (_REPORT, 1, 2, _STACKS, _JOB, _LISTENING)  # in the order of messages.Fork
+_LEAST_DESCRIPTOR = 512
 _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report
 SEED = 0
+
+
+class Descriptors(NamedTuple):
+    """The files of a rank besides its standard streams; high numbers, for code may write to 3 without opening it."""
+
+    report: int
+    stacks: int
+    job: int
+    listening: int | None = None  # rank 0's, where there is a process group
 
 
 def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
     """Do the job, report, wait until all ranks are done, and end the process."""
     status = 1
     try:
-        _detach(descriptors, zygote)
-        job: Job = pickle.loads(_content(_JOB))
-        channel = Channel(socket.socket(fileno=_REPORT))
-        report = _report(job, rank)
+        files = _detach(descriptors, zygote)
+        job: Job = pickle.loads(_content(files.job))
+        channel = Channel(socket.socket(fileno=files.report))
+        process = os.getpid()
+        report = _report(job, rank, files.listening)
+        if os.getpid() != process:  # a fork that the function made and let return
+            os._exit(0)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -59,7 +71,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         os._exit(status)
 
 
-def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
+def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     """Replace the zygote's session, descriptors and signal handlers by the rank's own."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -70,10 +82,12 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
     with contextlib.suppress(OSError):
         # When memory runs out, the kernel shall kill a rank and not the test session.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
-    for source, target in zip(moved, _TARGETS, strict=False):
-        os.dup2(source, target, inheritable=target <= 2)  # noqa: PLR2004  0, 1, 2: the standard streams
-    kept = {0, *_TARGETS[: len(descriptors)]}
+    least = min(_LEAST_DESCRIPTOR, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    report, stdout, stderr, *others = (fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, least) for file in descriptors)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    files = Descriptors(report, *others)
+    kept = {0, 1, 2, *files}
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor not in kept:
             with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
@@ -86,7 +100,8 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     faulthandler.enable(file=2)
-    faulthandler.register(signal.SIGUSR1, file=_STACKS, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=files.stacks, all_threads=True)
+    return files
 
 
 def _content(descriptor: int) -> bytes:
@@ -99,10 +114,10 @@ def _content(descriptor: int) -> bytes:
     return bytes(content)
 
 
-def _report(job: Job, rank: int) -> RankReport:
+def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
-        context = _join(job, rank)
+        context = _join(job, rank, listening)
         stage = "load"
         call: Call = pickle.loads(job.call)
         seed_as_at_the_start()
@@ -115,7 +130,7 @@ def _report(job: Job, rank: int) -> RankReport:
         return failed_report(error, stage)
 
 
-def _join(job: Job, rank: int) -> RankContext:
+def _join(job: Job, rank: int, listening: int | None) -> RankContext:
     """Take over the controller's environment, path and folder, and join the process group."""
     import torch
 
@@ -131,11 +146,11 @@ def _join(job: Job, rank: int) -> RankContext:
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if job.group is not None:
-        _join_group(job, job.group, rank, device if job.group == "nccl" else None)
+        _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
     return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode)
 
 
-def _join_group(job: Job, backend: str, rank: int, device: torch.device | None) -> None:
+def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> None:
     import torch.distributed as dist
 
     timeout = timedelta(seconds=job.timeout + _GROUP_MARGIN)
@@ -146,7 +161,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None) 
         is_master=rank == 0,
         timeout=timeout,
         wait_for_workers=False,
-        master_listen_fd=_LISTENING if rank == 0 else None,
+        master_listen_fd=listening,
     )
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=job.world_size, timeout=timeout, device_id=device

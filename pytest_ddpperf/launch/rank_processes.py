@@ -10,7 +10,9 @@ import select
 import selectors
 import signal
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
@@ -19,7 +21,15 @@ from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut
 from pytest_ddpperf.launch import failures, processes, stacks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
-from pytest_ddpperf.launch.streams import Channel, RankOutput, open_output, read_output, titled
+from pytest_ddpperf.launch.streams import (
+    Channel,
+    GarbledMessage,
+    RankOutput,
+    open_output,
+    read_output,
+    titled,
+    trim_output,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
 _LEAVE_SECONDS = 3.0
+_TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _STACK_SECONDS = 2.0
 _STACK_POLL = 0.025
 
@@ -43,6 +54,8 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
         try:
             ranks.fork(job)
             outcome = ranks.watch(started + job.timeout)
+            if outcome is not LaunchEnd.FINISHED:
+                zygote.require_running()
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss()
             standing = ranks.stacks() if outcome is LaunchEnd.LATE or ranks.aborted else {}
@@ -58,17 +71,33 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
     return ends, seconds
 
 
-def value_of(end: RankEnd) -> Any:
-    """Load the value that a rank has returned."""
+def value_of(end: RankEnd, seconds: float) -> Any:
+    """Load the value that a rank has returned, in a thread: an import or a __setstate__ may do anything, for ever."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
-    try:
-        return pickle.loads(end.report.value)
-    except Exception as error:  # an import or a __setstate__ may raise anything
+    loading: Future[Any] = Future()
+    pickled = end.report.value
+
+    def load() -> None:
+        try:
+            loading.set_result(pickle.loads(pickled))
+        except BaseException as error:  # noqa: BLE001  also SystemExit, which must not end the session
+            loading.set_exception(error)
+
+    thread = threading.Thread(target=load, name="ddpperf-load", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not loading.done():
+        raise PayloadError(
+            f"what rank {end.rank} returned was not read by the test session within {seconds:g} s; return plain data"
+        )
+    error = loading.exception()
+    if error is not None:
         raise PayloadError(
             f"what rank {end.rank} returned cannot be read by the test session: {type(error).__name__}: {error}; "
             "return plain data"
         ) from error
+    return loading.result()
 
 
 def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job) -> RanksTimedOut:
@@ -109,9 +138,13 @@ class _RankProcess:
 
     def collect(self) -> None:
         """Take the report, if the rank has sent one."""
-        for message in self.channel.received():
-            if isinstance(message, (Finished, Failed)):
-                self.state = replace(self.state, report=message)
+        try:
+            for message in self.channel.received():
+                if isinstance(message, (Finished, Failed)):
+                    self.state = replace(self.state, report=message)
+        except GarbledMessage:
+            garbled = Failed(stage="run", kind="garbled", type="", text="", traceback="", stamp=time.time_ns())
+            self.state = replace(self.state, report=self.state.report or garbled)
 
     def ended(self, event: Ended) -> None:
         """Note that the process has ended; all that it sent has arrived by now."""
@@ -165,26 +198,29 @@ class RankProcesses:
 
     def watch(self, deadline: float) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
-        until = deadline
-        failed = False
+        until, late = deadline, False
         with selectors.DefaultSelector() as selector:
             selector.register(self._zygote.control, selectors.EVENT_READ)
             for rank in self.ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
-            while not all(rank.state.over for rank in self.ranks):
+            while not (late or all(rank.state.over for rank in self.ranks)):
                 remaining = until - time.monotonic()
-                if remaining <= 0:
-                    return LaunchEnd.FAILED if failed else LaunchEnd.LATE
-                for key, _ in selector.select(remaining):
+                late = remaining <= 0  # what has arrived by now counts: this process may have been stopped meanwhile
+                for key, _ in selector.select(max(0.0, min(remaining, _TRIM_SECONDS))):
                     if key.data is None:
                         self._note(self._zygote.events(0))
                         continue
                     key.data.collect()
                     if key.data.channel.closed:
                         selector.unregister(key.fileobj)
-                if not failed and any(rank.state.failed for rank in self.ranks):
-                    failed, until = True, min(deadline, time.monotonic() + GRACE)
-        return LaunchEnd.FAILED if any(rank.state.failed for rank in self.ranks) else LaunchEnd.FINISHED
+                if until == deadline and any(rank.state.failed for rank in self.ranks):
+                    until = min(deadline, time.monotonic() + GRACE)
+                for rank in self.ranks:
+                    trim_output(rank.stdout)
+                    trim_output(rank.stderr)
+        if any(rank.state.failed for rank in self.ranks):
+            return LaunchEnd.FAILED
+        return LaunchEnd.FINISHED if all(rank.state.over for rank in self.ranks) else LaunchEnd.LATE
 
     def _note(self, events: list[ZygoteEvent]) -> None:
         for event in events:

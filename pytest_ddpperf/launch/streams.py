@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import pickle
+import select
 import socket
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 OUTPUT_LIMIT = 64 * 1024  # bytes
-_LENGTH = struct.Struct("!Q")
+_HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
+_MAGIC = b"ddpperf\n"
 _CHUNK = 1 << 20
+_KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
+
+
+class GarbledMessage(Exception):
+    """Somebody else has written to a rank's socket."""
+
+
+def readable(files: Iterable[HasFileno | int], seconds: float | None) -> set[int]:
+    """The descriptors that can be read, at the latest after ``seconds``; select would refuse those above 1023."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))}
 
 
 class Channel:
-    """One end of a rank's socket; each message is a pickle with its length in front.
+    """One end of a rank's socket; each message is a pickle with a magic word and its length in front.
 
     ``received`` never waits. A rank may be killed in the middle of a message while a child of it holds the socket open:
     then the end of the file never comes.
@@ -36,13 +56,17 @@ class Channel:
         """Send a message and wait until it is written; a receiver that is gone is no error."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
-            self._socket.sendall(_LENGTH.pack(len(body)))
+            self._socket.sendall(_HEADER.pack(_MAGIC, len(body)))
             self._socket.sendall(body)
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
 
     def received(self) -> list[object]:
-        """Take the messages that have arrived completely, and set ``closed`` at the end of the stream."""
+        """Take the messages that have arrived completely, and set ``closed`` at the end of the stream.
+
+        Raises:
+            GarbledMessage: something has arrived that is no message; nothing more is read.
+        """
         while not self.closed:
             try:
                 data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
@@ -53,14 +77,26 @@ class Channel:
             if not data:
                 self.closed = True
             self._received += data
-        messages: list[object] = []
-        while len(self._received) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
-            if len(self._received) < end:
+            if self._is_garbled():  # which may have no end
                 break
-            messages.append(pickle.loads(self._received[_LENGTH.size : end]))
+        try:
+            return list(self._messages())
+        except Exception as error:  # garbled data may be a pickle that raises anything
+            self.closed = True
+            raise GarbledMessage from error
+
+    def _messages(self) -> Iterator[object]:
+        while len(self._received) >= _HEADER.size:
+            end = _HEADER.size + _HEADER.unpack_from(self._received)[1]
+            if self._is_garbled() or len(self._received) < end:
+                break
+            yield pickle.loads(self._received[_HEADER.size : end])
             del self._received[:end]
-        return messages
+        if self._is_garbled():
+            raise GarbledMessage
+
+    def _is_garbled(self) -> bool:
+        return not _MAGIC.startswith(self._received[: len(_MAGIC)])
 
     def dismiss(self) -> None:
         """Tell the other end that no message will follow."""
@@ -97,6 +133,17 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:
     start = max(0, size - limit)
     text = os.pread(file.fileno(), limit, start).decode(errors="replace")
     return f"[the first {start} of {size} bytes of {title} are cut here]\n{text}" if start else text
+
+
+def trim_output(file: IO[bytes]) -> None:
+    """Free the disk space of all but the last 64 KiB of a long stream, where the file system can.
+
+    The file keeps its size and the writer its position.
+    """
+    status = os.fstat(file.fileno())
+    if status.st_blocks * 512 > 16 * OUTPUT_LIMIT:
+        span = ctypes.c_longlong(0), ctypes.c_longlong(status.st_size - OUTPUT_LIMIT)
+        ctypes.CDLL(None).fallocate(file.fileno(), _KEEP_SIZE_AND_PUNCH_HOLE, *span)
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:

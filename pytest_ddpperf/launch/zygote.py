@@ -12,7 +12,6 @@ import gc
 import importlib
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -35,6 +34,7 @@ from pytest_ddpperf.launch.messages import (
     ZygoteRequest,
 )
 from pytest_ddpperf.launch.redirection import Redirection, redirect
+from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,13 +68,13 @@ class Zygote:
     def serve(self) -> Birth | None:
         """Serve until the controller is gone, then return None; in a new rank, return its birth."""
         while True:
-            ready, _, _ = select.select([self.control, self.wakeup], [], [])
-            if self.wakeup in ready:
+            ready = readable([self.control, self.wakeup], None)
+            if self.wakeup.fileno() in ready:
                 self._hear_signals()
             if self.terminated:
                 return None
             self._reap()
-            if self.control in ready:
+            if self.control.fileno() in ready:
                 data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
                     return None
@@ -183,8 +183,7 @@ class Zygote:
                     processes.kill(pid, group=not patient)  # trackers are in the groups of their users
             for pid in managers if last and waited > _MANAGER_SECONDS else ():
                 processes.kill(pid, group=False)
-            select.select([self.wakeup], [], [], 0.05)
-            if select.select([self.wakeup], [], [], 0)[0]:
+            if readable([self.wakeup], 0.05):
                 self._hear_signals()
         return ()
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.messages import Copied, Copy, Ready, Sweep, Swept, Unready
-from pytest_ddpperf.launch.streams import open_output, read_output
+from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +56,7 @@ class CopiedProcess:
             self._descriptor = -1
 
     def _ended(self, timeout: float | None) -> bool:
-        return self._descriptor < 0 or bool(select.select([self._descriptor], [], [], timeout)[0])
+        return self._descriptor < 0 or bool(readable([self._descriptor], timeout))
 
 
 def _kernel_has_pidfd() -> bool:
@@ -147,7 +146,9 @@ class ZygoteProcess:
         if self._redirection is not None and self._redirection.python is not None:
             # Import hooks of another environment do not know this package; the project's own path is replaced later.
             path = (*path, str(Path(__file__).parents[2]))
-        command = [self._python, "-c", _BOOTSTRAP, json.dumps(path), f"--control={control}"]
+        # Those of -O, -W and -X, as multiprocessing does it: ranks run the code that was asked for.
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+        command = [self._python, *flags, "-c", _BOOTSTRAP, json.dumps(path), f"--control={control}"]
         if self._redirection is not None:
             command.append(f"--redirection={self._redirection.dumps()}")
         if threading.current_thread() is threading.main_thread():
@@ -207,7 +208,7 @@ class ZygoteProcess:
     def events(self, seconds: float) -> list[ZygoteEvent]:
         """Take the events that have arrived, and wait at most ``seconds`` for the first one."""
         events: list[ZygoteEvent] = []
-        while select.select([self.control], [], [], 0 if events else max(0.0, seconds))[0]:
+        while readable([self.control], 0 if events else max(0.0, seconds)):
             try:
                 data = self.control.recv(_MESSAGE_SIZE)
             except ConnectionResetError:
@@ -219,9 +220,16 @@ class ZygoteProcess:
             events.append(pickle.loads(data))
         return events
 
+    def require_running(self) -> None:
+        """End a zygote that a signal has stopped, and raise LaunchError: its ranks are not to blame."""
+        if processes.is_stopped(self.pid):
+            self.kill()
+            raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
+
     def sweep(self) -> bool:
         """Kill and reap everything below the zygote; False where that failed and the zygote is of no more use."""
         try:
+            self.require_running()
             self.request(Sweep())
             deadline = time.monotonic() + _SWEEP_SECONDS
             while time.monotonic() < deadline:

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from pytest_ddpperf.errors import RankFailed
+from pytest_ddpperf.launch.rank import _LEAST_DESCRIPTOR
+
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
+
+
+def _path(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def open_files() -> list[int]:
+    """The descriptors that this process has open, without that of the listing itself."""
+    listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208  numbers, not paths
+    return [descriptor for descriptor in listed if Path(_path(descriptor)).is_symlink()]
 
 
 def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
@@ -23,11 +40,8 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
             "handlers": tuple(signal.getsignal(number) for number in handlers),
             "threads": [thread.name for thread in threading.enumerate()],
             "oom": Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip(),
-            "files": [link for link in map(os.readlink, _open_files()) if link.startswith("/")],
+            "files": [link for link in map(os.readlink, map(_path, open_files())) if link.startswith("/")],
         }
-
-    def _open_files() -> list[str]:
-        return [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")[:-1]]  # noqa: PTH208  less its own
 
     seen = launcher.run(look, world_size=2, device="cpu").rank(1)
     files = seen.pop("files")
@@ -44,11 +58,38 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
 
 
 def test_what_a_rank_executes_inherits_none_of_our_files(launcher: Launcher) -> None:
-    def inheritable(_ctx: RankContext) -> list[bool]:
-        return [os.get_inheritable(descriptor) for descriptor in range(5)]
+    def inheritable(_ctx: RankContext) -> list[int]:
+        # Between the standard streams and our own files are torch's.
+        own = [descriptor for descriptor in open_files() if descriptor <= 2 or descriptor >= _LEAST_DESCRIPTOR]
+        assert len(own) > 4
+        return sorted(descriptor for descriptor in own if os.get_inheritable(descriptor))
 
-    # Standard streams; then the socket for the report, and the file for stacks.
-    assert launcher.run(inheritable, world_size=1, device="cpu").rank(0) == [True, True, True, False, False]
+    assert launcher.run(inheritable, world_size=1, device="cpu").rank(0) == [0, 1, 2]
+
+
+def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher) -> None:
+    def writes(ctx: RankContext) -> None:
+        for descriptor in open_files() if ctx.rank == 1 else ():
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as found:
+                    if found.family == socket.AF_UNIX:
+                        os.write(descriptor, b"progress: 50 %")
+        threading.Event().wait()
+
+    with pytest.raises(RankFailed, match=r"^rank 1 of 2 sent something that is no report: ") as caught:
+        launcher.run(writes, world_size=2, device="cpu", timeout=20)
+    assert caught.value.rank == 1
+
+
+def test_a_fork_that_returns_too_answers_nothing(launcher: Launcher) -> None:
+    def forks(_ctx: RankContext) -> str:
+        child = os.fork()
+        if child == 0:
+            return "child"
+        os.waitpid(child, 0)
+        return "parent"
+
+    assert launcher.run(forks, world_size=1, device="cpu").rank(0) == "parent"
 
 
 def test_what_only_happens_at_exit_cannot_hang_a_launch(launcher: Launcher) -> None:

@@ -7,21 +7,27 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_ddpperf.errors import RankFailed, RankSkipped, RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
+from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.rank_processes import LaunchEnd, RankProcesses
+from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 DEADLINE = 20.0  # seconds: far above what finding a failure takes, so that a test can tell the two apart
 AT_ONCE = 5.0
@@ -286,3 +292,68 @@ def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path, fate: str)
     while shared_memory_of(pids) and time.monotonic() < deadline:  # torch's manager waits 2 s
         time.sleep(0.05)
     assert shared_memory_of(pids) == []
+
+
+def test_reports_that_have_arrived_count_after_the_deadline() -> None:
+    """This process may have been stopped, or busy."""
+    ours, theirs = socket.socketpair()
+
+    class Zygote:
+        control = ours
+
+    with ours, theirs, RankProcesses(cast("ZygoteProcess", Zygote()), 2) as ranks:
+        for rank in ranks.ranks:
+            Channel(rank.of_rank).send(Finished(b"", 1))
+        assert ranks.watch(time.monotonic() - 1) is LaunchEnd.FINISHED
+
+
+class Reduced:
+    def __init__(self, function: Any, *args: object) -> None:
+        self.reduced = function, args
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(launcher: Launcher) -> None:
+    with pytest.raises(PayloadError, match=r"^what rank 0 returned was not read by the test session within 2 s; "):
+        run(launcher, lambda _ctx: Reduced(time.sleep, 600), world_size=1, timeout=2)
+
+
+def test_a_result_that_exits_when_it_is_loaded_ends_no_session(launcher: Launcher) -> None:
+    with pytest.raises(
+        PayloadError, match=r"^what rank 0 returned cannot be read by the test session: SystemExit: 5; "
+    ):
+        run(launcher, lambda _ctx: Reduced(sys.exit, 5), world_size=1)
+
+
+def test_a_zygote_that_was_stopped_is_told_and_replaced(launcher: Launcher) -> None:
+    def stops(_ctx: RankContext) -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        threading.Event().wait()
+
+    start = time.monotonic()
+    with pytest.raises(LaunchError, match=r"^the process that ranks are forked from was stopped by a signal; "):
+        run(launcher, stops, timeout=1)
+    assert time.monotonic() - start < AT_ONCE
+
+
+def test_a_folder_that_is_gone_is_told(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(gone)
+        gone.rmdir()
+        with pytest.raises(LaunchError, match=r"^the current folder was removed; "):
+            run(launcher, lambda _ctx: None)
+
+
+@pytest.mark.slow
+def test_ranks_have_the_options_of_the_interpreter() -> None:
+    code = (
+        "import sys; from pytest_ddpperf.launch.launcher import Launcher\n"
+        "with Launcher() as launcher:\n"
+        "    print(launcher.run(lambda _: (sys.flags.optimize, sys.warnoptions), world_size=1, device='cpu').rank(0))"
+    )
+    done = subprocess.run([sys.executable, "-O", "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "(1, ['error'])\n"

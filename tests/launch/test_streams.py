@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import resource
+import select
 import socket
 import threading
 
 import pytest
 
-from pytest_ddpperf.launch.streams import Channel, open_output, read_output
+from pytest_ddpperf.launch.streams import (
+    OUTPUT_LIMIT,
+    Channel,
+    GarbledMessage,
+    open_output,
+    read_output,
+    readable,
+    trim_output,
+)
 
 
 @pytest.fixture
@@ -29,11 +41,41 @@ def test_messages_arrive_whole_and_in_order(ends: tuple[socket.socket, socket.so
 
 def test_half_a_message_is_none_and_does_not_block(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = Channel(ends[0]), ends[1]
-    theirs.sendall((100).to_bytes(8, "big") + b"half")
+    theirs.sendall(b"ddpperf\n" + (100).to_bytes(8, "big") + b"half")
     assert ours.received() == []
     theirs.close()
     assert ours.received() == []
     assert ours.closed
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"hello", b"\0" * 100, b"ddpperf\n" + (4).to_bytes(8, "big") + b"none", b"ddpperf?" + b"\0" * 8]
+)
+def test_what_is_no_message_is_refused_at_once(ends: tuple[socket.socket, socket.socket], garbage: bytes) -> None:
+    ours, theirs = Channel(ends[0]), ends[1]
+    theirs.sendall(garbage + b"\0" * 16)
+    with pytest.raises(GarbledMessage):
+        ours.received()
+    assert ours.closed
+
+
+def test_endless_garbage_is_not_read_to_its_end(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = Channel(ends[0]), ends[1]
+
+    def flood() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                theirs.sendall(b"x" * (1 << 20))
+
+    sender = threading.Thread(target=flood)
+    sender.start()
+    while not select.select([ends[0]], [], [], 10)[0]:
+        pass
+    with pytest.raises(GarbledMessage):
+        ours.received()
+    ends[0].close()
+    sender.join(10)
+    assert not sender.is_alive()
 
 
 def test_a_message_larger_than_the_sockets_buffer_is_put_together(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -89,3 +131,26 @@ def test_reading_does_not_move_the_writers_place_and_survives_any_bytes() -> Non
 def test_the_file_has_no_name_that_could_be_left_behind() -> None:
     with open_output() as file:
         assert os.fstat(file.fileno()).st_nlink == 0
+
+
+def test_of_a_stream_of_megabytes_only_the_end_takes_space() -> None:
+    with open_output() as file:
+        file.write(b"a" * (4 << 20) + b"end")
+        trim_output(file)
+        status = os.fstat(file.fileno())
+        assert status.st_size == (4 << 20) + 3
+        assert status.st_blocks * 512 <= 2 * OUTPUT_LIMIT
+        assert read_output(file, "stdout").endswith("aaaend")
+
+
+def test_descriptors_above_those_of_select_can_be_waited_for(ends: tuple[socket.socket, socket.socket]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, limits[1]))
+    try:
+        high = fcntl.fcntl(ends[0].fileno(), fcntl.F_DUPFD_CLOEXEC, 1500)
+        assert readable([high], 0) == set()
+        ends[1].sendall(b"x")
+        assert readable([high], None) == {high}
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
