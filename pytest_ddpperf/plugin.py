@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,9 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.stash[REVISION] = resolve(settings.against, config.rootpath, config.invocation_params.dir)
         if settings.json is not None:
+            from pytest_ddpperf.baselines.files import located
             from pytest_ddpperf.reports.document import ensure_writable
 
-            ensure_writable(config.rootpath / settings.json)
+            ensure_writable(located(config.rootpath, settings.json))
         if settings.history is not None:
             from pytest_ddpperf.baselines.history.database import ensure_recordable
 
@@ -261,8 +263,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _write(session: pytest.Session, write: Callable[[], None]) -> None:
+    capture = session.config.pluginmanager.get_plugin("capturemanager")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     try:
-        write()
+        # Where the file is standard output, pytest must not take the text for what a test prints.
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            if reporter is not None:
+                reporter.ensure_newline()
+            write()
     except (SettingError, HistoryError) as error:
         session.config.stash[SESSION].complaints.append(str(error))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

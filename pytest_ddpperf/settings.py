@@ -277,7 +277,7 @@ class Settings:
         per_test=False,
     )
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None, path, "write all results to this file", "FILE", per_test=False
+        None, path, "write all results to this file; - is standard output", "FILE", per_test=False
     )
     history: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False

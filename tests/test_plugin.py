@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +173,19 @@ def test_a_wrong_option_ends_the_run_with_one_line(inner: pytest.Pytester, argum
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: *{says}*"])
     run.stderr.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.parametrize("file", ["-", "/dev/stdout"])
+def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) -> None:
+    """Whole, on lines of their own, and /dev/stdout stays what it is."""
+    inner.makepyfile("def test_nothing(): pass")
+    link = Path("/dev/stdout").readlink()
+    run = inner.runpytest_subprocess(f"--ddpperf-json={file}")
+    assert run.ret == pytest.ExitCode.OK
+    text = str(run.stdout)
+    begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
+    assert json.loads(text[begin:end])["schema"] == "pytest-ddpperf/results/1"
+    assert Path("/dev/stdout").readlink() == link
 
 
 @pytest.mark.parametrize(

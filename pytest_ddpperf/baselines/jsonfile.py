@@ -1,15 +1,10 @@
-"""JSON files that people review: read whole or refused, written for small diffs, by one process at a time."""
+"""JSON files that people review: read whole or refused, rendered for small diffs."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import re
-import secrets
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,23 +47,6 @@ def _lines(value: Any, indent: str) -> str:
 
 def _flat(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that every reader, and a crash at any moment, sees the old content or the new, whole."""
-    # Beside the target, for only within one file system a rename is atomic; a hidden name, ignored by all readers.
-    # Not by tempfile, whose files only their owner may read: the user's umask decides.
-    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
-    try:
-        with draft.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,41 +136,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the name {name!r} stands twice in one object")
         found[name] = value
     return found
-
-
-@contextlib.contextmanager
-def saving(path: Path) -> Iterator[None]:
-    """Around what saves baselines in a file or folder: an OSError becomes a BaselineError."""
-    try:
-        yield
-    except OSError as error:
-        raise BaselineError(
-            f"baselines cannot be saved in {path}: {error.strerror or error}; "
-            "make it writable, or name another folder with --ddpperf-baseline-dir"
-        ) from None
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder, made if need be, against other processes that save; BaselineError where that fails."""
-    with saving(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(folder)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(folder: Path) -> int:
-    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
-    for path in (folder, Path(tempfile.gettempdir())):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            # NFS cannot lock a folder: then the local one stands in for it, which holds off this machine's processes.
-            os.close(descriptor)
-            continue
-        return descriptor
-    raise OSError(0, "neither it nor the folder for temporary files can be locked")

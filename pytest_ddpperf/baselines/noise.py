@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.baselines.codec import NOISE, NoiseFile, data_of
+from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.jsonfile import locked, parse, read_text, render, replace_file, saving
+from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Calibration, Noise
 from pytest_ddpperf.stats.spreads import bound_of_difference, pooled
@@ -58,7 +59,7 @@ def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]
                 environment=file.parent.name, tests={**tests, test: {**tests.get(test, {}), **calibrations}}
             )
             with saving(file):
-                replace_file(file, render({"schema": NOISE.schema, **data_of(content)}))
+                write_file(file, render({"schema": NOISE.schema, **data_of(content)}))
     return tuple(groups)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BASELINE, BaselineFile, decode, encode
+from pytest_ddpperf.baselines.files import locked, remove_drafts, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import (
     counted_differences,
     differences,
@@ -17,7 +18,7 @@ from pytest_ddpperf.baselines.fingerprint import (
     environment_key,
     kernel_differences,
 )
-from pytest_ddpperf.baselines.jsonfile import locked, read_text, replace_file, saving
+from pytest_ddpperf.baselines.jsonfile import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.findings import disturbed_baseline, thin_baseline
 from pytest_ddpperf.records.measurement import Environment
@@ -116,7 +117,8 @@ class Store:
                 saved += [SavedRecord(file=file, old=before.get(name), new=new) for name, new in groups[file].items()]
             for file, text in texts.items():
                 with saving(file):
-                    replace_file(file, text)
+                    remove_drafts(file)
+                    write_file(file, text)
         return tuple(saved)
 
     def ensure_there(self) -> None:

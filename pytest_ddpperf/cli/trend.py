@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.history.database import Column, entries, recorded
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, Trend, trends
-from pytest_ddpperf.baselines.jsonfile import render as json_text
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
@@ -63,11 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         if options.test is None:
             found = tuple(trend for trend in found if trend.changes)
-        document = trend_document(found, options.metric)
-        if options.json == "-":
-            print(json_text(document), end="")
-        else:
-            write(Path(options.json), document, option="--json")
+        write(Path(options.json), trend_document(found, options.metric), option="--json")
     elif options.test is None:
         print(changes_text(found, options.metric))
     else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from pytest_ddpperf.baselines.jsonfile import render, replace_file, rounded
+from pytest_ddpperf.baselines.files import require_writable, write_file
+from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.errors import SettingError
 
 # What follows a type in brackets is for its JSON schema.
@@ -86,21 +86,20 @@ class IntervalData(Document):
 
 def ensure_writable(path: Path) -> None:
     """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
-    existing = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        require_writable(path)
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
 def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
-    """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails."""
+    """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails.
+
+    ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, render(document))
+        write_file(path, render(document))
     except OSError as error:
         raise _unwritable(path, error, option) from None
 

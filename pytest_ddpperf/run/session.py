@@ -243,11 +243,12 @@ class Session:
     def write_json(self) -> None:
         """Writes the results to the file that was asked for, if one was."""
         if self.settings.json is not None:
+            from pytest_ddpperf.baselines.files import located
             from pytest_ddpperf.reports.document import write
             from pytest_ddpperf.reports.documents.results import results_document
 
             document = results_document(self.results, self._code, self.searches, self.calibrated)
-            write(self._root / self.settings.json, document)
+            write(located(self._root, self.settings.json), document)
 
     def record(self) -> None:
         """Adds the run to the history, if that was asked for and anything was measured."""

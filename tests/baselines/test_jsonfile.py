@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.baselines.codec import BASELINE
-from pytest_ddpperf.baselines.jsonfile import parse, read_text, render, replace_file, rounded
+from pytest_ddpperf.baselines.jsonfile import parse, read_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
 
 FILE = Path("b/x.json")
@@ -47,34 +46,6 @@ def test_render_refuses_what_json_cannot_say() -> None:
 def test_rounded_keeps_nine_digits() -> None:
     assert rounded(0.1234567894321) == 0.123456789
     assert rounded(1234567894321.0) == 1234567890000.0
-
-
-def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-    replace_file(path, "new ä\n")
-    assert path.read_text(encoding="utf-8") == "new ä\n"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_new_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
-    (tmp_path / "ordinary").write_text("")
-    replace_file(tmp_path / "a.json", "x")
-    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
-
-
-def test_a_failed_write_leaves_the_old_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        replace_file(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

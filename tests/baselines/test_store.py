@@ -266,7 +266,7 @@ def test_where_folders_cannot_be_locked_saving_works_all_the_same(
     local = Path(tempfile.gettempdir()).stat().st_ino
 
     def flock(descriptor: int, operation: int) -> None:
-        assert operation == fcntl.LOCK_EX
+        assert operation == fcntl.LOCK_EX | fcntl.LOCK_NB
         if os.fstat(descriptor).st_ino != local:
             raise OSError(errno.EBADF, "Bad file descriptor")
         locked.append(descriptor)

@@ -88,12 +88,14 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 def ensure_recordable(file: Path) -> None:
     """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
 
-    HistoryError where the folder is missing or read-only, or the file is broken or of another program.
+    HistoryError where the folder is missing or read-only, or the file is broken, special or of another program.
     """
     try:
         if not file.parent.is_dir():
             raise HistoryError(f"history file {file}: there is no folder {file.parent}; make it, or name another file")
-        with tempfile.TemporaryFile(dir=file.parent):  # SQLite needs a journal beside the file
+        if file.exists() and not file.is_file():
+            raise HistoryError(f"history file {file}: it is no regular file; name another file")
+        with tempfile.TemporaryFile(dir=file.resolve().parent):  # SQLite needs a journal beside the file
             pass
     except OSError as error:
         raise HistoryError(

@@ -79,7 +79,7 @@ def test_before_a_run_it_is_known_whether_it_can_be_recorded(tmp_path: Path) -> 
         ensure_recordable(tmp_path / "missing" / "history.sqlite")
     with pytest.raises(HistoryError, match="there is no folder"):
         ensure_recordable(file / "history.sqlite")
-    with pytest.raises(HistoryError, match="unable to open database file; see to its permissions"):
+    with pytest.raises(HistoryError, match="it is no regular file; name another file"):
         ensure_recordable(tmp_path)
 
 

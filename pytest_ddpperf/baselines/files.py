@@ -1,0 +1,163 @@
+"""Files that users name: written whole, by one process at a time, and never in place of something else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_ddpperf.errors import BaselineError
+
+STANDARD_OUTPUT = Path("-")
+LOCK_SECONDS = 30.0  # a process that saves holds the lock for milliseconds
+_UNREPLACEABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})  # the last one: it is a mount point
+
+
+def located(root: Path, path: Path) -> Path:
+    """The place of a file that is named relative to the root of the project; ``-`` is standard output."""
+    return path if path == STANDARD_OUTPUT else root / path
+
+
+def require_writable(path: Path) -> None:
+    """Raises OSError if a file cannot be written there; makes nothing that stays."""
+    if path == STANDARD_OUTPUT:
+        return
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        # Permission bits say little to root and on read-only file systems: only trying tells.
+        with tempfile.TemporaryFile(dir=next(parent for parent in path.resolve().parents if parent.exists())):
+            return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(0, "it is a folder")
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is read-only")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file so that every reader, and a crash at any moment, sees the old content or the new, whole.
+
+    A link stays a link: the file that it leads to is written. A device, a pipe or an open descriptor such as
+    ``/dev/stdout`` is written to and not replaced; ``-`` is standard output.
+    """
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    descriptor = _open_stream(path)
+    if descriptor is None:
+        _replace(path.resolve(), text)
+        return
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+
+
+def remove_drafts(file: Path) -> None:
+    """Removes what processes have left that were killed while they wrote the file; its folder has to be locked."""
+    for draft in file.parent.glob(f".{file.name[:100]}.*.tmp"):
+        draft.unlink(missing_ok=True)
+
+
+def _open_stream(path: Path) -> int | None:
+    """A descriptor of what is no regular file, or is named by a descriptor of a process; None for other files."""
+    link = path
+    while link.is_symlink():
+        if str(link.parent.resolve()) == f"/proc/{os.getpid()}/fd":  # shares its place with those who print there
+            return os.dup(int(link.name))
+        link = link.parent / link.readlink()
+    if not path.exists() or path.is_file():
+        return None
+    # Without a reader a pipe refuses; a wait for one could last for ever.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _replace(file: Path, text: str) -> None:
+    # Beside the target, for only within one file system a rename is atomic; a hidden name, ignored by all readers.
+    # Not by tempfile, whose files only their owner may read: the user's umask decides.
+    draft = file.with_name(f".{file.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        if file.exists():
+            require_writable(file)
+        _write(draft, "x", text, like=file)
+        draft.replace(file)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        if not (isinstance(error, OSError) and error.errno in _UNREPLACEABLE and os.access(file, os.W_OK)):
+            raise
+        _write(file, "w", text)  # its folder refuses a second file, or it is mounted there
+        return
+    with contextlib.suppress(OSError):  # not every file system can
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _write(file: Path, mode: str, text: str, like: Path | None = None) -> None:
+    with file.open(mode, encoding="utf-8", newline="\n") as written:
+        if like is not None and like.exists():
+            os.fchmod(written.fileno(), stat.S_IMODE(like.stat().st_mode))
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Around what saves baselines in a file or folder: an OSError becomes a BaselineError."""
+    try:
+        yield
+    except OSError as error:
+        raise BaselineError(
+            f"baselines cannot be saved in {path}: {error.strerror or error}; "
+            "make it writable, or name another folder with --ddpperf-baseline-dir"
+        ) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder, made if need be, against other processes that save; BaselineError where that fails."""
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    for path in (folder, Path(tempfile.gettempdir())):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                os.close(descriptor)
+                raise BaselineError(
+                    f"baselines cannot be saved in {folder}: another process has held its lock for {LOCK_SECONDS:g} s; "
+                    "end that process, and run again"
+                ) from None
+            except OSError:
+                # NFS cannot lock a folder: the local one stands in for it, which holds off this machine's processes.
+                os.close(descriptor)
+                break
+            return descriptor
+    raise OSError(0, "neither it nor the folder for temporary files can be locked")

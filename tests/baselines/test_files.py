@@ -1,0 +1,206 @@
+"""Files that users name: regular ones, links, devices, pipes and descriptors, and folders that others hold."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.baselines import files
+from pytest_ddpperf.baselines.files import STANDARD_OUTPUT, located, locked, remove_drafts, require_writable, write_file
+from pytest_ddpperf.errors import BaselineError
+
+
+def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    write_file(path, "new ä\n")
+    assert path.read_text(encoding="utf-8") == "new ä\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    (tmp_path / "ordinary").write_text("")
+    write_file(tmp_path / "a.json", "x")
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_a_failed_write_leaves_the_old_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    write_file(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "results" / "run.json", tmp_path / "latest.json"
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to("middle.json")
+    (tmp_path / "middle.json").symlink_to("results/run.json")
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert (target.read_text(), link.read_text()) == ("new", "new")
+    assert not target.is_symlink()
+
+
+def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
+    link = tmp_path / "latest.json"
+    link.symlink_to("run.json")
+    require_writable(link)
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "run.json").read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    require_writable(pipe)
+    with pytest.raises(OSError, match="No such device or address"):
+        write_file(pipe, "nobody reads")
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, "text" * 1000)
+    assert os.read(reading, 10_000) == b"text" * 1000
+    os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_an_open_descriptor_is_written_at_its_end(tmp_path: Path) -> None:
+    """As with pytest --ddpperf-json=/dev/stdout > FILE: what was printed before stays."""
+    printed = tmp_path / "printed"
+    with printed.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        link = tmp_path / "stdout"
+        link.symlink_to(f"/proc/self/fd/{file.fileno()}")
+        write_file(link, "results\n")
+        assert link.is_symlink()
+    assert printed.read_text() == "before\nresults\n"
+
+
+def test_a_dash_is_standard_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    require_writable(STANDARD_OUTPUT)
+    write_file(located(tmp_path, Path("-")), "results\n")
+    assert capsys.readouterr().out == "results\n"
+    assert located(tmp_path, Path("a.json")) == tmp_path / "a.json"
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="it is a folder"):
+        require_writable(tmp_path)
+
+
+def test_a_file_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to any file
+    with pytest.raises(PermissionError, match="it is read-only"):
+        require_writable(path)
+    with pytest.raises(PermissionError, match="it is read-only"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that is mounted into a container."""
+
+    def busy(_: Path, __: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    path = tmp_path / "a.json"
+    path.write_text("a longer old text")
+    monkeypatch.setattr(Path, "replace", busy)
+    write_file(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+SPECIAL = """
+import os, stat, subprocess, sys
+from pathlib import Path
+from pytest_ddpperf.baselines.files import require_writable, write_file
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+os.mknod(folder / "full", 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+(folder / "link").symlink_to("null")
+for name in ("null", "link"):
+    require_writable(folder / name)
+    write_file(folder / name, "text")
+try:
+    write_file(folder / "full", "text")
+except OSError as error:
+    print(error.strerror)
+(folder / "file").write_text("old")
+(folder / "mounted").touch()
+subprocess.run(["mount", "--bind", str(folder / "file"), str(folder / "mounted")], check=True)
+write_file(folder / "mounted", "new")
+print((folder / "file").read_text(), (folder / "mounted").read_text())
+for name, device in (("null", 3), ("full", 7)):
+    status = (folder / name).lstat()
+    print(stat.S_ISCHR(status.st_mode), status.st_rdev == os.makedev(1, device))
+print((folder / "link").is_symlink(), sorted(path.name for path in folder.iterdir()))
+"""
+
+
+def test_devices_and_mounted_files_stay_what_they_are(tmp_path: Path) -> None:
+    """On a tmpfs of its own, in a mount namespace of its own."""
+    private = ["unshare", "--mount"]
+    if subprocess.run(
+        [*private, "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("this user may not make a mount namespace")
+    done = subprocess.run(
+        [*private, sys.executable, "-c", SPECIAL, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "No space left on device",
+        "new new",
+        "True True",
+        "True True",
+        "True ['file', 'full', 'link', 'mounted', 'null']",
+    ]
+
+
+def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    for name in (".a.json.1234abcd.tmp", ".b.json.1234abcd.tmp", "a.json"):
+        (tmp_path / name).touch()
+    remove_drafts(tmp_path / "a.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.json.1234abcd.tmp", "a.json"]
+
+
+def test_a_lock_that_another_process_keeps_is_waited_for_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(BaselineError, match=r"another process has held its lock for 0\.1 s; end that process"):  # noqa: SIM117
+        with locked(tmp_path):
+            pass
+    os.close(holder)
+    with locked(tmp_path):
+        pass
