@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
                 f"loader={settings}: this workload has one batch for all steps, by {source}, so there is nothing to "
                 "load; give it a loader(rank, world_size), or leave loader=... out"
             )
-        pair = _on_device(ctx, _rank_share(ctx, _pair(workload.batch(), source), source))
+        pair = _on_device(ctx, _rank_share(ctx, _pair(workload, workload.batch(), source), source))
         return Batches(lambda: pair, loads=False, size=_size(pair))
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
@@ -61,7 +61,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         loader, picked = with_settings(ctx, loader, settings, source)
     if not isinstance(loader, Iterable):
         raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
-    stream = _endless(loader, source)
+    stream = _endless(workload, loader, source)
     first = next(stream)
     whole = itertools.chain([first], stream)
 
@@ -104,7 +104,7 @@ def _burst(loader: object) -> int:
     return loader.num_workers * (loader.prefetch_factor or 1)
 
 
-def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:
+def _endless(workload: Workload, loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:
     """Yields batches, and begins again at the end, as a training over several epochs does."""
     set_epoch = _epoch_setter(loader)
     size = None
@@ -114,7 +114,7 @@ def _endless(loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], N
             set_epoch(epoch)  # a DistributedSampler shuffles anew only in a new epoch
         empty = True
         for batch in loader:
-            pair = _pair(batch, source)
+            pair = _pair(workload, batch, source)
             size = _same_size(pair, size, source)
             yield pair
             empty = False
@@ -136,9 +136,16 @@ def _epoch_setter(loader: object) -> Callable[[int], object] | None:
     return next((setter for setter in setters if setter is not None), None)
 
 
-def _pair(batch: Any, source: str) -> tuple[Any, Any]:
+def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
+    """The inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
+    if workload.forward is not None:
+        # Such as the one that tokenizers give, which is no dict: torch would take it for a single leaf.
+        return (dict(batch) if isinstance(batch, Mapping) else batch), ()
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:  # noqa: PLR2004
-        raise WorkloadError(f"{source} gave a batch of type {type(batch).__name__}: a batch must be (inputs, targets)")
+        raise WorkloadError(
+            f"{source} gave a batch of type {type(batch).__name__}: a batch must be (inputs, targets); for others give "
+            "Workload(forward=...) in place of loss, such as forward=lambda model, batch: model(**batch).loss"
+        )
     return batch[0], batch[1]
 
 

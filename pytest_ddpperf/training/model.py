@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,6 +19,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.training.workload import Workload, located
 
 MODEL_SEED = 0
+_made: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()  # by id
 DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numbers
 
 
@@ -34,7 +37,18 @@ def build_model(workload: Workload) -> nn.Module:
         raise WorkloadError(
             f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
         )
+    require_new(model, workload.model, "model()")
     return model
+
+
+def require_new(made: object, factory: Callable[..., object], call: str) -> None:
+    """Refuses what a factory has given before: a strategy would train what the single process compares it with."""
+    with contextlib.suppress(TypeError):  # an object that takes no weak reference
+        if _made.get(id(made)) is made:
+            raise WorkloadError(
+                f"{located(factory)} gave the same {type(made).__name__} twice: {call} must make a new one at each call"
+            )
+        _made[id(made)] = made
 
 
 def describe_value(value: object) -> str:

@@ -122,7 +122,7 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
         return ()
     return (
         *([PhaseHook(data, "next_batch", DATA_WAIT)] if data.loads else []),
-        PhaseHook(trainer, "loss", FORWARD),
+        PhaseHook(trainer, trainer.computes_loss, FORWARD),
         PhaseHook(trainer, "synchronise", GRADIENT_SYNC),
         PhaseHook(trainer, "clip", OPTIMIZER),
     )

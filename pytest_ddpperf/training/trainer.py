@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -13,7 +13,15 @@ from torch import nn
 from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.strategies.parallel import Parallel, nothing
 from pytest_ddpperf.strategies.table import parallelise
-from pytest_ddpperf.training.model import blocks_of, build_model, describe_value, recompute, snapshot, snapshot_bytes
+from pytest_ddpperf.training.model import (
+    blocks_of,
+    build_model,
+    describe_value,
+    recompute,
+    require_new,
+    snapshot,
+    snapshot_bytes,
+)
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``loss``, ``synchronise`` and ``clip`` during a diagnosed pass.
+    Phase hooks replace ``synchronise``, ``clip`` and what computes the loss during a diagnosed pass.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class Trainer:
         *,
         warmup: int = 0,
         module: nn.Module | None = None,
+        weighted: bool = False,  # targets come as (targets, weight), and the loss is multiplied by the weight
     ) -> None:
         if settings.precision == "fp16" and strategy.options.get("comm_hook") == "powersgd":
             raise SettingError(
@@ -64,7 +73,10 @@ class Trainer:
         if self._scaler is not None:
             self._require_whole_optimizer()
             self._watch_updates()
-        self.loss = workload.loss
+        self.forward = _call if workload.forward is None else workload.forward
+        self.loss = _outputs if workload.loss is None else workload.loss
+        self.computes_loss: Literal["loss", "forward"] = "loss" if workload.forward is None else "forward"
+        self._weighted = weighted
         self.synchronise = self.parallel.synchronise
         self._micro_steps = settings.accumulation_steps
         self._no_sync = self.parallel.no_sync if settings.no_sync else None
@@ -160,15 +172,22 @@ class Trainer:
         self.optimizer.step = noted  # type: ignore[method-assign]  # of this one optimizer
 
     def _micro_step(self, inputs: Any, targets: Any) -> torch.Tensor:
+        weight = None
+        if self._weighted:
+            targets, weight = targets
         with self._forward_context():
-            loss = self.loss(self.parallel.module(inputs), targets)
+            loss = self.loss(self.forward(self.parallel.module, inputs), targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
             raise WorkloadError(
-                f"{located(self.loss)} gave {describe_value(loss)}: loss(outputs, targets) must give a scalar tensor"
+                f"{located(getattr(self, self.computes_loss))} gave {describe_value(loss)}: "
+                f"{self.computes_loss}({arguments}) must give a scalar tensor"
             )
+        if weight is not None:
+            loss = loss * weight
         if self._micro_steps > 1:
             loss = loss / self._micro_steps
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         return loss.detach()
 
     def clip(self, max_norm: float) -> None:
@@ -193,6 +212,7 @@ class Trainer:
     def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
         make = self.parallel.make_optimizer
         optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
+        require_new(optimizer, workload.optimizer, "optimizer(parameters)")
         gave = f"{located(workload.optimizer)} gave {describe_value(optimizer)}"
         if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
             raise WorkloadError(f"{gave}: optimizer(parameters) must give a torch optimizer")
@@ -207,6 +227,15 @@ class Trainer:
                     f"give a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
+
+
+def _call(module: nn.Module, inputs: Any) -> Any:
+    return module(inputs)
+
+
+def _outputs(outputs: Any, _targets: Any) -> Any:
+    """The loss of a workload whose ``forward`` has computed it."""
+    return outputs
 
 
 def _untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:

@@ -24,6 +24,7 @@ class Workload:
 
     A step zeroes the gradients, computes ``outputs = model(inputs)`` and ``loss(outputs, targets)``, runs backward,
     synchronises the gradients and calls ``optimizer.step()``. The data come from either ``batch`` or ``loader``.
+    ``forward`` takes the place of ``loss`` where batches are no pairs or the model has several inputs.
 
     Attributes:
         model: returns the module, which is then moved to the rank's device.
@@ -32,6 +33,8 @@ class Workload:
         loader: ``loader(rank, world_size)`` returns an iterable of such batches (a DataLoader), which begins again when
             it is exhausted. Waiting for a batch and moving it to the device are part of the step.
         loss: returns a scalar from ``(outputs, targets)``.
+        forward: returns the loss, a scalar, from ``(model, batch)``. A batch is then whatever ``batch`` or the loader
+            gives, such as a dict: ``forward=lambda model, batch: model(**batch).loss``.
         optimizer: returns the optimizer for the given parameters.
         samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole
             group's step instead: batches are global, and every rank takes an equal slice.
@@ -43,8 +46,9 @@ class Workload:
     """
 
     model: Callable[[], nn.Module]
-    batch: Callable[[], tuple[Any, Any]] | None = None
-    loss: Callable[[Any, Any], torch.Tensor]
+    batch: Callable[[], Any] | None = None
+    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    forward: Callable[[nn.Module, Any], torch.Tensor] | None = None
     optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
     samples_per_step: float
     tokens_per_step: float | None = None
@@ -57,9 +61,14 @@ class Workload:
                 f"Workload has {'neither batch nor' if self.batch is None else 'both batch and'} loader: give one of "
                 "them, batch() for the same data in every step or loader(rank, world_size) for an iterable of batches"
             )
-        for name in ("model", "loss", "optimizer", "batch", "loader", "blocks"):
+        if (self.loss is None) == (self.forward is None):
+            raise WorkloadError(
+                f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward: give one of "
+                "them, loss(outputs, targets), or forward(model, batch), which returns the loss"
+            )
+        for name in ("model", "loss", "forward", "optimizer", "batch", "loader", "blocks"):
             value = getattr(self, name)
-            required = name in {"model", "loss", "optimizer"}
+            required = name in {"model", "optimizer"}
             if not callable(value) and (required or value is not None):
                 raise WorkloadError(f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function")
         _require_count("samples_per_step", self.samples_per_step)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import UserDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +30,26 @@ def workload(**data: Any) -> Workload:
         samples_per_step=4,
         **data,
     )
+
+
+@pytest.mark.parametrize("form", [dict, UserDict])
+def test_a_batch_for_forward_may_have_any_form(make_ctx: Any, form: Any) -> None:
+    """In strong mode each rank has its slice of every tensor in it."""
+    plain = workload(batch=lambda: form(x=torch.arange(8.0), names="kept"))
+    given = replace(plain, loss=None, forward=lambda model, batch: model(batch["x"]).mean())
+    whole, targets = batches(make_ctx(), given)()
+    assert targets == ()
+    assert whole["x"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    share, _ = batches(make_ctx(rank=1, world_size=2, mode="strong"), given)()
+    assert (share["x"].tolist(), share["names"]) == ([4, 5, 6, 7], "kept")
+    assert batches(make_ctx(), given).size == 8
+
+
+def test_a_batch_that_is_no_pair_is_told_of_forward(make_ctx: Any) -> None:
+    with pytest.raises(
+        WorkloadError, match=r"gave a batch of type dict: a batch must be \(inputs, targets\); for others"
+    ):
+        batches(make_ctx(), workload(batch=lambda: {"x": torch.ones(8)}))
 
 
 def load(_rank: int, _world_size: int) -> DataLoader[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,6 +57,42 @@ def recording(module: nn.Module, _ctx: Any) -> Parallel:
 
     module.register_forward_hook(lambda *_: EVENTS.append("forward"))
     return Parallel(module, synchronise=lambda: EVENTS.append("synchronise"), no_sync=no_sync)
+
+
+def test_forward_gives_the_loss_of_a_batch_of_any_form(make_ctx: Any) -> None:
+    """Here 3 x the mean of weight x inputs; half of it for each of two micro-batches."""
+    forward = replace(LINE, loss=None, forward=lambda model, batch: batch["factor"] * model(batch["inputs"]).mean())
+    training = Trainer(make_ctx(), forward, Strategy("single"), Settings(accumulation_steps=2))
+    loss = training.backward(lambda: ({"inputs": torch.tensor([2.0, 4.0]), "factor": 3}, ()))
+    assert loss.item() == 9.0
+    (weight,) = training.parallel.module.parameters()
+    assert weight.grad is not None
+    assert weight.grad.item() == 9.0
+
+
+def test_forward_that_gives_no_scalar_is_named(make_ctx: Any) -> None:
+    def logits(model: nn.Module, batch: Any) -> Any:
+        return model(batch)
+
+    training = Trainer(make_ctx(), replace(LINE, loss=None, forward=logits), Strategy("single"), Settings())
+    with pytest.raises(
+        WorkloadError, match=r"logits \(.*\) gave a tensor of shape \(2,\): forward\(model, batch\) must"
+    ):
+        training.backward(lambda: (torch.ones(2), ()))
+
+
+def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) -> None:
+    """What is compared with a single process would be the same object on both sides."""
+    model, optimizer = Weight(), descent([nn.Parameter(torch.ones(()))])
+    for field, made, call in (("model", model, "model()"), ("optimizer", optimizer, "optimizer(parameters)")):
+        changes: dict[str, Any] = {field: partial(lambda made, *_: made, made)}
+        again = replace(LINE, **changes)
+        Trainer(make_ctx(), again, Strategy("single"), Settings())
+        with pytest.raises(WorkloadError) as caught:
+            Trainer(make_ctx(), again, Strategy("single"), Settings())
+        assert str(caught.value).endswith(
+            f" gave the same {type(made).__name__} twice: {call} must make a new one at each call"
+        )
 
 
 @pytest.fixture(autouse=True)

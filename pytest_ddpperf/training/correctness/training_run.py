@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,7 +96,7 @@ class TrainingRun:
         if settings.compile != "no":
             # Otherwise compiled dropout draws other masks than the single process.
             torch._inductor.config.fallback_random = True  # noqa: SLF001  it has no other name
-        self.trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
+        self.trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module, weighted=True)
         self._backward: Callable[[NextBatch], Tensor] = self.trainer.backward
         if settings.compile == "step":
             self._backward = torch.compile(self._backward, backend=settings.compile_backend)
@@ -230,16 +229,3 @@ def cut_down(pair: Pair) -> Pair:
         return leaf[kept].detach().to(torch.device("cpu"), copy=True) if isinstance(leaf, Tensor) else leaf
 
     return tree_map(copied, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
-
-
-def weighted(workload: Workload) -> Workload:
-    """The workload with a loss that takes ``(targets, weight)`` for targets."""
-    loss = workload.loss
-
-    # So that messages name the user's function.
-    @functools.wraps(loss.func if isinstance(loss, functools.partial) else loss, updated=())
-    def weighted_loss(outputs: Any, targets: Pair) -> Any:
-        found: Any = loss(outputs, targets[0])
-        return found * targets[1] if isinstance(found, Tensor) else found
-
-    return replace(workload, loss=weighted_loss)

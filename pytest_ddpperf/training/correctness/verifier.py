@@ -31,7 +31,6 @@ from pytest_ddpperf.training.correctness.training_run import (
     countless,
     disturb,
     own_batches,
-    weighted,
 )
 from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
@@ -89,7 +88,7 @@ class StrategyVerifier:
         self._consensus = consensus
         self._strategy = job.strategy
         settings = countless(job.settings)
-        workload = weighted(job.workload)
+        workload = job.workload
         # cloudpickle, because the test's own module may define the batches' classes.
         batches = own_batches(ctx, workload, STEPS * settings.accumulation_steps, settings.loader)
         shards = consensus.gathered(cloudpickle.dumps(batches))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.training.correctness.training_run import MAX_SAMPLES, MicroBatches, cut_down, own_batches, weighted
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.correctness.training_run import MAX_SAMPLES, MicroBatches, cut_down, own_batches
+from pytest_ddpperf.training.workload import Workload
 
 CPU = torch.device("cpu")
 
@@ -68,17 +68,6 @@ def test_weights_tell_micro_batches_apart_and_are_one_in_the_mean() -> None:
     weights = [DATA.weight(place) for rank in range(2) for place in DATA.places(rank)]
     assert weights == pytest.approx([0.5, 5 / 6, 7 / 6, 1.5])
     assert MicroBatches([[pair(1)]], in_step=1).weight((0, 0)) == 1.0
-
-
-def test_a_weighted_loss_is_still_the_users() -> None:
-    def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().sum() / 2
-
-    loss = weighted(workload(loss=half_square)).loss
-    assert loss(torch.tensor([5.0]), (torch.tensor([1.0]), torch.tensor(1.5))) == 12.0  # 1.5 x 4^2 / 2
-    assert located(loss) == located(half_square)
-    assert located(weighted(workload(loss=partial(half_square))).loss) == located(half_square)
-    assert weighted(workload(loss=lambda _outputs, _targets: "no tensor")).loss(1, (2, 3)) == "no tensor"
 
 
 def test_batches_are_cut_down_to_a_few_samples_that_hold_nothing_else() -> None:

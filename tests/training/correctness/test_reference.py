@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.correctness.reference import SingleProcess, UnverifiableError, computing_in
-from pytest_ddpperf.training.correctness.training_run import MicroBatches, weighted
+from pytest_ddpperf.training.correctness.training_run import MicroBatches
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -50,7 +50,7 @@ def alone(
         model=model, batch=lambda: (torch.ones(1), torch.ones(1)), loss=loss, optimizer=optimizer, samples_per_step=1
     )
     data = MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1)
-    return SingleProcess(ctx, weighted(workload), settings or Settings(), values=VALUES, data=data, **options)
+    return SingleProcess(ctx, workload, settings or Settings(), values=VALUES, data=data, **options)
 
 
 BUFFERS = [torch.zeros(1)]
@@ -144,14 +144,12 @@ def test_noise_tells_what_is_nothing_but_rounding(make_ctx: Any, precision: str,
     start = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
     reference = SingleProcess(
         make_ctx(),
-        weighted(
-            Workload(
-                model=Normed,
-                batch=lambda: (torch.ones(1), torch.ones(1)),
-                loss=lambda outputs, _targets: (outputs * torch.linspace(0, 1, 8)).square().sum(),
-                optimizer=SGD,
-                samples_per_step=1,
-            )
+        Workload(
+            model=Normed,
+            batch=lambda: (torch.ones(1), torch.ones(1)),
+            loss=lambda outputs, _targets: (outputs * torch.linspace(0, 1, 8)).square().sum(),
+            optimizer=SGD,
+            samples_per_step=1,
         ),
         Settings(precision=precision),
         values=start,
