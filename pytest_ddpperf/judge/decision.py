@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
@@ -10,7 +10,7 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series, Spread
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
 
@@ -229,6 +229,20 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     else:
         verdicts = [Verdict.NEW if reference.record is None else Verdict.UNCHANGED]
     return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
+
+
+def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
+    """The worst verdict that fails the test of a benchmark; None if none does.
+
+    Besides the benchmark's own these are those of gated metrics that lack a reference, or that the reference alone has:
+    a step time that remains undecided must not hide them.
+    """
+    lacking = {Verdict.INCOMPATIBLE} if result.paired is not None else {Verdict.INCOMPATIBLE, Verdict.NEW}
+    verdicts = {result.verdict}
+    verdicts |= {comparison.verdict for comparison in result.comparisons if comparison.gated} & lacking
+    if any(finding.code == "lost_metric" for finding in result.findings):
+        verdicts.add(Verdict.INCOMPATIBLE)
+    return max(verdicts & set(failing), key=lambda verdict: verdict.severity, default=None)
 
 
 def decide_failure() -> Verdict:

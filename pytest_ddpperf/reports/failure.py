@@ -42,11 +42,13 @@ _ACCEPT = {
 }
 
 
-def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = ()) -> str:
-    """Why a benchmark fails its test."""
-    verdicts = {result.verdict, *failing}
-    heads = decisive(result, verdicts)
-    general = _general(result)
+def failure_text(
+    result: Result, verdict: Verdict | None = None, *, accept: str, failing: Collection[Verdict] = ()
+) -> str:
+    """Why a benchmark fails its test; ``verdict`` is the worst one that fails it, by default the benchmark's own."""
+    verdict = verdict or result.verdict
+    heads = decisive(result, {verdict, *failing})
+    general = _general(result, verdict)
     lines = [comparison_text(comparison) for comparison in heads]
     if general:
         lines = [general, *incomparable_changes(result)]
@@ -54,21 +56,21 @@ def failure_text(result: Result, *, accept: str, failing: Collection[Verdict] = 
         _measured(result),
         *([] if general else _about_metrics(result, heads)),
         *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
-        *([f"{_ACCEPT[result.verdict]}: {accept}"] if result.verdict in _ACCEPT and not result.paired else []),
+        *([f"{_ACCEPT[verdict]}: {accept}"] if verdict in _ACCEPT and not result.paired else []),
     ]
     return "\n".join([*lines, *(f"  {detail}" for detail in details)])
 
 
-def _general(result: Result) -> str:
+def _general(result: Result, verdict: Verdict) -> str:
     """The first line where the benchmark as a whole fails, not one of its metrics; else empty."""
-    if result.verdict is Verdict.BROKEN:
+    if verdict is Verdict.BROKEN:
         return f"broken: {broken_reason(result)}"
-    if result.verdict is Verdict.NEW and result.baseline is None:
+    if verdict is Verdict.NEW and result.baseline is None:
         return f"new: {result.origin}"
     lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
-    if result.verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
+    if verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
         return f"incompatible: {lost[0]}"
-    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
+    if verdict is Verdict.INCOMPATIBLE and result.differs:
         return f"incompatible: the baseline is not comparable: {', '.join(result.differs)}"
     return ""
 

@@ -12,6 +12,7 @@ from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression
 from pytest_ddpperf.judge.benchmark import broken
+from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
@@ -90,10 +91,14 @@ class JudgedRun(BenchmarkRun):
         measured = tuple(result.measurement for result in results)
         self._session.extensions.measured(self._test, measured)
         self._session.add(results)
-        failing = [result for result in results if result.verdict in self.settings.failing]
-        if failing and not self.settings.accepting:
-            accept = self._session.accept_command(self._test)
-            texts = (failure_text(result, accept=accept, failing=self.settings.failing) for result in failing)
+        failing = [(result, failing_verdict(result, self.settings.failing)) for result in results]
+        accept = self._session.accept_command(self._test)
+        texts = [
+            failure_text(result, verdict, accept=accept, failing=self.settings.failing)
+            for result, verdict in failing
+            if verdict is not None
+        ]
+        if texts and not self.settings.accepting:
             raise Regression("\n\n".join(texts))
         return measured
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import (
@@ -17,6 +18,7 @@ from pytest_ddpperf.records.results import (
 )
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text, parts_text
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.summary import summary_table
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
@@ -123,6 +125,31 @@ def test_several_failing_verdicts_are_all_told(make_result: Make, make_compariso
     assert "final_loss inconclusive" not in failure_text(result, accept=ACCEPT)
     lines = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
     assert lines[1] == "final_loss inconclusive: 1.20 -> 1.25, +4.2 %, tolerance 3 %"
+
+
+def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: Make, make_comparison: Compare) -> None:
+    """Where a comparable baseline is required, or asked for by fail_on."""
+    step = make_comparison("step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026)
+    loss = make_comparison("final_loss", 1.25, Verdict.NEW)
+    lost = Finding("lost_metric", {"metric": "final_loss", "reference": "the baseline", "paired": False})
+    missing = {Verdict.NEW, Verdict.INCOMPATIBLE}
+
+    added = make_result(comparisons=(step, loss), verdict=Verdict.INCONCLUSIVE)
+    assert failing_verdict(added, missing) is Verdict.NEW
+    lines = failure_text(added, Verdict.NEW, accept=ACCEPT, failing=missing).splitlines()
+    assert lines[0].startswith("final_loss new: ")
+    assert lines[-1] == f"  save one: {ACCEPT}"
+
+    less = make_result(comparisons=(step,), verdict=Verdict.INCONCLUSIVE, findings=(lost,))
+    assert failing_verdict(less, missing) is Verdict.INCOMPATIBLE
+    first = failure_text(less, Verdict.INCOMPATIBLE, accept=ACCEPT, failing=missing).splitlines()[0]
+    assert first == f"incompatible: {finding_text(lost)}"
+
+    for result in (added, less):
+        assert failing_verdict(result, {Verdict.REGRESSED}) is None
+        assert failing_verdict(result, {Verdict.INCONCLUSIVE, *missing}) is Verdict.INCONCLUSIVE
+    paired = replace(added, reference=PairedRevision(revision="main", commit="c", launches=2, modules={}))
+    assert failing_verdict(paired, missing) is None  # the candidate alone has it
 
 
 def test_a_missing_baseline_is_one_line_not_one_for_each_metric(make_result: Make, make_comparison: Compare) -> None:
