@@ -9,11 +9,18 @@ class DdpperfError(Exception):
     """Base of all errors that this plugin raises on purpose; ``benchmark`` is the one that failed, if it is known.
 
     The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
+
+    Attributes:
+        benchmark: name and number of ranks of the benchmark that failed; None where it is not known.
+        sections: titles and texts of what the ranks printed, for the test's report.
     """
 
-    def __init__(self, message: str, *, benchmark: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, message: str, *, benchmark: tuple[str, int] | None = None, sections: Sequence[tuple[str, str]] = ()
+    ) -> None:
         super().__init__(message)
-        self.benchmark = benchmark  # name and number of ranks
+        self.benchmark = benchmark
+        self.sections = tuple(sections)
 
     @property
     def headline(self) -> str:
@@ -55,7 +62,6 @@ class RankFailed(DdpperfError):
 
     Attributes:
         rank: the global rank that failed first, or None where no single one is to blame.
-        sections: titles and texts of what the ranks printed, for the test's report.
         out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.
     """
 
@@ -67,9 +73,8 @@ class RankFailed(DdpperfError):
         sections: Sequence[tuple[str, str]] = (),
         out_of_memory: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, sections=sections)
         self.rank = rank
-        self.sections = tuple(sections)
         self.out_of_memory = out_of_memory
 
 
@@ -80,7 +85,9 @@ class RanksTimedOut(RankFailed):
 class ReferenceFailed(DdpperfError):
     """The reference cannot run a benchmark that the candidate has run; the message says why."""
 
-    benchmark: tuple[str, int]
+    def __init__(self, message: str, *, benchmark: tuple[str, int]) -> None:
+        super().__init__(message, benchmark=benchmark)
+        self.benchmark: tuple[str, int] = benchmark
 
 
 class ReferenceStopped(DdpperfError):

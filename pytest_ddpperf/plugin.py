@@ -114,13 +114,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the tests that measure; refuse those that start ranks in one of several processes of a launcher."""
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     session.config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
-    launched = started_by(os.environ)
-    if launched is not None and any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    launched = started_by(os.environ, terminal=reporter is not None and reporter.isatty)
+    starts_ranks = any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
+    if launched is not None and starts_ranks and not session.config.option.collectonly:
         launcher, variable, processes = launched
         raise pytest.UsageError(
             f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
-            f"pytest starts the ranks itself, so start one pytest without {launcher}, "
-            f"for example: pytest --ddpperf-world-size={processes}"
+            f"pytest starts the ranks itself, so start one pytest without {launcher}, or unset {variable} if it is "
+            f"left over: pytest --ddpperf-world-size={processes}"
         )
 
 

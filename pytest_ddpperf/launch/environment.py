@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ LAUNCHER_VARIABLES = frozenset(
 TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )
-"""Variables that tell a process which task of torchrun, srun or mpirun it is. Those of the job as a whole stay."""
+"""Variables of a task of torchrun, srun or mpirun, and the numbers of tasks; those that name the job stay."""
 _STARTED_BY = (  # launcher, variable that only it sets, number of processes
     ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
     ("srun", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),  # sbatch alone sets SLURM_NTASKS, too
@@ -61,12 +61,24 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str,
     return {**kept, **fixed}
 
 
-def started_by(environ: Mapping[str, str]) -> tuple[str, str, int] | None:
-    """The launcher that started this process as one of several, the variable with their number, and that number."""
+class LaunchedBy(NamedTuple):
+    """A launcher that started several processes."""
+
+    launcher: str
+    variable: str  # that has their number
+    processes: int
+
+
+def started_by(environ: Mapping[str, str], *, terminal: bool = False) -> LaunchedBy | None:
+    """The launcher that started this process as one of several, if one did.
+
+    ``terminal`` says that this process prints to a terminal. Of a step of srun only a shell does (``--pty``), which has
+    the variables of all tasks and is alone.
+    """
     for launcher, mark, number in _STARTED_BY:
         processes = environ.get(number, "")
-        if mark in environ and processes.isdecimal() and int(processes) > 1:
-            return launcher, number, int(processes)
+        if mark in environ and processes.isdecimal() and int(processes) > 1 and not (terminal and launcher == "srun"):
+            return LaunchedBy(launcher, number, int(processes))
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -28,17 +29,18 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
     stack = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
     return Failed(
         stage=stage,
-        kind=_or("raised", _kind, error),
+        kind=_unless_it_raises("raised", _kind, error),
         type=_name(error),
         text=_in_words(_text, error),
         traceback=_in_words(_traceback, error),
         stamp=time.time_ns(),
         position=position(stack),
-        sent=_or("", _sent, error),
+        sent=_unless_it_raises("", _sent, error),
+        sequence=_unless_it_raises(None, _sequence, error),
     )
 
 
-def _or(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:
+def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:
     try:
         return find(error)
     except BaseException:  # noqa: BLE001  an exception's own __str__, or a tensor's shape, may raise anything
@@ -72,6 +74,12 @@ def _sent(error: BaseException) -> str:
             found = (_tensors(frame.f_locals.get(name)) for name in arguments)
             return next(filter(None, found), "")
     return ""
+
+
+def _sequence(_: BaseException) -> int | None:
+    """How many collectives this rank has called in the default group."""
+    dist: Any = sys.modules.get("torch.distributed")
+    return None if dist is None else int(dist.group.WORLD._get_sequence_number_for_group())  # noqa: SLF001
 
 
 def _tensors(value: Any) -> str:

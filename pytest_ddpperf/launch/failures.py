@@ -68,6 +68,11 @@ class RankEnd:
         return f"{kind}: {found[0]}" if found is not None and kind in _TORCH_ERRORS else ""
 
     @property
+    def mismatch(self) -> re.Match[str] | None:
+        """The sizes that gloo had received and expected when it ended the rank, which is not to blame."""
+        return _MISMATCH.search(self.output.stderr) if self.status == -signal.SIGABRT else None
+
+    @property
     def when(self) -> int:
         """The time of the report or of the end, in nanoseconds since the epoch."""
         return self.report.stamp if self.report is not None else self.stamp
@@ -84,24 +89,23 @@ def failure(
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
     for end in failed:
-        sizes = _MISMATCH.search(end.output.stderr) if end.status == -signal.SIGABRT else None
-        if sizes is not None:
-            return _mismatch(ends, end.rank, sizes, stacks)
+        if end.mismatch is not None:
+            return _mismatch(ends, end.rank, end.mismatch, stacks)
     skips = [end.failure for end in failed if end.failure is not None and end.failure.kind == "skipped"]
     causes = [end for end in failed if not end.echo and end.failure not in skips]
     if skips and not causes:
         return RankSkipped(skips[0].text)
     root = causes[0] if causes else failed[0]
     if root.failure is not None and root.failure.stage in {"load", "send"}:
-        return PayloadError(_undelivered(root.rank, root.failure))
+        return PayloadError(_undelivered(root.rank, root.failure), sections=_sections(ends))
     if root.failure is not None and root.failure.kind == "refused":
-        return _refusal(root.failure)
+        return _refusal(root.failure, _sections(ends))
     heading = f"rank {root.rank} of {world_size} {_fate(root, out_of_memory=out_of_memory)}"
     parts = (heading, _details(root), _others(ends, root, out_of_memory=out_of_memory))
     return RankFailed(
         "\n\n".join(filter(None, parts)),
         rank=root.rank,
-        sections=titled((end.rank, end.output) for end in ends),
+        sections=_sections(ends),
         out_of_memory=any(_wanted_memory(end, killed=out_of_memory) for end in failed),
     )
 
@@ -109,8 +113,11 @@ def failure(
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
     """The error where a rank received more bytes than it expected, which ends it and none of those to blame.
 
-    To blame is a rank that stands at another line than all others, or sends other tensors than they do.
+    To blame is a rank that stands at another line than all others, or sends other tensors than they do, and is known to
+    be at the same collective as one of them: else it may just be behind.
     """
+    sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
+    abreast = {rank for rank, number in sequences.items() if [*sequences.values()].count(number) > 1}
     lines: dict[str, list[int]] = {}
     tensors: dict[str, list[int]] = {}
     fates: dict[str, list[int]] = {}
@@ -122,14 +129,16 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
             tensors.setdefault(sent, []).append(end.rank)
         unknown = "finished" if isinstance(end.report, Finished) else "stopped"
         fates.setdefault(unknown if where is None else where.with_tensors(sent).text, []).append(end.rank)
-    odd = next((found[0] for groups in (lines, tensors) if len(found := minority([*groups.values()])) == 1), None)
+    minorities = (minority([*groups.values()]) for groups in (lines, tensors))
+    odd = next((found[0] for found in minorities if len(found) == 1 and found[0] in abreast), None)
     listed = sorted(fates.items(), key=lambda fate: odd not in fate[1])
+    pieces = f"rank {receiver} of {len(ends)} received a piece of {sizes[1]} bytes and expected one of {sizes[2]}"
+    places = "\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in listed)
     return RankFailed(
-        f"ranks called collectives of different sizes: rank {receiver} of {len(ends)} received {sizes[1]} bytes and "
-        f"expected {sizes[2]}\n\n" + "\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in listed) + "\n\n"
+        f"ranks called collectives of different sizes: {pieces}\n\n{places}\n\n"
         "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs",
         rank=odd,
-        sections=titled((end.rank, end.output) for end in ends),
+        sections=_sections(ends),
     )
 
 
@@ -151,9 +160,14 @@ def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
     return killed and end.status == -signal.SIGKILL
 
 
-def _refusal(report: Failed) -> DdpperfError:
+def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
+    return titled((end.rank, end.output) for end in ends)
+
+
+def _refusal(report: Failed, sections: Sequence[tuple[str, str]]) -> DdpperfError:
     """Make the plugin's own error again that was raised on the rank."""
-    refusal: DdpperfError = getattr(errors, report.type.rpartition(".")[2], DdpperfError)(report.text)
+    kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
+    refusal: DdpperfError = kind(report.text, sections=sections)
     return refusal
 
 

@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
 from pytest_ddpperf.launch.messages import Call, Job
-from pytest_ddpperf.launch.rank_processes import conduct, value_of
+from pytest_ddpperf.launch.rank_processes import conduct, values_of
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import HAS_PIDFD, ZygoteProcess
 
@@ -144,7 +144,7 @@ class Launcher:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
             RanksTimedOut: not all ranks had finished within ``timeout``; the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
-            PayloadError: the function or a result cannot be sent.
+            PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
             SettingError: a device, backend, world size or timeout is invalid.
             LaunchError: this machine cannot start such ranks.
         """
@@ -210,7 +210,7 @@ class Launcher:
                 preload=tuple(preload),
             )
             ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
-        return LaunchResult(tuple(value_of(end, timeout) for end in ends), tuple(end.output for end in ends), seconds)
+        return LaunchResult(values_of(ends, timeout - seconds), tuple(end.output for end in ends), seconds)
 
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):

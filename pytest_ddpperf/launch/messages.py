@@ -60,6 +60,7 @@ class Failed:
     stamp: int
     position: StackPosition | None = None
     sent: str = ""  # the tensors that the collective was given, such as float32[8]
+    sequence: int | None = None  # how many collectives the rank had called; None where nobody knows
 
 
 RankReport = Finished | Failed

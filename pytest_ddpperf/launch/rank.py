@@ -82,7 +82,8 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     with contextlib.suppress(OSError):
         # When memory runs out, the kernel shall kill a rank and not the test session.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    least = min(_LEAST_DESCRIPTOR, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    least = _LEAST_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(_LEAST_DESCRIPTOR, limit // 2)
     report, stdout, stderr, *others = (fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, least) for file in descriptors)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)

@@ -32,7 +32,7 @@ from pytest_ddpperf.launch.streams import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -43,6 +43,7 @@ GRACE = 0.25  # seconds in which the other ranks may still report after the firs
 _LEAVE_SECONDS = 3.0
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _STACK_SECONDS = 2.0
+_MIN_LOAD_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
@@ -58,7 +59,12 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
                 zygote.require_running()
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss()
-            standing = ranks.stacks() if outcome is LaunchEnd.LATE or ranks.aborted else {}
+            standing: dict[int, str] = {}
+            if outcome is LaunchEnd.LATE:
+                standing = ranks.stacks()
+            elif any(rank.state.status == -signal.SIGABRT and rank.end.mismatch for rank in ranks.ranks):
+                with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
+                    standing = ranks.stacks()
         finally:
             sweep()
         seconds = time.monotonic() - started
@@ -71,8 +77,14 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
     return ends, seconds
 
 
-def value_of(end: RankEnd, seconds: float) -> Any:
-    """Load the value that a rank has returned, in a thread: an import or a __setstate__ may do anything, for ever."""
+def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
+    """Load the values that ranks have returned, within ``seconds`` or a few more."""
+    deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
+    return tuple(_value_of(end, deadline) for end in ends)
+
+
+def _value_of(end: RankEnd, deadline: float) -> Any:
+    """Load a value in a thread: an import or a __setstate__ may do anything, and take for ever."""
     if not isinstance(end.report, Finished):
         raise TypeError(end.report)
     loading: Future[Any] = Future()
@@ -86,10 +98,11 @@ def value_of(end: RankEnd, seconds: float) -> Any:
 
     thread = threading.Thread(target=load, name="ddpperf-load", daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(max(0.0, deadline - time.monotonic()))
     if not loading.done():
         raise PayloadError(
-            f"what rank {end.rank} returned was not read by the test session within {seconds:g} s; return plain data"
+            f"what rank {end.rank} returned was not read by the test session before the deadline of the launch; "
+            "return plain data"
         )
     error = loading.exception()
     if error is not None:
@@ -236,11 +249,6 @@ class RankProcesses:
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
             self._note(self._zygote.events(deadline - time.monotonic()))
-
-    @property
-    def aborted(self) -> bool:
-        """Whether a rank was ended by SIGABRT, as gloo ends the innocent receiver of another size."""
-        return any(rank.state.status == -signal.SIGABRT for rank in self.ranks)
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""

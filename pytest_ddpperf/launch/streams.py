@@ -79,11 +79,14 @@ class Channel:
             self._received += data
             if self._is_garbled():  # which may have no end
                 break
+        messages: list[object] = []
         try:
-            return list(self._messages())
+            messages.extend(self._messages())
         except Exception as error:  # garbled data may be a pickle that raises anything
             self.closed = True
-            raise GarbledMessage from error
+            if not messages:
+                raise GarbledMessage from error
+        return messages
 
     def _messages(self) -> Iterator[object]:
         while len(self._received) >= _HEADER.size:

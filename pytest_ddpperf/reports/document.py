@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -73,7 +74,8 @@ def _json_value(hint: Any, value: Any) -> Any:
         return {key: _json_value(arguments[1], item) for key, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, Document):
         return hint.filled_from(value)
-    return rounded(value) if hint is float else value
+    plain = value.value if isinstance(value, Enum) else value
+    return rounded(plain) if hint is float else plain
 
 
 class IntervalData(Document):

@@ -61,7 +61,8 @@ def _promises(result: Result) -> list[str]:
 
 def _stale(result: Result) -> list[str]:
     """Metrics that got better, where others keep the result from being called improved."""
-    if result.paired is not None or result.verdict is Verdict.IMPROVED or result.differs:
+    # To save what has regressed elsewhere would store the regression.
+    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
         return []
     better = [
         short_text(comparison)

@@ -106,27 +106,24 @@ class JudgedRun(BenchmarkRun):
         """The results of the candidates, beside their stored baselines or the reference."""
         __tracebackhide__ = True
         if self._paired is not None:
-            return self._paired_results(self._paired, tuple(variants), derive, {})
+            return self._paired_results(self._paired, tuple(variants), derive)
         following, found = self._with_baselines(variants)
         return self._judgement(following, StoredReferences(found), derive)
 
     def _paired_results(
-        self,
-        paired: PairedLaunches,
-        variants: tuple[Variant, ...],
-        derive: DeriveSeries,
-        lacking: Mapping[tuple[str, int], str],
+        self, paired: PairedLaunches, variants: tuple[Variant, ...], derive: DeriveSeries
     ) -> tuple[Result, ...]:
         """The results beside the reference, measured again without each benchmark that the reference cannot run."""
         __tracebackhide__ = True
-        references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking=lacking)
-        try:
-            results = self._judgement(references.both_sides, references, derive)
-        except ReferenceFailed as error:
-            lacking = {**lacking, error.benchmark: error.headline}
-        else:
-            return tuple(map(paired.with_imports, results))
-        return self._paired_results(paired, variants, derive, lacking)
+        lacking: dict[tuple[str, int], str] = {}
+        while True:
+            references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking=lacking)
+            try:
+                results = self._judgement(references.both_sides, references, derive)
+            except ReferenceFailed as error:
+                lacking = {**lacking, error.benchmark: error.headline}
+            else:
+                return tuple(map(paired.with_imports, results))
 
     def _judgement(
         self, variants: Sequence[Variant], references: References, derive: DeriveSeries

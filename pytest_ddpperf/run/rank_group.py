@@ -36,7 +36,7 @@ class RankGroup:
 
         Raises:
             RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
-            PayloadError: function, arguments or a result cannot be sent.
+            PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
         """
         __tracebackhide__ = True
         try:

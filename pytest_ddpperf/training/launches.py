@@ -75,11 +75,12 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
 def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
     """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored."""
-    from pytest_ddpperf.instruments.counting.counting import count_step
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.training.step import build_step
 
     with closing(build_step(ctx, job)) as step:
-        return count_step(step.run, _countable(ctx, step), warmup=max(MIN_WARMUP, job.plan.warmup))
+        compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
+        return count_warm_step(step.run, _countable(ctx, step), compiled)
 
 
 def _countable(ctx: RankView, step: Step) -> Countable:

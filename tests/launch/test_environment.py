@@ -60,6 +60,12 @@ def test_one_of_several_processes_knows_its_launcher(
     assert started_by(variables) == found
 
 
+def test_a_shell_of_srun_is_alone() -> None:
+    """``srun --ntasks=4 --pty bash`` has one shell, with the variables of all tasks."""
+    assert started_by({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, terminal=True) is None
+    assert started_by({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4"}, terminal=True) is not None
+
+
 def test_ranks_find_what_torchrun_would_have_set() -> None:
     assert group_variables(5, 8, 2900) == {
         "RANK": "5",

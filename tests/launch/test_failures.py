@@ -213,15 +213,20 @@ Thread 0x00007fde797d5b80 (most recent call first):
 """
 
 
-def lost(rank: int, line: str, sent: str) -> RankEnd:
-    """A rank whose collective ended with another rank."""
-    where = StackPosition(line, "all_reduce", waits=True)
-    return RankEnd(
-        rank=rank,
-        report=Failed(
-            stage="run", kind="raised", type="RuntimeError", text=GLOO, traceback="", stamp=1, position=where, sent=sent
-        ),
+def lost(rank: int, line: str, sent: str, sequence: int = 7) -> RankEnd:
+    """A rank whose collective, the seventh, ended with another rank."""
+    report = Failed(
+        stage="run",
+        kind="raised",
+        type="RuntimeError",
+        text=GLOO,
+        traceback="",
+        stamp=1,
+        position=StackPosition(line, "all_reduce", waits=True),
+        sent=sent,
+        sequence=sequence,
     )
+    return RankEnd(rank=rank, report=report)
 
 
 def stack(line: str) -> str:
@@ -235,7 +240,7 @@ def test_who_receives_another_size_is_not_to_blame() -> None:
     error = told(died(0, -signal.SIGABRT, 1, ABORTED), lost(1, line, "float32[8]"), lost(2, line, "float32[4]"))
     assert error.rank is None
     assert str(error) == (
-        "ranks called collectives of different sizes: rank 0 of 3 received 8 bytes and expected 4\n\n"
+        "ranks called collectives of different sizes: rank 0 of 3 received a piece of 8 bytes and expected one of 4\n\n"
         f"rank 0: in all_reduce ({line})\nrank 1: in all_reduce of float32[8] ({line})\n"
         f"rank 2: in all_reduce of float32[4] ({line})\n\n"
         "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
@@ -252,13 +257,23 @@ def test_who_sends_other_tensors_than_most_is_to_blame() -> None:
 
 
 def test_who_stands_at_another_line_is_to_blame_for_another_size() -> None:
-    """Also where its stack had to be asked for."""
-    asked = {2: stack('File "/user/train.py", line 9 in odd')}
+    own, others = "/user/train.py:9 in odd", "/user/train.py:6 in step"
+    aborted, second, third = died(0, -signal.SIGABRT, 1, ABORTED), lost(1, others, "int64[4]"), lost(2, own, "int8[4]")
+    error = told(aborted, second, third)
+    assert error.rank == 2
+    assert f"\n\nrank 2: in all_reduce of int8[4] ({own})\n" in str(error)
+
+
+def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
+    """It stands at an earlier line, or nobody knows how many collectives it has called."""
     ends = died(0, -signal.SIGABRT, 1, ABORTED), lost(1, "/user/train.py:6 in step", "float32[4]"), running(2)
+    behind = lost(2, "/user/train.py:3 in setup", "float32[1]", sequence=6)
+    assert told(*ends[:2], behind).rank is None
+    asked = {2: stack('File "/user/train.py", line 3 in setup')}
     error = failure(ends, 3, out_of_memory=False, stacks=asked)
     assert isinstance(error, RankFailed)
-    assert error.rank == 2
-    assert "\n\nrank 2: in all_reduce (/user/train.py:9 in odd)\n" in str(error)
+    assert error.rank is None
+    assert "rank 2: in all_reduce (/user/train.py:3 in setup)\n" in str(error)
 
 
 def test_an_abort_is_told_with_its_last_words() -> None:

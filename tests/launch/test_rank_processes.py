@@ -125,7 +125,7 @@ def test_ranks_that_send_different_sizes_are_told_so(launcher: Launcher) -> None
     assert str(error).startswith("ranks called collectives of different sizes: rank ")
 
 
-def test_a_rank_with_a_collective_of_its_own_is_to_blame(launcher: Launcher) -> None:
+def test_a_rank_with_a_collective_of_its_own_is_shown(launcher: Launcher) -> None:
     def own() -> None:
         import torch
         import torch.distributed as dist
@@ -139,9 +139,8 @@ def test_a_rank_with_a_collective_of_its_own_is_to_blame(launcher: Launcher) -> 
         all_reduce()
 
     error = fails(launcher, reduces, world_size=3)
-    assert error.rank == 2
-    guilty = str(error).splitlines()[2]
-    assert guilty.startswith("rank 2: in all_reduce")
+    assert error.rank in {None, 2}  # None where too few ranks could still say where they stood
+    (guilty,) = [line for line in str(error).splitlines() if line.startswith("rank 2: ")]
     assert guilty.endswith(" in own)")
 
 
@@ -316,7 +315,7 @@ class Reduced:
 
 
 def test_a_result_that_cannot_be_loaded_in_time_does_not_hang_the_session(launcher: Launcher) -> None:
-    with pytest.raises(PayloadError, match=r"^what rank 0 returned was not read by the test session within 2 s; "):
+    with pytest.raises(PayloadError, match=r"^what rank 0 returned was not read by the test session before "):
         run(launcher, lambda _ctx: Reduced(time.sleep, 600), world_size=1, timeout=2)
 
 

@@ -267,11 +267,12 @@ def test_what_looks_better_than_another_revision_is_told(make_result: Make, make
 def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_comparison: Compare) -> None:
     faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
     steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
-    table = summary_table([make_result(comparisons=(faster, steady))])
-    assert table.notes[-1] == (
-        "test_step[bucketed] bucketed: step_time 40.0 ms -> 32.0 ms (-20.0 %): "
-        "the baseline is stale, --ddpperf-save renews it"
-    )
+    stale = "step_time 40.0 ms -> 32.0 ms (-20.0 %): the baseline is stale, --ddpperf-save renews it"
+    table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))])
+    assert table.notes[-1] == f"test_step[bucketed] bucketed: {stale}"
+    # To save would store what has regressed.
+    regressed = summary_table([make_result(verdict=Verdict.REGRESSED, comparisons=(faster, steady))])
+    assert not any("stale" in note for note in regressed.notes)
 
 
 def test_a_run_without_benchmarks_tells_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts, merged
@@ -69,3 +70,11 @@ def test_what_is_done_once_in_a_period_belongs_to_all_of_its_steps(launcher: Lau
         assert counts.totals["optimizer_steps"] == 1
         assert counts.details["model_state_bytes"]["parameters"] == 4 * PARAMETERS
         assert counts.totals["retained_bytes"] == 0
+
+
+@pytest.mark.parametrize("loss", [float("nan"), "loss"])
+def test_a_step_that_gives_no_finite_loss_is_not_counted(make_ctx: Any, loss: Any) -> None:
+    """As it is not timed: a run that only counts has to say so, too."""
+    own = LaunchJob(lambda _ctx: lambda: loss, resolve("single"), Settings(), Plan(warmup=2, steps=1))
+    with pytest.raises(WorkloadError, match="at warm-up step 1"):
+        count_launch(make_ctx(), own)
