@@ -151,6 +151,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
     return {result["test"].partition("::")[2]: result for result in found}
 
 
+@pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
     run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")

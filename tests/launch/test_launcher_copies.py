@@ -151,6 +151,7 @@ def test_a_killed_copy_is_made_anew(all_gone: Callable[[Iterable[int]], bool]) -
     launchers.close()
 
 
+@pytest.mark.slow
 def test_copies_end_with_the_first_and_are_made_of_the_next_one(all_gone: Callable[[Iterable[int]], bool]) -> None:
     launchers = Launchers(lambda first: Launcher(like=first))
     launchers.wait(2)
@@ -175,6 +176,7 @@ def test_a_copy_that_ends_in_a_launch_is_told_of() -> None:
     launchers.close()
 
 
+@pytest.mark.slow
 def test_other_threads_per_rank_need_a_zygote_of_their_own() -> None:
     def of(threads: str, like: Launcher | None = None) -> Launcher:
         return Launcher(environ={**os.environ, "OMP_NUM_THREADS": threads}, like=like)
@@ -206,12 +208,14 @@ def busy(launchers: Launchers, folder: Path) -> Iterator[None]:
     launchers.close()
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_busy_one_to_copy_it(tmp_path: Path) -> None:
     launchers = Launchers(lambda first: Launcher(like=first))
     with busy(launchers, tmp_path):
         alone(launchers[1], lambda _ctx: (tmp_path / "end").write_text("now"))
 
 
+@pytest.mark.slow
 def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
     launchers = Launchers(lambda first: Launcher(like=first))
     with busy(launchers, tmp_path):
@@ -219,6 +223,7 @@ def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
         (tmp_path / "end").write_text("now")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.launch.zygote_process.HAS_PIDFD", False)
     with Launcher() as first, Launcher(like=first) as other:
@@ -226,6 +231,7 @@ def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatc
         assert (parent, parent_of(parent)) == (other.pid, os.getpid())
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_be_followed_ends_and_is_not_used(
     monkeypatch: pytest.MonkeyPatch, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
