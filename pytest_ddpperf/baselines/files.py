@@ -33,13 +33,19 @@ def require_writable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        # Permission bits say little to root and on read-only file systems: only trying tells.
-        with tempfile.TemporaryFile(dir=next(parent for parent in path.resolve().parents if parent.exists())):
-            return
+        require_writable_folder(path.resolve().parent)
+        return
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(0, "it is a folder")
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "it is read-only")
+
+
+def require_writable_folder(folder: Path) -> None:
+    """Raises OSError if a file cannot be made in a folder, or in the nearest one above it that exists."""
+    # Permission bits say little to root and on read-only file systems: only trying tells.
+    with tempfile.TemporaryFile(dir=next(path for path in (folder, *folder.absolute().parents) if path.exists())):
+        pass
 
 
 def write_file(path: Path, text: str) -> None:
@@ -68,6 +74,8 @@ def remove_drafts(file: Path) -> None:
 
 def _open_stream(path: Path) -> int | None:
     """A descriptor of what is no regular file, or is named by a descriptor of a process; None for other files."""
+    with contextlib.suppress(FileNotFoundError):
+        path.stat()  # links in a circle end here, by an OSError
     link = path
     while link.is_symlink():
         if str(link.parent.resolve()) == f"/proc/{os.getpid()}/fd":  # shares its place with those who print there

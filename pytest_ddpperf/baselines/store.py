@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BASELINE, BaselineFile, decode, encode
-from pytest_ddpperf.baselines.files import locked, remove_drafts, saving, write_file
+from pytest_ddpperf.baselines.files import locked, remove_drafts, require_writable_folder, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import (
     counted_differences,
     differences,
@@ -133,10 +132,7 @@ class Store:
     def ensure_writable(self) -> None:
         """Makes sure, before anything is measured, that baselines can be saved here, and leaves nothing behind."""
         with saving(self.folder):
-            existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
-            # Permission bits say little to root and on read-only file systems: only trying tells.
-            with tempfile.TemporaryFile(dir=existing):
-                pass
+            require_writable_folder(self.folder)
 
     def _keys(self) -> list[str]:
         try:

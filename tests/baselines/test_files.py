@@ -107,6 +107,16 @@ def test_a_dash_is_standard_output(capsys: pytest.CaptureFixture[str], tmp_path:
     assert located(tmp_path, Path("a.json")) == tmp_path / "a.json"
 
 
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        require_writable(first)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        write_file(first, "text")
+
+
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="it is a folder"):
         require_writable(tmp_path)

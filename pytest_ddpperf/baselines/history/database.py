@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import data_of
+from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
@@ -95,8 +95,7 @@ def ensure_recordable(file: Path) -> None:
             raise HistoryError(f"history file {file}: there is no folder {file.parent}; make it, or name another file")
         if file.exists() and not file.is_file():
             raise HistoryError(f"history file {file}: it is no regular file; name another file")
-        with tempfile.TemporaryFile(dir=file.resolve().parent):  # SQLite needs a journal beside the file
-            pass
+        require_writable_folder(file.resolve().parent)  # SQLite needs a journal beside the file
     except OSError as error:
         raise HistoryError(
             f"history file {file} cannot be written: {error.strerror or error}; name another file"
