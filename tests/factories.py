@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.history.database import HistoryRun
+from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
@@ -14,6 +15,18 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.strategies.strategy import Strategy
+
+PROFILE = CommunicationProfile(
+    step=0.05,
+    busy=0.02,
+    overlapped=0.015,
+    gaps=0.001,
+    transfer=0.012,
+    wait=0.008,
+    slowest=(1, 0.75),
+    bandwidths=(Bandwidth(kind="all_reduce", algorithm=2.5e9, bus=3.75e9),),
+    window=Window(communication=0.03, overlapped=0.02),
+)
 
 
 def make_environment(**facts: Any) -> Environment:

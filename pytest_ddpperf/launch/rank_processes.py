@@ -55,14 +55,14 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
         try:
             ranks.fork(job)
             outcome = ranks.watch(started + job.timeout)
-            if outcome is not LaunchEnd.FINISHED:
-                zygote.require_running()
+            standing: dict[int, str] = {}
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss()
-            standing: dict[int, str] = {}
+            else:
+                zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
-            elif any(rank.state.status == -signal.SIGABRT and rank.end.mismatch for rank in ranks.ranks):
+            elif any(rank.end.mismatch for rank in ranks.ranks):
                 with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
                     standing = ranks.stacks()
         finally:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.communication import Bandwidth, BlockTimes, CommunicationProfile, Window
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import communication_table, phase_table
+from tests.factories import PROFILE, make_rank_launch
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -31,16 +32,7 @@ def taken_apart(make_result: Make, make_comparison: Compare) -> Result:
         memory=MemoryUse(kind="heap", change=3 * 2**19, peak=None),
     )
     ranks = tuple(
-        RankLaunch(
-            rank=rank,
-            step_times=(0.01,),
-            memory={},
-            loss=None,
-            samples_per_step=None,
-            tokens_per_step=None,
-            phases=PhaseTimes(seconds=seconds, sections=(encode,)),
-        )
-        for rank in range(2)
+        make_rank_launch(rank, (0.01,), phases=PhaseTimes(seconds=seconds, sections=(encode,))) for rank in range(2)
     )
     comparisons = tuple(make_comparison(f"phase_{phase}", seconds[phase][0], Verdict.NEW) for phase in PHASES)
     return make_result(comparisons=comparisons, measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})
@@ -89,15 +81,7 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
         Launch(
             round=i,
             ranks=(
-                RankLaunch(
-                    rank=0,
-                    step_times=(0.02,),
-                    memory={},
-                    loss=None,
-                    samples_per_step=None,
-                    tokens_per_step=None,
-                    communication=BlockTimes(synchronised=(step,), unsynchronised=(0.03,)),
-                ),
+                make_rank_launch(0, (0.02,), communication=BlockTimes(synchronised=(step,), unsynchronised=(0.03,))),
             ),
             seconds=1.0,
         )
@@ -121,15 +105,7 @@ def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compa
         Launch(
             round=0,
             ranks=(
-                RankLaunch(
-                    rank=0,
-                    step_times=(0.05,),
-                    memory={},
-                    loss=None,
-                    samples_per_step=None,
-                    tokens_per_step=None,
-                    communication=BlockTimes(synchronised=(0.05,), unsynchronised=(0.051,)),
-                ),
+                make_rank_launch(0, (0.05,), communication=BlockTimes(synchronised=(0.05,), unsynchronised=(0.051,))),
             ),
             seconds=1,
         ),
@@ -151,17 +127,7 @@ def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: 
 
 def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
     blocks = BlockTimes(synchronised=(0.02,), unsynchronised=(0.01,), still_sent="the parameters that are gathered")
-    ranks = (
-        RankLaunch(
-            rank=0,
-            step_times=(0.02,),
-            memory={},
-            loss=None,
-            samples_per_step=None,
-            tokens_per_step=None,
-            communication=blocks,
-        ),
-    )
+    ranks = (make_rank_launch(0, (0.02,), communication=blocks),)
     result = make_result(
         comparisons=(exposed(make_comparison, 0.004, 0.0062),),
         measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)},
@@ -172,19 +138,6 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
     assert table.notes == (
         "test_step[bucketed] bucketed: exposed communication is without the parameters that are gathered",
     )
-
-
-PROFILE = CommunicationProfile(
-    step=0.05,
-    busy=0.02,
-    overlapped=0.015,
-    gaps=0.001,
-    transfer=0.012,
-    wait=0.008,
-    slowest=(1, 0.75),
-    bandwidths=(Bandwidth(kind="all_reduce", algorithm=2.5e9, bus=3.75e9),),
-    window=Window(communication=0.03, overlapped=0.02),
-)
 
 
 def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare) -> None:

@@ -14,7 +14,6 @@ from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
-from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
@@ -25,23 +24,13 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import write
 from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, VerdictWord, results_document
+from tests.factories import PROFILE
 from tests.reports.schemas import DOCUMENTS, schema_text
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
 
-PROFILE = CommunicationProfile(
-    step=0.05,
-    busy=0.02,
-    overlapped=0.015,
-    gaps=0.001,
-    transfer=0.012,
-    wait=0.008,
-    slowest=(1, 0.75),
-    bandwidths=(Bandwidth(kind="all_reduce", algorithm=2.5e9, bus=3.75e9),),
-    window=Window(communication=0.03, overlapped=0.02),
-)
 COUNTS = Counts(
     totals={"collective_calls": 2.0},
     details={"collective_calls": {"all_reduce": 2.0}},
