@@ -21,6 +21,7 @@ from typing import Any
 from pytest_ddpperf.launch.launcher import COPY_BYTES, LAUNCHER_BYTES, Launcher, Launchers
 
 GOAL = 10  # times faster
+STRATEGIES = [f"pytest_ddpperf.strategies.{name}" for name in ("ddp", "zero1", "fsdp1", "fsdp2")]  # import most
 MORE = 8  # launchers beside the first: what a comparison of nine strategies takes
 
 
@@ -65,8 +66,11 @@ def seconds_by_spawn(world_size: int) -> float:
     return max(finished) - start
 
 
-def more_launchers(*, copied: bool) -> tuple[float, int]:
-    """The seconds until ``MORE`` launchers are ready beside a first one, and the bytes that the last one has alone."""
+def more_launchers(*, copied: bool) -> tuple[float, int, int]:
+    """The seconds until ``MORE`` launchers are ready beside a first one, and the bytes that the last one has alone.
+
+    The second number of bytes is of the same launcher after a launch that imported strategies.
+    """
     from pytest_ddpperf.run.session import PRELOADED  # not above: each spawned rank would import it, and take longer
 
     launchers = Launchers(lambda first: Launcher(preload=PRELOADED, like=first if copied else None))
@@ -76,7 +80,9 @@ def more_launchers(*, copied: bool) -> tuple[float, int]:
         launchers.start(1 + MORE)
         launchers.wait(1 + MORE)
         seconds = time.monotonic() - start
-        return seconds, private_bytes(launchers.pids[-1])
+        alone = private_bytes(launchers.pids[MORE])
+        launchers[MORE].run(launched, world_size=2, device="cpu", backend="gloo", preload=STRATEGIES)
+        return seconds, alone, private_bytes(launchers.pids[MORE])
     finally:
         launchers.close()
 
@@ -108,8 +114,9 @@ def main() -> None:
     print(f"  {'once: start, first launch':<28} {once:6.3f} s")
     print(f"{MORE} more launchers, beside a first one, until they are ready, and the memory that one has for itself")
     more = {"copies of the first": more_launchers(copied=True), "torch imported by each": more_launchers(copied=False)}
-    for name, (seconds, nbytes) in more.items():
-        print(f"  {name:<28} {seconds:6.3f} s  {nbytes / 2**20:4.0f} MiB")
+    for name, (seconds, alone, imported) in more.items():
+        mebibytes = f"{alone / 2**20:4.0f} MiB, {imported / 2**20:.0f} MiB after strategies were imported"
+        print(f"  {name:<28} {seconds:6.3f} s  {mebibytes}")
     for name, nbytes in (("a copy", COPY_BYTES), ("any other", LAUNCHER_BYTES)):
         print(f"  {'reckoned with for ' + name:<28} {'':6}    {nbytes / 2**20:4.0f} MiB")
     sys.exit(ratio < GOAL)

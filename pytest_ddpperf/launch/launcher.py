@@ -33,7 +33,7 @@ T = TypeVar("T")
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
-# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints what it is without a strategy.
+# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
 LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch
 COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
