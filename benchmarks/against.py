@@ -30,7 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
-from benchmarks.quality.launches import BrokenFile, Cell
+from benchmarks.quality.campaign import BrokenFile, Cell
 from benchmarks.quality.project import RunError, make_project, picked
 from benchmarks.quality.record import calibrated, environment_here
 from benchmarks.quality.runs import RANKS, Runs, Terms, code_version, in_turn, joined, made, read, require_same, write

@@ -42,7 +42,7 @@ from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import parallelise, resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import profile_launch
+from pytest_ddpperf.training.preparing import profile_launch
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.timing import alternating_blocks
 from pytest_ddpperf.training.workload import Workload

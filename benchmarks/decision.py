@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; the processes of a pool get it as well
 
-from benchmarks.quality.launches import Sides
+from benchmarks.quality.campaign import Sides
 from benchmarks.quality.rates import (
     COLUMNS,
     ONE_OF_SUITE,

@@ -26,8 +26,8 @@ from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies.table import modules_of, resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import count_launch
 from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.preparing import count_launch
 
 STRATEGIES = ("ddp", "bucketed", "zero1", "fsdp2")
 TIMED = "ddp"

@@ -31,6 +31,7 @@ from scipy.special import stdtr
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
 from benchmarks.looks import centers
+from benchmarks.quality.campaign import BrokenFile, Campaign, Cell, read
 from benchmarks.quality.intervals import (
     METRICS,
     MISS,
@@ -49,7 +50,6 @@ from benchmarks.quality.intervals import (
     stretches_of,
     together,
 )
-from benchmarks.quality.launches import BrokenFile, Campaign, Cell, read
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS, variance_of

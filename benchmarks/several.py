@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
-from benchmarks.quality.launches import Recorded
+from benchmarks.quality.campaign import Recorded
 from benchmarks.quality.simulate import ENVIRONMENT, recorded
 from benchmarks.quality.steps import UNCHANGED
 from benchmarks.quality.verdicts import red_variants

@@ -29,7 +29,7 @@ from scipy.stats import chi2, t
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
 
-from benchmarks.quality.launches import Cell, Recorded
+from benchmarks.quality.campaign import Cell, Recorded
 from benchmarks.quality.record import Turn, measured
 from benchmarks.quality.steps import CONDITIONS, LENGTHS, OF_CAMPAIGNS, UNCHANGED, Calibration
 from benchmarks.quality.verdicts import PAIRED_MARGIN, UNPROVEN, launcher, paired_steps

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
 
-from benchmarks.quality.launches import BrokenFile, Campaign, Cell, Recorded, of_cell, partners, read
+from benchmarks.quality.campaign import BrokenFile, Campaign, Cell, Recorded, of_cell, partners, read
 from benchmarks.quality.rates import COLUMNS, NOTHING, OURS, RULES, STORED, Tallies, goal_lines, judged, rule_rows
 from benchmarks.quality.record import Wanted, gather
 from benchmarks.quality.steps import CONDITIONS, FIRST, LENGTHS, OF_CAMPAIGNS, UNCHANGED

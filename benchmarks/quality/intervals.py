@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from scipy.special import chdtri, stdtr
 
-from benchmarks.quality.launches import Campaign, Cell, Recorded, of_cell, partners
+from benchmarks.quality.campaign import Campaign, Cell, Recorded, of_cell, partners
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from pytest_ddpperf.stats.blocks import (
     OWN_ALONE,
@@ -47,7 +47,7 @@ class Known:
 
 
 def moved_by(launch: Recorded, sizes: Sequence[int], number: Callable[[Sequence[float]], float]) -> Known:
-    """A launch's number and the influences of its blocks, as ``metrics/launches.py`` has them."""
+    """A launch's number and the influences of its blocks, as ``metrics/launch_figures.py`` has them."""
     steps, ends = launch.step_times, list(accumulate(sizes))
     cuts = zip([0, *ends[:-1]], ends, strict=True)
     without = [math.log(number((*steps[:start], *steps[end:]))) for start, end in cuts]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from benchmarks.quality.launches import Campaign, Cell, Recorded, Sides, of_cell, partners
+from benchmarks.quality.campaign import Campaign, Cell, Recorded, Sides, of_cell, partners
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, beside, seconds_of, steps_of, stored
 from pytest_ddpperf.settings import Settings

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.launches import Campaign, Cell, Recorded, append, read, write
+from benchmarks.quality.campaign import Campaign, Cell, Recorded, append, read, write
 from benchmarks.quality.steps import (
     CONDITIONS,
     ELEMENTS,

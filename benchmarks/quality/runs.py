@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.launches import calibration_from, reading, require_schema
+from benchmarks.quality.campaign import calibration_from, reading, require_schema
 from benchmarks.quality.project import (
     BASE,
     BASELINES,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.quality.launches import Cell, Recorded, Sides
+from benchmarks.quality.campaign import Cell, Recorded, Sides
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED, WARMUP, Condition
 from benchmarks.quality.verdicts import Environment
 

@@ -24,9 +24,9 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
+from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.judging import PairedReferences
-from pytest_ddpperf.run.launches import BenchmarkLaunches
 from pytest_ddpperf.run.planning import fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
@@ -37,7 +37,7 @@ from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.timing import turn_sizes
 
 if TYPE_CHECKING:  # they know the environment from here
-    from benchmarks.quality.launches import Recorded, Sides
+    from benchmarks.quality.campaign import Recorded, Sides
 
 __all__ = [  # of the plugin itself
     "CONFIRMED",

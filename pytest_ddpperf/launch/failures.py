@@ -60,7 +60,7 @@ class RankEnd:
         return self.report is not None or self.status is not None
 
     @property
-    def echo(self) -> str:
+    def lost_peer(self) -> str:
         """The message of a victim, whose error only tells of a lost peer, without addresses; empty for others."""
         if self.failure is None or self.failure.kind != "raised":
             return ""
@@ -92,7 +92,7 @@ def failure(
         if end.mismatch is not None:
             return _mismatch(ends, end.rank, end.mismatch, stacks)
     skips = [end.failure for end in failed if end.failure is not None and end.failure.kind == "skipped"]
-    causes = [end for end in failed if not end.echo and end.failure not in skips]
+    causes = [end for end in failed if not end.lost_peer and end.failure not in skips]
     if skips and not causes:
         return RankSkipped(skips[0].text)
     root = causes[0] if causes else failed[0]
@@ -226,11 +226,11 @@ def _details(end: RankEnd) -> str:
 def _others(ends: Sequence[RankEnd], root: RankEnd, *, out_of_memory: bool) -> str:
     """One line for each fate of the other ranks."""
     root_fate = _fate(root, out_of_memory=out_of_memory)
-    echo = next((end.echo for end in ends if end.echo), "")
+    lost_peer = next((end.lost_peer for end in ends if end.lost_peer), "")
 
     def fate(end: RankEnd) -> str:
-        if end.echo:
-            return f"stopped (victims: {echo})"
+        if end.lost_peer:
+            return f"stopped (victims: {lost_peer})"
         if not end.over:
             return "stopped"
         if isinstance(end.report, Finished):

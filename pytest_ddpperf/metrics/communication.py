@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launches import Samples, Within, complete, once
+from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ddpperf.metrics.communication import no_memory_headroom
 from pytest_ddpperf.metrics.health import health_findings
-from pytest_ddpperf.metrics.launches import once, typical_step
+from pytest_ddpperf.metrics.launch_figures import once, typical_step
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, uneven_memory
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch

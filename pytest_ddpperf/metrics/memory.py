@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launches import Samples, complete, once
+from pytest_ddpperf.metrics.launch_figures import Samples, complete, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import DeviceMemory, Launch
 from pytest_ddpperf.records.measurement import Measurement

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from pytest_ddpperf.metrics.launches import Samples, Within, moved_step, series_from, typical_step
+from pytest_ddpperf.metrics.launch_figures import Samples, Within, moved_step, series_from, typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series

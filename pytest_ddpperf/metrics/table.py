@@ -15,7 +15,7 @@ from pytest_ddpperf.metrics.communication import (
     of_exposed,
     of_overhead,
 )
-from pytest_ddpperf.metrics.launches import (
+from pytest_ddpperf.metrics.launch_figures import (
     Knows,
     Samples,
     Within,

@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
-from pytest_ddpperf.run.launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session

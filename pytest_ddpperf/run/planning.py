@@ -119,13 +119,13 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
         plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
 
-    both_parts = list(zip(pilots, plans, strict=True))
+    diagnosed = [_diagnosis_steps(plan.steps) for plan in plans]
     return LaunchPlans(
         plans=tuple(plans),
         groups=groups,
         findings=findings,
-        round_seconds=sum(pilot.fixed + plan.steps * pilot.step for pilot, plan in both_parts),
-        diagnosis_seconds=sum(pilot.fixed + _diagnosis_steps(plan.steps) * pilot.step for pilot, plan in both_parts),
+        round_seconds=sum(pilot.seconds(plan.steps) for pilot, plan in zip(pilots, plans, strict=True)),
+        diagnosis_seconds=sum(pilot.seconds(steps) for pilot, steps in zip(pilots, diagnosed, strict=True)),
     )
 
 

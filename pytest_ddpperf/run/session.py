@@ -37,7 +37,7 @@ KEPT = 4  # launchers of a side from test to test: what most comparisons take
 # Imported once, not on every rank of every launch.
 PRELOADED = (
     "pytest_ddpperf.training.loop",
-    "pytest_ddpperf.training.launches",
+    "pytest_ddpperf.training.preparing",
     "pytest_ddpperf.training.step",
     "pytest_ddpperf.training.correctness.verifier",
     "pytest_ddpperf.instruments.counting.counting",

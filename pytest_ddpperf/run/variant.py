@@ -28,6 +28,10 @@ class Pilot:
     nbytes: int  # of memory that its ranks took at most, all together
     picked: tuple[str, str] | None = None  # as of RankLaunch
 
+    def seconds(self, steps: int) -> float:
+        """The seconds that a launch of so many steps takes."""
+        return self.fixed + steps * self.step
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(BenchmarkId):

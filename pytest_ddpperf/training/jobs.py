@@ -110,9 +110,9 @@ class RankFunction:
 
 
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
-PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "prepare_launch")
-PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "probe_launch")
-PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.launches", "profile_launch")
+PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_launch")
+PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.memory_limit", "probe_launch")
+PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 
 def growth_steps(steps: int) -> int:

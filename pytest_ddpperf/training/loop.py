@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.step import Step
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
-_PLENTY = 2**62  # bytes: more than any copy needs
+_UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 
 
@@ -201,7 +201,7 @@ def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
     import torch.distributed as dist
 
     free = free_memory()
-    own = torch.tensor([nbytes, _PLENTY if free is None else free], dtype=torch.int64, device=device)
+    own = torch.tensor([nbytes, _UNKNOWN_FREE if free is None else free], dtype=torch.int64, device=device)
     ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(ranks, own)
     needed, found = zip(*(rank.tolist() for rank in ranks), strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import intervals as command
+from benchmarks.quality.campaign import Campaign, Recorded, write
 from benchmarks.quality.intervals import (
     Intervals,
     Known,
@@ -25,10 +26,9 @@ from benchmarks.quality.intervals import (
     stretches_of,
     together,
 )
-from benchmarks.quality.launches import Campaign, Recorded, write
 from benchmarks.quality.simulate import CELL, ENVIRONMENT, recorded
 from benchmarks.quality.steps import UNCHANGED
-from pytest_ddpperf.metrics.launches import moved_step
+from pytest_ddpperf.metrics.launch_figures import moved_step
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.stats import centers
 from pytest_ddpperf.stats.blocks import Expected

@@ -48,7 +48,7 @@ def own(name: str) -> str:
 def test_frames_that_lead_to_the_users_code_are_left_out() -> None:
     files = (
         own("launch/rank.py"),
-        own("training/launches.py"),
+        own("training/preparing.py"),
         own("instruments/counting/counting.py"),
         "/home/train.py",
     )

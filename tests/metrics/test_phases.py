@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.launches import Within
+from pytest_ddpperf.metrics.launch_figures import Within
 from pytest_ddpperf.metrics.phases import memory_of_phases, of_phase, phase_seconds, sections_of
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.run.launches import BenchmarkLaunches
+from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import Variant
 
@@ -201,7 +201,7 @@ def test_it(ddpperf):
 def test_variants_that_do_not_fit_into_memory_take_no_turns(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark_launches.free_memory", lambda: 0)
     run, results = run_suite(
         inner,
         """

@@ -31,7 +31,7 @@ from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
-from pytest_ddpperf.training.launches import prepare_launch
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.verification import Discrepancy, Verification
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_rank_launch, make_variant

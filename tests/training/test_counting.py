@@ -17,7 +17,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import count_launch
+from pytest_ddpperf.training.preparing import count_launch
 from pytest_ddpperf.training.workload import Workload
 
 WIDTH = 8

@@ -14,8 +14,8 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import PROFILED_STEPS, count_launch, profile_launch
 from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.preparing import PROFILED_STEPS, count_launch, profile_launch
 from pytest_ddpperf.training.workload import Workload
 
 T = TypeVar("T")

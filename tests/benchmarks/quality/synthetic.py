@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from benchmarks.quality import simulate
-from benchmarks.quality.launches import Campaign, Recorded
+from benchmarks.quality.campaign import Campaign, Recorded
 from benchmarks.quality.simulate import CELL, ENVIRONMENT, lengthened
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED, Calibration, Condition
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.quality.launches import Recorded, of_cell, partners
+from benchmarks.quality.campaign import Recorded, of_cell, partners
 from benchmarks.quality.rates import Draws, TooFew
 from benchmarks.quality.simulate import CELL
 from benchmarks.quality.steps import FIRST, UNCHANGED

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.launches import Cell
+from benchmarks.quality.campaign import Cell
 from benchmarks.quality.rates import (
     COLUMNS,
     ONE_OF_SUITE,

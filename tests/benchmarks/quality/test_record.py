@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.launches import Cell, read
+from benchmarks.quality.campaign import Cell, read
 from benchmarks.quality.record import Wanted, require_same_machine, turns
 from benchmarks.quality.simulate import CELL, ENVIRONMENT
 from benchmarks.quality.steps import CONDITIONS, FIRST

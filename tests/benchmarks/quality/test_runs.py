@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quality import runs
-from benchmarks.quality.launches import BrokenFile
+from benchmarks.quality.campaign import BrokenFile
 from benchmarks.quality.project import CHANGES, ROOT, SUITE, USUAL, Change, RunError, check_out, make_project, node_id
 from benchmarks.quality.runs import (
     KEPT,

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.quality.launches import Recorded
+from benchmarks.quality.campaign import Recorded
 from benchmarks.quality.simulate import STEP, STEPS, Machine, lengthened, run_of_rounds, separate_runs
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.launches import Recorded, Sides, of_cell, partners
+from benchmarks.quality.campaign import Recorded, Sides, of_cell, partners
 from benchmarks.quality.rates import Draws
 from benchmarks.quality.simulate import CELL, ENVIRONMENT
 from benchmarks.quality.steps import CONDITIONS, UNCHANGED

@@ -29,7 +29,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import PROFILED_STEPS, profile_launch
+from pytest_ddpperf.training.preparing import PROFILED_STEPS, profile_launch
 from pytest_ddpperf.training.workload import Workload
 
 # Recorded with torch 2.13: event.extra_meta().

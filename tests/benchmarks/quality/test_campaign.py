@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.launches import BrokenFile, append, of_cell, partners, read, write
+from benchmarks.quality.campaign import BrokenFile, append, of_cell, partners, read, write
 from benchmarks.quality.simulate import CELL
 from benchmarks.quality.steps import FIRST, UNCHANGED
 from tests.benchmarks.quality.synthetic import campaign, recorded

@@ -20,10 +20,10 @@ from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training import launches
+from pytest_ddpperf.training import preparing
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, VerifyJob
-from pytest_ddpperf.training.launches import count_launch, prepare_launch
+from pytest_ddpperf.training.preparing import count_launch, prepare_launch
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -120,7 +120,7 @@ def test_what_torch_compiled_for_the_steps_is_forgotten(
     resets: list[None] = []
     monkeypatch.setattr("torch.compiler.reset", lambda: resets.append(None))
     for graphs in (0, 2):
-        monkeypatch.setattr("pytest_ddpperf.training.launches.compiled_graphs", lambda graphs=graphs: graphs)
+        monkeypatch.setattr("pytest_ddpperf.training.preparing.compiled_graphs", lambda graphs=graphs: graphs)
         prepare_launch(make_ctx(), all_of_it(workload(), "single", Settings(), Plan(warmup=2, steps=5)))
     assert len(resets) == 1
 
@@ -177,7 +177,7 @@ def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
 ) -> None:
     """Each look at the clock is a second after the one before."""
     clock = iter(range(100))
-    monkeypatch.setattr(launches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     job = all_of_it(workload(), "single", Settings(), Plan(warmup=2, steps=5))
     assert prepare_launch(make_ctx(), job).seconds == 2
     assert prepare_launch(make_ctx(), PrepareJob(job.training, timed=True, counted=True)).seconds == 1

@@ -18,7 +18,7 @@ from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.launches import limited, probe_launch
+from pytest_ddpperf.training.memory_limit import limited, probe_launch
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 

@@ -8,7 +8,7 @@ from statistics import stdev
 import numpy as np
 import pytest
 
-from pytest_ddpperf.metrics.launches import (
+from pytest_ddpperf.metrics.launch_figures import (
     Moved,
     Within,
     moved_step,

@@ -160,7 +160,7 @@ class TimedLaunches:
                 raise
             raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
-            error.extend(after=_crowd(error, launches))
+            error.extend(after=_interleaving_hint(error, launches))
             raise
         self._completed.update((_label(variant), plan) for variant, plan in launches)
         return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
@@ -187,9 +187,9 @@ class TimedLaunches:
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
-        crowd = _crowd(error, launches)
-        if crowd:
-            return f"{error}{crowd}"
+        hint = _interleaving_hint(error, launches)
+        if hint:
+            return f"{error}{hint}"
         failed = {
             (_label(variant), plan)
             for variant, plan in launches
@@ -211,7 +211,7 @@ class TimedLaunches:
         return (replace(first, picked=self._picked.get(size)), *others), result.seconds
 
 
-def _crowd(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
+def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
     """A line on a launch that failed for want of memory or time, and might have had enough alone; else nothing."""
     cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
     wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.planning import Purpose
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
@@ -133,7 +133,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, here: int, there: int | None, free: int | None, expected: tuple[int, int | None]
 ) -> None:
     """A launcher takes 300 MiB here; three variants need one each, of either side. The ranks get what is left."""
-    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: free)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark_launches.free_memory", lambda: free)
     session: Any = Both(here, there)
     launched = launches(session=session, paired=session.paired)
     launched.start([make_variant(name) for name in "abc"])
@@ -145,7 +145,7 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
 
 @pytest.mark.parametrize("there", [None, 3])
 def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: None)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark_launches.free_memory", lambda: None)
     session: Any = Both(3, there)
     launched = launches(session=session, paired=session.paired)
     launched.start([make_variant(name) for name in "abc"])
@@ -158,7 +158,7 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.run.launches.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark_launches.free_memory", lambda: 0)
     one, two = (make_variant(name) for name in "ab")
     for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
         session: Any = Both(1, 1)

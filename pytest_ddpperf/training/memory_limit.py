@@ -1,0 +1,89 @@
+"""A launch within a limit of memory, which raises MemoryError early. Importable without torch."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.instruments.host import kernel_table, kernel_text
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.loop import run_launch
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_ddpperf.records.launch import RankLaunch
+    from pytest_ddpperf.strategies.parallel import RankView
+
+_STATUS = Path("/proc/self/status")
+_SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
+_THREAD_STACK = 8 * 2**20
+# What libraries say when the kernel refuses them memory; oneDNN only says that it could not do its work.
+_SIGNS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+    "could not create a primitive",
+    "could not create a memory object",
+    "can't start new thread",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
+    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
+
+    No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
+    steps may compile, or overflow in fp16.
+    """
+    with limited(ctx.device, memory_limit):
+        return run_launch(ctx, replace(job, growth=False, diagnosed=False, times_matter=False))
+
+
+@contextmanager
+def limited(device: torch.device, limit: int | None) -> Iterator[None]:
+    """Within, this process may use ``limit`` bytes more than now; errors for want of memory become MemoryError.
+
+    On CUDA the caching allocator keeps to the limit exactly. On CPU the kernel limits private writable memory
+    (RLIMIT_DATA), reserved or in use, so the kernel's limit lies a quarter and half a GiB higher. It keeps the machine
+    safe; the measured peak decides whether the limit was kept. (RLIMIT_AS would also count the 64 MiB and more that
+    malloc sets aside for each thread.)
+    """
+    lift = None if limit is None else _impose(device, limit)
+    try:
+        yield
+    except DdpperfError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or not any(sign in str(error) for sign in _SIGNS):
+            raise
+        raise MemoryError(str(error).partition("\n")[0]) from error
+    finally:
+        if lift is not None:
+            lift()
+
+
+def _impose(device: torch.device, limit: int) -> Callable[[], object]:
+    """Imposes the limit on this process; returns the function that lifts it."""
+    import torch
+
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+        return lambda: torch.cuda.set_per_process_memory_fraction(1.0, device)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    facts = kernel_table(kernel_text(_STATUS).replace(":", ""))
+    if "VmData" not in facts:  # what RLIMIT_DATA counts (proc(5)), in KiB
+        raise OSError(f"{_STATUS} does not tell VmData, from which a memory limit on the CPU starts: use device=cuda")
+    used = facts["VmData"] * 1024
+    allowed = used + limit + limit // 4 + _SLACK + torch.get_num_threads() * _THREAD_STACK
+    ceilings = [ceiling for ceiling in (allowed, soft, hard) if ceiling != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(ceilings), hard))
+    return lambda: resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
