@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DEPTH = 12
 _ITEMS = 200  # of a container; a guilty object beyond them is named by its container
 _PACKAGE = "pytest_ddpperf."
+_OF_SESSION = ("_pytest.", "pluggy.", f"{_PACKAGE}fixture", f"{_PACKAGE}run.")  # modules of what cannot leave pytest
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,14 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
     if wrapped:  # users know the object that they gave, not the plugin's object around it
         way, about = way[wrapped[-1] + 1 :], "what is to be measured"
     blame = f"{' -> '.join(part.label for part in way)} is a {_type(culprit)}: " if way else ""
+    if _is_of_session(culprit):
+        return f"{about} {problem}: {blame}it belongs to the test session; read what is needed of it before the call"
     return f"{about} {problem}: {blame}{reason}; {cure}"
+
+
+def _is_of_session(value: object) -> bool:
+    """Whether an object is a fixture or another part of the running pytest."""
+    return f"{type(value).__module__}.".startswith(_OF_SESSION)
 
 
 def describe(value: object) -> str:
@@ -65,6 +73,8 @@ def _culprit(value: object, error: BaseException) -> tuple[list[_HeldObject], ob
                     way.append(part)
                 value, error = part.value, failure
                 seen.add(id(value))
+                if _is_of_session(value):
+                    return way, value, error
                 break
         else:
             break

@@ -162,6 +162,9 @@ class VerbCall:
         for word, value in self.knobs.items():
             if KNOBS[word].training:
                 raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+        if isinstance(subject, type) and issubclass(subject, Workload):
+            name = subject.__name__
+            raise SettingError(f"the class {name} cannot be measured: give an object of it, {name}(model=..., ...)")
         if not callable(subject) or hasattr(subject, "parameters"):
             kind = type(subject).__name__
             raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_ARGUMENTS = {
+    "model": (),
+    "batch": (),
+    "loader": ("rank", "world_size"),
+    "loss": ("outputs", "targets"),
+    "forward": ("model", "batch"),
+    "optimizer": ("parameters",),
+    "blocks": ("model",),
+}
+_FORMS = {name: f"{name}=lambda{' ' if names else ''}{', '.join(names)}: ..." for name, names in _ARGUMENTS.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A training job as factories: every rank of every launch builds its own job, from the same seeds.
@@ -66,21 +78,36 @@ class Workload:
                 f"Workload has {'neither loss nor' if self.loss is None else 'both loss and'} forward: give one of "
                 "them, loss(outputs, targets), or forward(model, batch), which returns the loss"
             )
-        for name in ("model", "loss", "forward", "optimizer", "batch", "loader", "blocks"):
+        for name in _ARGUMENTS:
             value = getattr(self, name)
             required = name in {"model", "optimizer"}
             if not callable(value) and (required or value is not None):
-                raise WorkloadError(f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function")
+                raise WorkloadError(
+                    f"Workload({name}=...) is {_short(value)}, which cannot be called: give a function, {_FORMS[name]}"
+                )
         _require_count("samples_per_step", self.samples_per_step)
         if self.tokens_per_step is not None:
             _require_count("tokens_per_step", self.tokens_per_step)
-        # A module is callable, but no factory: it takes inputs.
+        self._refuse_modules()
+        for name, form in _FORMS.items():
+            value = getattr(self, name)
+            problem = None if value is None else unfit(value, *_ARGUMENTS[name])
+            if problem is not None:
+                raise WorkloadError(f"Workload({name}=...): {problem}; give {form}")
+
+    def _refuse_modules(self) -> None:
+        """A module is callable, but no factory: it takes inputs. A class of losses takes no outputs."""
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(self.model, torch.nn.Module):
+        if torch is None:
+            return
+        if isinstance(self.model, torch.nn.Module):
             raise WorkloadError(
                 f"Workload(model=...) is a {type(self.model).__name__} module: give a function that builds it, "
                 "so that every rank has its own (model=lambda: ...)"
             )
+        if isinstance(self.loss, type) and issubclass(self.loss, torch.nn.Module):
+            name = self.loss.__name__
+            raise WorkloadError(f"Workload(loss=...) is the class {name}: give an object of it, loss={name}()")
 
 
 def _require_count(name: str, value: object) -> None:
@@ -90,7 +117,7 @@ def _require_count(name: str, value: object) -> None:
 
 
 def _short(value: object, limit: int = 60) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
@@ -106,11 +133,22 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
     try:
         signature.bind(*names, **options)
     except TypeError as error:
+        if hasattr(function, "__wrapped__") and _takes(function, *names, **options):
+            return None  # a decorator gives the rest
         call = ", ".join([*names, *(f"{name}={value!r}" for name, value in options.items())])
         plain = [found.replace(annotation=found.empty) for found in signature.parameters.values()]
         takes = signature.replace(parameters=plain, return_annotation=signature.empty)
         return f"{located(function)} takes {takes} and is called as {_name(function)}({call}): {error}"
     return None
+
+
+def _takes(function: Callable[..., object], *names: str, **options: object) -> bool:
+    """Whether a decorated function itself can be called with these arguments."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*names, **options)
+    except TypeError:
+        return False
+    return True
 
 
 def located(function: Callable[..., object]) -> str:

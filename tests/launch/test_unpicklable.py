@@ -84,6 +84,18 @@ def test_a_result_is_named_by_its_rank_and_type() -> None:
     )
 
 
+def test_a_fixture_in_a_closure_is_named_and_not_its_parts(request: pytest.FixtureRequest) -> None:
+    def build(_ctx: object) -> str:
+        return str(request.node)
+
+    with pytest.raises(PayloadError) as caught:
+        dump_call(Call(build, ()))
+    assert "closure variable 'request' of build (" in str(caught.value)
+    assert str(caught.value).endswith(
+        "is a _pytest.fixtures.TopRequest: it belongs to the test session; read what is needed of it before the call"
+    )
+
+
 def test_an_object_that_refuses_is_shown_with_its_own_reason() -> None:
     class Shy:
         def __reduce__(self) -> str:

@@ -109,6 +109,12 @@ def without_a_rank() -> None:
             ),
         ),
         (without_a_rank, None, None, r"^without_a_rank .* is called as without_a_rank\(ctx\): too many"),
+        (
+            Workload,
+            None,
+            None,
+            r"^the class Workload cannot be measured: give an object of it, Workload\(model=..., ...\)$",
+        ),
         (WORKLOAD, "ddp", 5, "^name=5: expected a text, such as name='5'$"),
     ],
 )

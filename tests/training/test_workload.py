@@ -45,6 +45,20 @@ def test_what_is_given_is_held() -> None:
         ({"loss": "mse"}, r"Workload\(loss=...\) is 'mse', which cannot be called"),
         ({"optimizer": 0.1}, r"Workload\(optimizer=...\) is 0.1, which cannot be called"),
         ({"blocks": []}, r"Workload\(blocks=...\) is \[\], which cannot be called"),
+        (
+            {"loss": torch.nn.MSELoss},
+            r"Workload\(loss=...\) is the class MSELoss: give an object of it, loss=MSELoss\(\)",
+        ),
+        ({"model": lambda size: size}, r"Workload\(model=...\): .* takes \(size\) and .*; give model=lambda: ...$"),
+        ({"batch": lambda rank: rank}, r"Workload\(batch=...\): .* takes \(rank\) and .*; give batch=lambda: ...$"),
+        ({"loss": lambda outputs: outputs}, r"too many positional arguments; give loss=lambda outputs, targets: ...$"),
+        ({"optimizer": lambda: None}, r"Workload\(optimizer=...\): .*; give optimizer=lambda parameters: ...$"),
+        ({"blocks": lambda: ()}, r"Workload\(blocks=...\): .*; give blocks=lambda model: ...$"),
+        ({"batch": None, "loader": lambda: ()}, r"Workload\(loader=.*; give loader=lambda rank, world_size: ...$"),
+        (
+            {"loss": None, "forward": lambda model: model},
+            r"Workload\(forward=.*; give forward=lambda model, batch: ...$",
+        ),
         ({"samples_per_step": 0}, r"Workload\(samples_per_step=...\) is 0: give a number above 0"),
         ({"samples_per_step": True}, r"Workload\(samples_per_step=...\) is True: give a number above 0"),
         ({"tokens_per_step": float("nan")}, r"Workload\(tokens_per_step=...\) is nan: give a number above 0"),
@@ -78,6 +92,17 @@ def test_what_a_function_cannot_be_called_with_is_said() -> None:
     assert text is not None
     assert text.startswith("step (")
     assert text.endswith("is called as step(number, slow=True): got an unexpected keyword argument 'slow'")
+
+
+def test_a_decorator_may_give_what_a_function_takes_besides() -> None:
+    def given_width(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any) -> Any:
+            return function(2, *arguments)
+
+        return wrapper
+
+    assert workload(model=given_width(lambda width: torch.nn.Linear(width, width))).model() is not None
 
 
 def test_what_the_controller_needs_needs_no_torch() -> None:
