@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+E = TypeVar("E", bound="DdpperfError")
 
 
 class DdpperfError(Exception):
@@ -27,10 +30,13 @@ class DdpperfError(Exception):
         """The first line of the message: what went wrong, without cure and details."""
         return str(self).partition("\n")[0]
 
-    def extend(self, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> None:
-        """Adds to the message what is known further up, and the benchmark that failed."""
-        self.args = (f"{before}{self}{after}",)
-        self.benchmark = benchmark or self.benchmark
+
+def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:
+    """A new error of the same kind and facts, with what is known further up: more words, the benchmark that failed."""
+    made = type(error).__new__(type(error), f"{before}{error}{after}")  # each kind has facts of its own to begin with
+    vars(made).update(vars(error))
+    made.benchmark = benchmark or error.benchmark
+    return made.with_traceback(error.__traceback__)
 
 
 class SettingError(DdpperfError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError
+from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError, extended
 from pytest_ddpperf.launch.environment import started_by
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Settings, overlay, overlay_words, require_consistent
 
@@ -204,10 +204,10 @@ def pytest_runtest_makereport(
     report = yield
     error = call.excinfo.value if call.excinfo is not None else None
     if call.excinfo is not None and isinstance(error, DdpperfError):
-        error.extend(after=f"\n{_place(item, call.excinfo)}")
-        shown = call.excinfo.getrepr(style="value", chain=False)
+        placed = extended(error, after=f"\n{_place(item, call.excinfo)}")
+        shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
         if shown.reprcrash is not None:
-            shown.reprcrash.message = str(error)  # pytest's short summary has no room for the name of our class
+            shown.reprcrash.message = str(placed)  # pytest's short summary has no room for the name of our class
         report.longrepr = shown
         report.sections.extend(getattr(error, "sections", ()))
     if call.when == "call":

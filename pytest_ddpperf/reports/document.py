@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ class Field:
     """What is known of a field besides its name and its type."""
 
     description: str  # for the schema
-    source: str | Callable[[Any], Any]  # an attribute of the record, or a function of the record
+    source: str | Callable[[Any], Any]  # an attribute of the record, such as ``series.unit``, or a function of it
     optional: bool  # whether it is left out where it is empty
 
 
@@ -38,25 +39,20 @@ def about(description: str = "", source: str | Callable[[Any], Any] = "", *, opt
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a record, or of one of the record's ``parts``."""
+    """A JSON object, by its fields: each is an attribute of a record, or of a record inside it."""
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    _parts: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, parts: tuple[str, ...] = ()) -> None:
+    def __init_subclass__(cls) -> None:
         hints = get_type_hints(cls, include_extras=True).items()
         cls.fields = {name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name), Field)}
-        cls._parts = parts
 
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
         """The object as JSON data."""
-        owners = (record, *(getattr(record, part) for part in cls._parts))
 
         def value(source: str | Callable[[Any], Any]) -> Any:
-            if not isinstance(source, str):
-                return source(record)
-            return getattr(next((owner for owner in owners if hasattr(owner, source)), record), source)
+            return source(record) if callable(source) else attrgetter(source)(record)
 
         return {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
 

@@ -17,6 +17,7 @@ from pytest_ddpperf.errors import (
     ReferenceFailed,
     ReferenceStopped,
     SameCode,
+    extended,
 )
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
@@ -120,8 +121,7 @@ class BenchmarkLaunches:
         except (LaunchError, SameCode):  # no matter of this variant
             raise
         except DdpperfError as error:
-            error.extend(benchmark=variant.key)
-            raise
+            raise extended(error, benchmark=variant.key) from error.__cause__
 
 
 class TimedLaunches:
@@ -160,8 +160,7 @@ class TimedLaunches:
                 raise
             raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
-            error.extend(after=_interleaving_hint(error, launches))
-            raise
+            raise extended(error, after=_interleaving_hint(error, launches)) from error.__cause__
         self._completed.update((_label(variant), plan) for variant, plan in launches)
         return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
 from pytest_ddpperf.judge.benchmark import broken
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -25,6 +25,14 @@ from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.run.variant import Variant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lacking:
+    """A benchmark that the reference cannot run."""
+
+    benchmark: tuple[str, int]
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,11 +91,11 @@ class JudgedRun(BenchmarkRun):
             results = self._results(variants, derive)
         except DdpperfError as error:
             self._list_broken(variants, error)
-            if len(variants) > 1 and error.benchmark is not None:
-                error.extend(before=f"{error.benchmark[0]}: ")  # each has a rank 0
+            which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
+            told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
             if Verdict.BROKEN not in self.settings.failing:
-                pytest.skip(str(error) if isinstance(error, IncorrectTraining) else f"broken: {error}")
-            raise
+                pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
+            raise told from error.__cause__
         measured = tuple(result.measurement for result in results)
         self._session.extensions.measured(self._test, measured)
         self._session.add(results)
@@ -115,15 +123,20 @@ class JudgedRun(BenchmarkRun):
     ) -> tuple[Result, ...]:
         """The results beside the reference, measured again without each benchmark that the reference cannot run."""
         __tracebackhide__ = True
-        lacking: dict[tuple[str, int], str] = {}
-        while True:
-            references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking=lacking)
-            try:
-                results = self._judgement(references.both_sides, references, derive)
-            except ReferenceFailed as error:
-                lacking = {**lacking, error.benchmark: error.headline}
-            else:
-                return tuple(map(paired.with_imports, results))
+        references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking={})
+        results = self._paired_judgement(references)
+        while isinstance(results, Lacking):
+            references = replace(references, lacking={**references.lacking, results.benchmark: results.reason})
+            results = self._paired_judgement(references)
+        return tuple(map(paired.with_imports, results))
+
+    def _paired_judgement(self, references: PairedReferences) -> tuple[Result, ...] | Lacking:
+        """The results beside the reference, or the first benchmark that it cannot run, in whichever launch."""
+        __tracebackhide__ = True
+        try:
+            return self._judgement(references.both_sides, references, references.derive)
+        except ReferenceFailed as error:
+            return Lacking(benchmark=error.benchmark, reason=error.headline)
 
     def _judgement(
         self, variants: Sequence[Variant], references: References, derive: DeriveSeries

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import jsonschema
@@ -22,7 +23,7 @@ from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import write
+from pytest_ddpperf.reports.document import Document, about, write
 from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, VerdictWord, results_document
 from tests.factories import PROFILE
 from tests.reports.schemas import DOCUMENTS, schema_text
@@ -320,3 +321,15 @@ def test_the_published_schema_is_made_of_the_classes(file: Path) -> None:
 
 def test_the_schema_has_every_verdict() -> None:
     assert get_args(get_args(VerdictWord)[0]) == tuple(verdict.value for verdict in Verdict)
+
+
+class GatedData(Document):
+    """A field of a record inside the record, which has the name too."""
+
+    gated: bool = about()
+    series_gated: bool = about(source="series.gated")
+
+
+def test_a_field_is_of_the_record_that_its_source_names() -> None:
+    record = SimpleNamespace(gated=False, series=SimpleNamespace(gated=True))
+    assert GatedData.filled_from(record) == {"gated": False, "series_gated": True}

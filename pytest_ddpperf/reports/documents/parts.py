@@ -68,11 +68,11 @@ class GpuData(Document):
     )
 
 
-class HealthData(Document, parts=("health",)):
+class HealthData(Document):
     """What else went on in the machine during a launch."""
 
     cpu: CpuData = about(
-        "The processor, from the start of the launch to its end; null for what the system does not tell."
+        "The processor, from the start of the launch to its end; null for what the system does not tell.", "health.cpu"
     )
     gpus: list[GpuData] = about("The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of)
 

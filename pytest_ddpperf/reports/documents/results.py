@@ -81,23 +81,27 @@ def _note(comparison: Comparison) -> str:
     return "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
 
 
-class MetricData(Document, parts=("series",)):
+class MetricData(Document):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
-    unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
-    better: Better = about("The direction of an improvement.")
+    unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.", "series.unit")
+    better: Better = about("The direction of an improvement.", "series.better")
     family: Family = about(
         "absolute: depends on the machine. relative: to a partner of the same run. counted: without noise, the same "
-        "on every machine."
+        "on every machine.",
+        "series.family",
     )
     scale: Scale = about(
         "How change, change_interval, tolerance, margin and mde are meant: as fractions of the baseline, or as "
-        "differences in the unit; exact ones must be equal."
+        "differences in the unit; exact ones must be equal.",
+        "series.scale",
     )
     gated: bool = about("Whether this verdict counts for the benchmark's.")
-    value: float | None = about("Typical value over the launches; null where it is not finite.")
-    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.")
-    samples: list[float | None] = about("One value for each launch that tells the metric: all, or the first ones.")
+    value: float | None = about("Typical value over the launches; null where it is not finite.", "series.value")
+    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.", "series.interval")
+    samples: list[float | None] = about(
+        "One value for each launch that tells the metric: all, or the first ones.", "series.samples"
+    )
     baseline: float | None = about("The baseline's value.")
     baseline_samples: list[float | None] = about(
         "One value for each launch of the baseline that tells it; beside another revision, of the same rounds and in "
@@ -122,10 +126,15 @@ class BenchmarkData(Document):
     """A benchmark that was measured."""
 
     test: str = about("pytest node id.")
-    name: str = about("Tells the benchmarks of one test apart.")
-    strategy: str = about("How training is made parallel, options included; custom for a step that brings its own.")
-    recipe: dict[str, str] = about("The settings that change what a step does, where they are not the defaults.")
-    world_size: Positive = about("Number of ranks.")
+    name: str = about("Tells the benchmarks of one test apart.", "measurement.name")
+    strategy: str = about(
+        "How training is made parallel, options included; custom for a step that brings its own.",
+        "measurement.strategy",
+    )
+    recipe: dict[str, str] = about(
+        "The settings that change what a step does, where they are not the defaults.", "measurement.recipe"
+    )
+    world_size: Positive = about("Number of ranks.", "measurement.world_size")
     environment_key: str = about(
         "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
     )
@@ -134,24 +143,30 @@ class BenchmarkData(Document):
     )
 
 
-class ResultData(BenchmarkData, parts=("measurement",)):
+class ResultData(BenchmarkData):
     """One benchmark."""
 
-    mode: Mode | None = about("How a point of a scaling curve was measured; null for a plain benchmark.")
+    mode: Mode | None = about(
+        "How a point of a scaling curve was measured; null for a plain benchmark.", "measurement.mode"
+    )
     over: str | None = about(
-        "Name of the benchmark, measured side by side, that speedup is held against; null for none."
+        "Name of the benchmark, measured side by side, that speedup is held against; null for none.", "measurement.over"
     )
     effective_batch_size: float | None = about(
-        "Samples that one optimizer step of all ranks trains on; null where unknown."
+        "Samples that one optimizer step of all ranks trains on; null where unknown.",
+        "measurement.effective_batch_size",
     )
     verdict: VerdictWord = about()
     metrics: dict[MetricName, MetricData] = about(
         "By name, snake_case; empty for a broken benchmark.",
         lambda result: {comparison.series.metric: comparison for comparison in result.comparisons},
     )
-    plan: PlanData = about("Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.")
+    plan: PlanData = about(
+        "Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.", "measurement.plan"
+    )
     turns: bool = about(
-        "Whether its steps were timed in turns with those of other launches, and so last a little longer."
+        "Whether its steps were timed in turns with those of other launches, and so last a little longer.",
+        "measurement.turns",
     )
     launches: Natural = about(
         "Number of launches that the verdict rests on: each a fresh process group and one sample.",
@@ -165,7 +180,8 @@ class ResultData(BenchmarkData, parts=("measurement",)):
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
     counts: CountsData | None = about(
-        "What one step does, counted: what the counted metrics are made of; null where nothing was counted."
+        "What one step does, counted: what the counted metrics are made of; null where nothing was counted.",
+        "measurement.counts",
     )
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
@@ -174,7 +190,8 @@ class ResultData(BenchmarkData, parts=("measurement",)):
     )
     profile: ProfileData | None = about(
         "Communication of a step as the profiler sees it, averages over steps and ranks, in seconds; null without "
-        "--ddpperf-profile."
+        "--ddpperf-profile.",
+        "measurement.profile",
     )
     sections: list[SectionData] = about(
         "The parts of a step that the user named, averaged over ranks, launches and the faster three quarters of "
@@ -202,7 +219,7 @@ class TrialData(Document):
     )
 
 
-class BatchSizeData(Document, parts=("found",)):
+class BatchSizeData(Document):
     """A search for the largest batch that fits into memory."""
 
     test: str = about("pytest node id.")
@@ -211,11 +228,13 @@ class BatchSizeData(Document, parts=("found",)):
     environment_key: str = about(
         "Stands for the environment of the search.", lambda search: environment_key(search.environment)
     )
-    size: Positive = about("The largest batch size of a rank that fits.")
-    peak: NotNegative | None = about("The most bytes that a rank used with it; null where it cannot tell.")
+    size: Positive = about("The largest batch size of a rank that fits.", "found.size")
+    peak: NotNegative | None = about(
+        "The most bytes that a rank used with it; null where it cannot tell.", "found.peak"
+    )
     limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
     memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
-    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.")
+    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.", "found.tried")
 
 
 class SpreadData(Document):
@@ -244,17 +263,22 @@ class RecommendedData(Document):
     max_time: NotNegative | None = about("Seconds of measuring; null where the present setting is enough.")
 
 
-class CalibratedData(BenchmarkData, parts=("measurement", "calibration")):
+class CalibratedData(BenchmarkData):
     """A benchmark that was held against itself."""
 
     step_time: list[list[float | None]] = about("Seconds of a typical step, by run and launch.", "runs")
-    steps: Positive = about("Timed steps of each launch.")
-    seconds: NotNegative | None = about("From the start of the first run to that of the last.")
-    within: SpreadData = about("How far the steps of a launch lie apart.")
-    between_launches: SpreadData = about("How far the typical steps of a run's launches lie apart.")
-    between_runs: SpreadData = about("How far runs deviate beyond what their launches explain.")
+    steps: Positive = about("Timed steps of each launch.", "calibration.steps")
+    seconds: NotNegative | None = about("From the start of the first run to that of the last.", "calibration.seconds")
+    within: SpreadData = about("How far the steps of a launch lie apart.", "calibration.within")
+    between_launches: SpreadData = about(
+        "How far the typical steps of a run's launches lie apart.", "calibration.between_launches"
+    )
+    between_runs: SpreadData = about(
+        "How far runs deviate beyond what their launches explain.", "calibration.between_runs"
+    )
     noise_floor: NotNegative | None = about(
-        "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.", "floor"
+        "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.",
+        "calibration.floor",
     )
     mde: NotNegative | None = about(
         "Minimal detectable effect of the step time in a comparison of two runs; the median."

@@ -1,0 +1,25 @@
+"""Errors that learn more on their way up."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.errors import IncorrectTraining, RankFailed, extended
+
+ALONE = ("ddp", 2)
+
+
+def test_what_is_known_further_up_makes_a_new_error_of_the_same_facts() -> None:
+    failed = RankFailed("rank 1 raised", rank=1, sections=[("rank 1", "said")], out_of_memory=True)
+    told = extended(failed, before="ddp: ", after="\n  at test_a.py:3", benchmark=ALONE)
+    assert (type(told), str(told), told.headline) == (
+        RankFailed,
+        "ddp: rank 1 raised\n  at test_a.py:3",
+        "ddp: rank 1 raised",
+    )
+    assert (told.rank, told.sections, told.out_of_memory, told.benchmark) == (1, (("rank 1", "said"),), True, ALONE)
+    assert (str(failed), failed.benchmark) == ("rank 1 raised", None)
+
+
+def test_a_benchmark_that_is_known_stays() -> None:
+    wrong = IncorrectTraining("gradients differ", wrong={ALONE: "gradients differ"})
+    assert extended(extended(wrong, benchmark=ALONE), after="!").benchmark == ALONE
+    assert extended(wrong).wrong == wrong.wrong
