@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.training.loading import pick, rebuilt, require_data_loader
+from pytest_ddpperf.training.model import describe_value
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
                 f"loader={settings}: this workload has one batch for all steps, by {source}, so there is nothing to "
                 "load; give it a loader(rank, world_size), or leave loader=... out"
             )
-        pair = _on_device(ctx, _rank_share(ctx, _pair(workload, workload.batch(), source), source))
+        whole = _pair(workload, workload.batch(), source)
+        _require_samples(whole, source)
+        pair = _on_device(ctx, _rank_share(ctx, whole, source))
         return Batches(lambda: pair, loads=False, size=_size(pair))
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
@@ -63,7 +66,8 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
     stream = _endless(workload, loader, source)
     first = next(stream)
-    whole = itertools.chain([first], stream)
+    _require_samples(first, source)
+    stream_of_all = itertools.chain([first], stream)
 
     def close() -> None:
         # An iterator ends its workers when it is released; a DataLoader with persistent workers keeps its iterator.
@@ -72,7 +76,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
             loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
 
     return Batches(
-        lambda: _on_device(ctx, _rank_share(ctx, next(whole), source)),
+        lambda: _on_device(ctx, _rank_share(ctx, next(stream_of_all), source)),
         loads=True,
         size=_size(first),
         burst=_burst(loader),
@@ -138,6 +142,11 @@ def _epoch_setter(loader: object) -> Callable[[int], object] | None:
 
 def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
     """The inputs and targets of a batch; for ``forward`` the whole batch, and no targets."""
+    if batch is None or isinstance(batch, (Iterator, DataLoader)):
+        raise WorkloadError(
+            f"{source} gave {describe_value(batch)} as a batch: return (inputs, targets); what gives many batches is "
+            "Workload(loader=lambda rank, world_size: ...), in place of batch"
+        )
     if workload.forward is not None:
         # Such as the one that tokenizers give, which is no dict: torch would take it for a single leaf.
         return (dict(batch) if isinstance(batch, Mapping) else batch), ()
@@ -147,6 +156,19 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
             "Workload(forward=...) in place of loss, such as forward=lambda model, batch: model(**batch).loss"
         )
     return batch[0], batch[1]
+
+
+def _require_samples(pair: tuple[Any, Any], source: str) -> None:
+    """Refuses a batch without samples, or on the meta device."""
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in tree_leaves(pair)):
+        raise WorkloadError(
+            f"{source} gave a tensor on the meta device, which has no values: make batches on the CPU, without "
+            "torch.device('meta') and torch.set_default_device('meta')"
+        )
+    if _size(pair) == 0:
+        raise WorkloadError(
+            f"{source} gave a batch of 0 samples (its first tensor is empty along dimension 0): give at least one"
+        )
 
 
 def _size(pair: tuple[Any, Any]) -> int | None:

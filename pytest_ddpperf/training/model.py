@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 import weakref
 from collections import defaultdict
@@ -38,7 +39,24 @@ def build_model(workload: Workload) -> nn.Module:
             f"{located(workload.model)} gave {describe_value(model)}: model() must give a torch.nn.Module"
         )
     require_new(model, workload.model, "model()")
+    _require_trainable(model, f"{located(workload.model)} gave a {type(model).__name__}")
     return model
+
+
+def _require_trainable(model: nn.Module, gave: str) -> None:
+    """Refuses a model without values, and one that has nothing to train."""
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    empty = next((name for name, tensor in named if tensor.is_meta), None)
+    if empty is not None:
+        raise WorkloadError(
+            f"{gave} with {empty} on the meta device, which has no values to train: model() must build it on the CPU, "
+            "without torch.device('meta'); a strategy shards and moves it"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        frozen = next(model.parameters(), None) is not None
+        lacking = "whose parameters are all frozen" if frozen else "without parameters"
+        cure = "call requires_grad_(True) on what is to be trained" if frozen else "give a model with parameters"
+        raise WorkloadError(f"{gave} {lacking}, so there is nothing to train: {cure}")
 
 
 def require_new(made: object, factory: Callable[..., object], call: str) -> None:
@@ -49,6 +67,28 @@ def require_new(made: object, factory: Callable[..., object], call: str) -> None
                 f"{located(factory)} gave the same {type(made).__name__} twice: {call} must make a new one at each call"
             )
         _made[id(made)] = made
+
+
+def require_optimizer(optimizer: Any, factory: Callable[..., object], module: nn.Module | None) -> None:
+    """Refuses what cannot be stepped, and what trains no parameter of the module, where that was given to it."""
+    require_new(optimizer, factory, "optimizer(parameters)")
+    gave = f"{located(factory)} gave {describe_value(optimizer)}"
+    if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
+        raise WorkloadError(f"{gave}: optimizer(parameters) must give a torch optimizer")
+    gave = f"{located(factory)} gave a {type(optimizer).__name__}"
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise WorkloadError(f"{gave}: its step needs a closure, so give build(ctx) -> step in place of a Workload")
+    if module is None or not hasattr(optimizer, "param_groups"):
+        return
+    if len(untrained(module, optimizer)) == sum(parameter.requires_grad for parameter in module.parameters()):
+        raise WorkloadError(f"{gave} that trains no parameter of the model: optimizer(parameters) must take those")
+
+
+def untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
+    """The trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
+    groups = getattr(optimizer, "param_groups", ())
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
 
 
 def describe_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,9 +151,15 @@ def _training_step(
 def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
     """Calls the user's function and checks the step that it returns."""
     step = build(ctx)
-    if not callable(step):
+    if not callable(step) or isinstance(step, nn.Module):
         raise WorkloadError(
             f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step"
+        )
+    word = "yield" if inspect.isgeneratorfunction(step) else "async" if inspect.iscoroutinefunction(step) else ""
+    if word:
+        raise WorkloadError(
+            f"the step of {located(build)} is a function with {word}, of which a call runs nothing: make it a plain "
+            "function that runs one training step"
         )
     problem = unfit(step)
     if problem is not None:

@@ -18,9 +18,10 @@ from pytest_ddpperf.training.model import (
     build_model,
     describe_value,
     recompute,
-    require_new,
+    require_optimizer,
     snapshot,
     snapshot_bytes,
+    untrained,
 )
 from pytest_ddpperf.training.workload import Workload, located
 
@@ -66,7 +67,7 @@ class Trainer:
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
-        self._untrained = _untrained(self.parallel.module, self.optimizer)
+        self._untrained = untrained(self.parallel.module, self.optimizer)
         self.skipped_steps: list[int] = []  # optimizer steps, from 0, that an overflow of fp16 gradients left out
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
         self._updated = False
@@ -177,18 +178,25 @@ class Trainer:
             targets, weight = targets
         with self._forward_context():
             loss = self.loss(self.forward(self.parallel.module, inputs), targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
-            raise WorkloadError(
-                f"{located(getattr(self, self.computes_loss))} gave {describe_value(loss)}: "
-                f"{self.computes_loss}({arguments}) must give a scalar tensor"
-            )
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise self._no_loss(loss)
         if weight is not None:
             loss = loss * weight
         if self._micro_steps > 1:
             loss = loss / self._micro_steps
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         return loss.detach()
+
+    def _no_loss(self, value: Any) -> WorkloadError:
+        """The error for what cannot be trained on."""
+        arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
+        scalar = isinstance(value, torch.Tensor) and value.numel() == 1
+        found = "a loss that does not depend on the parameters" if scalar else describe_value(value)
+        cure = ", with its gradient: no detach(), no_grad(), argmax() or item() on the way" if scalar else ""
+        return WorkloadError(
+            f"{located(getattr(self, self.computes_loss))} gave {found}: "
+            f"{self.computes_loss}({arguments}) must give a scalar tensor{cure}"
+        )
 
     def clip(self, max_norm: float) -> None:
         """Clips the gradients to a global norm."""
@@ -212,10 +220,7 @@ class Trainer:
     def _make_optimizer(self, workload: Workload, settings: Settings) -> torch.optim.Optimizer:
         make = self.parallel.make_optimizer
         optimizer = workload.optimizer(self.parallel.module.parameters()) if make is None else make(workload.optimizer)
-        require_new(optimizer, workload.optimizer, "optimizer(parameters)")
-        gave = f"{located(workload.optimizer)} gave {describe_value(optimizer)}"
-        if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
-            raise WorkloadError(f"{gave}: optimizer(parameters) must give a torch optimizer")
+        require_optimizer(optimizer, workload.optimizer, self.parallel.module if make is None else None)
         reads_groups = {
             "precision=fp16": settings.precision == "fp16",
             f"lr_warmup_steps={settings.lr_warmup_steps}": bool(settings.lr_warmup_steps),
@@ -223,7 +228,8 @@ class Trainer:
         for setting, given in reads_groups.items():
             if given and not hasattr(optimizer, "param_groups"):
                 raise WorkloadError(
-                    f"{setting} needs an optimizer with param_groups, as torch's have, and {gave} without; "
+                    f"{setting} needs an optimizer with param_groups, as torch's have, and "
+                    f"{located(workload.optimizer)} gave {describe_value(optimizer)} without; "
                     f"give a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
@@ -236,13 +242,6 @@ def _call(module: nn.Module, inputs: Any) -> Any:
 def _outputs(outputs: Any, _targets: Any) -> Any:
     """The loss of a workload whose ``forward`` has computed it."""
     return outputs
-
-
-def _untrained(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Parameter, ...]:
-    """The trainable parameters that an optimizer does not hold: all, if it does not say what it holds."""
-    groups = getattr(optimizer, "param_groups", ())
-    held = {id(parameter) for group in groups for parameter in group["params"]}
-    return tuple(found for found in module.parameters() if found.requires_grad and id(found) not in held)
 
 
 def _require_backend(name: str) -> None:

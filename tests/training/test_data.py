@@ -52,6 +52,31 @@ def test_a_batch_that_is_no_pair_is_told_of_forward(make_ctx: Any) -> None:
         batches(make_ctx(), workload(batch=lambda: {"x": torch.ones(8)}))
 
 
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            lambda: load(0, 1),
+            "gave a value of type DataLoader as a batch: return .* what gives many batches is Workload",
+        ),
+        (lambda: iter([eight()]), "gave a value of type list_iterator as a batch"),
+        (lambda: None, "gave None as a batch"),
+        (lambda: (torch.ones(0, 2), torch.ones(0)), "gave a batch of 0 samples .*: give at least one"),
+        (
+            lambda: (torch.ones(2, device="meta"), 0),
+            "gave a tensor on the meta device, which has no values: make batches",
+        ),
+    ],
+)
+def test_what_is_no_batch_is_refused(make_ctx: Any, batch: Any, message: str) -> None:
+    for given in (workload(batch=batch), replace(workload(batch=batch), loss=None, forward=lambda _, given: given[0])):
+        with pytest.raises(WorkloadError, match=message):
+            batches(make_ctx(), given)
+    if batch() is not None:
+        with pytest.raises(WorkloadError, match=message):
+            batches(make_ctx(), workload(loader=lambda _rank, _world_size: [batch()]))
+
+
 def load(_rank: int, _world_size: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(*eight()), batch_size=4, shuffle=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -322,6 +322,22 @@ def test_in_strong_mode_counts_that_the_test_gives_are_the_groups(make_ctx: Any)
     """32 samples of 4 ranks are 8 of each; what the step object tells is this rank's already."""
     step = step_of(make_ctx(0, 4, "strong"), lambda _ctx: UsersStep(), "ddp", samples_per_step=32)
     assert (step.samples_per_step, step.tokens_per_step) == (8, 160)
+
+
+def test_a_step_that_a_call_would_not_run_is_refused(make_ctx: Any) -> None:
+    def with_yield() -> Iterator[float]:
+        yield 1.0
+
+    async def with_async() -> float:
+        return 1.0
+
+    for step, word in ((with_yield, "yield"), (with_async, "async")):
+        with pytest.raises(
+            WorkloadError, match=f"is a function with {word}, of which a call runs nothing: make it a pl"
+        ):
+            step_of(make_ctx(), lambda _ctx, step=step: step, "ddp")
+    with pytest.raises(WorkloadError, match="returned a value of type Linear; it must return a callable that runs one"):
+        step_of(make_ctx(), lambda _ctx: torch.nn.Linear(1, 1), "ddp")
 
 
 def test_a_function_that_gives_no_step_is_named(make_ctx: Any) -> None:

@@ -83,16 +83,47 @@ def test_forward_that_gives_no_scalar_is_named(make_ctx: Any) -> None:
 
 def test_a_model_or_an_optimizer_that_was_made_before_is_refused(make_ctx: Any) -> None:
     """What is compared with a single process would be the same object on both sides."""
-    model, optimizer = Weight(), descent([nn.Parameter(torch.ones(()))])
+    model = Weight()
+    optimizer = descent(model.parameters())
     for field, made, call in (("model", model, "model()"), ("optimizer", optimizer, "optimizer(parameters)")):
         changes: dict[str, Any] = {field: partial(lambda made, *_: made, made)}
         again = replace(LINE, **changes)
-        Trainer(make_ctx(), again, Strategy("single"), Settings())
+        Trainer(make_ctx(), again, Strategy("single"), Settings(), module=model if made is optimizer else None)
         with pytest.raises(WorkloadError) as caught:
             Trainer(make_ctx(), again, Strategy("single"), Settings())
         assert str(caught.value).endswith(
             f" gave the same {type(made).__name__} twice: {call} must make a new one at each call"
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model": nn.ReLU},
+            "^ReLU gave a ReLU without parameters, so there is nothing to train: give a model with par",
+        ),
+        (
+            {"model": lambda: Weight().requires_grad_(requires_grad=False)},
+            "gave a Weight whose parameters are all frozen, so there is",
+        ),
+        ({"model": lambda: Weight().to("meta")}, "gave a Weight with weight on the meta device, which has no values"),
+        (
+            {"optimizer": lambda _: descent([nn.Parameter(torch.ones(()))])},
+            r"gave a SGD that trains no parameter of the model: optimizer\(parameters\) must take those$",
+        ),
+        ({"optimizer": torch.optim.LBFGS}, "^LBFGS gave a LBFGS: its step needs a closure, so give build"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(make_ctx: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        Trainer(make_ctx(), replace(LINE, **changes), Strategy("single"), Settings())
+
+
+def test_a_loss_without_a_gradient_is_refused(make_ctx: Any) -> None:
+    training = Trainer(make_ctx(), replace(LINE, loss=lambda o, t: mean(o, t).detach()), Strategy("single"), Settings())
+    with pytest.raises(WorkloadError, match=r"gave a loss that does not depend on the parameters: loss\(outputs, targ"):
+        training.backward(lambda: (torch.ones(2), ()))
 
 
 @pytest.fixture(autouse=True)
