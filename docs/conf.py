@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))  # for reference_tables
-
 project = "pytest-ddpperf"
 html_title = project
-extensions = ["myst_parser", "reference_tables"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]

@@ -1,7 +1,7 @@
-"""A Sphinx extension: writes settings, commands, hooks and public records into the docs, from their declarations.
+"""Writes settings, commands, hooks, their examples and public records into the pages, from their declarations.
 
-A page asks for a part with a comment, ``<!-- generated: settings -->`` or ``<!-- generated: record Result -->``. The
-comment stays in the source, so the source holds no copy that could go stale.
+``python docs/reference_tables.py`` writes what stands between ``<!-- generated: settings -->``, or
+``<!-- generated: record Result -->``, and the end that follows. A test compares the pages with the declarations.
 """
 
 from __future__ import annotations
@@ -12,27 +12,20 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest_ddpperf
 from pytest_ddpperf.cli.command import COMMANDS, Command
 from pytest_ddpperf.metrics.table import Metric
-from pytest_ddpperf.parsers import written
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.settings import KNOBS, Knob, Settings
-
-if TYPE_CHECKING:
-    from sphinx.application import Sphinx
+from pytest_ddpperf.settings import KNOBS
 
 WIDTH = 100  # columns of a command's help
-UNSET = ("auto", "none", "all")
-"""Words by which settings call a default that is None in the code."""
 RECORDS: Mapping[str, type[Any]] = {
     record.__name__: record
     for record in (Measurement, Launch, RankLaunch, Series, Metric, MetricRules, Result, Comparison, Finding)
@@ -43,23 +36,22 @@ HOOKS: Mapping[str, ast.FunctionDef] = {
     for node in ast.parse((Path(pytest_ddpperf.__file__).parent / "hookspecs.py").read_text()).body
     if isinstance(node, ast.FunctionDef)
 }
-_PLACE = re.compile(r"<!-- generated: ([a-z]+)(?: (\w+))? -->")
+_EXTRAS = Path(__file__).parents[1] / "examples" / "ddpperf_extras"
+EXAMPLE_TEXT = (_EXTRAS / "ddpperf_extras.py").read_text(encoding="utf-8")
+EXAMPLE = ast.parse(EXAMPLE_TEXT)
+PROJECT = (_EXTRAS / "pyproject.toml").read_text(encoding="utf-8").partition("\n\n")[2].partition("\n\n[tool.")[0]
+_PLACE = re.compile(
+    r"(?P<begin><!-- generated: (?P<kind>[a-z]+)(?: (?P<name>\w+))? -->).*?(?P<end><!-- end of what is generated -->)",
+    re.DOTALL,
+)
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
-
-
-def default_text(knob: Knob) -> str:
-    """The default as a user would give it; empty where there is no word for it."""
-    value = getattr(Settings(), knob.name)
-    if value is None:
-        return next((word for word in UNSET if _parsed(knob, word) is None), "")
-    return _members_text(value) if isinstance(value, frozenset) else written(value)
 
 
 def settings_table() -> str:
     """One row for each setting: its option, its default, what it means, and where it can be given."""
     rows = [
-        f"| `{knob.option}` | {f'`{default_text(knob)}`' if default_text(knob) else ''} "
+        f"| `{knob.option}` | {f'`{knob.default_text}`' if knob.default_text else ''} "
         f"| {knob.help.replace('%%', '%')} | {'test' if knob.per_test else 'session'} |"
         for knob in KNOBS.values()
     ]
@@ -84,6 +76,18 @@ def hook_text(name: str) -> str:
     return "\n\n".join(
         [f"```text\n{signature}\n```", summary, *(["\n".join(arguments)] if arguments else []), *returned]
     )
+
+
+def example_text(name: str) -> str:
+    """A function of the example plugin, its imports, or its package."""
+    if name == "package":
+        return f"```toml\n{PROJECT}\n```"
+    nodes = EXAMPLE.body
+    chosen = [node for node in nodes if getattr(node, "name", "") == name]
+    if name == "imports":
+        chosen = nodes[1 : [isinstance(node, ast.FunctionDef) for node in nodes].index(True)]  # all but its docstring
+    lines = EXAMPLE_TEXT.splitlines()[chosen[0].lineno - 1 : chosen[-1].end_lineno]
+    return "\n".join(["```python", *lines, "```"])
 
 
 def record_table(name: str) -> str:
@@ -130,19 +134,26 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "settings": settings_table,
     "commands": commands_text,
     "hook": hook_text,
+    "example": example_text,
     "record": record_table,
 }
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Have Sphinx fill in what pages ask for."""
-    app.connect("source-read", _fill_in)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+def filled_in(page: str) -> str:
+    """The text of a page with all of its generated parts as the declarations are now."""
+    return _PLACE.sub(_part, page)
 
 
-def _fill_in(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Put what is generated in place of the comments of a page."""
-    source[0] = _PLACE.sub(lambda place: PARTS[place[1]](*filter(None, [place[2]])), source[0])
+def write() -> None:
+    """Write the generated parts into the pages."""
+    for file in sorted(Path(__file__).parent.glob("*.md")):
+        file.write_text(filled_in(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _part(place: re.Match[str]) -> str:
+    kind, name = place["kind"], place["name"]
+    text = PARTS[kind](*filter(None, [name]))
+    return f"{place['begin']}\n\n{text}\n\n{place['end']}"
 
 
 def _dedented(section: str) -> str:
@@ -155,23 +166,13 @@ def _joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def _members_text(members: frozenset[Enum]) -> str:
-    """The members of an enumeration, in the order of their declaration."""
-    declared = type(next(iter(members)))
-    return ",".join(member.value for member in declared if member in members)
-
-
-def _parsed(knob: Knob, word: str) -> object:
-    """What a knob makes of a word; the word itself where the knob refuses it."""
-    try:
-        return knob.parse(word)
-    except ValueError:
-        return word
-
-
 def _help(row: Command) -> str:
     """The help of one subcommand."""
     formatter = partial(argparse.HelpFormatter, width=WIDTH, max_help_position=28)
     parser = argparse.ArgumentParser(prog=f"ddpperf {row.name}", description=row.help, formatter_class=formatter)
     row.add_arguments(parser)
     return parser.format_help()
+
+
+if __name__ == "__main__":
+    write()

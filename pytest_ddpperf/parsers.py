@@ -72,10 +72,21 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
     return parse_optional
 
 
+def none_word(parse: Callable[[object], object]) -> str:
+    """The word by which a parser is given None; empty where it takes none."""
+    for word in ("auto", "none", "all"):
+        with contextlib.suppress(ValueError):
+            if parse(word) is None:
+                return word
+    return ""
+
+
 def written(value: object) -> str:
     """A value as it would be given on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration
+        return ",".join(member.value for member in type(next(iter(value))) if member in value) if value else "none"
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 

@@ -42,7 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             form = {"metavar": knob.metavar}
             if knob.bare is not None:
                 form |= {"nargs": "?", "const": knob.bare}
-        group.addoption(knob.option, dest=knob.ini, default=None, help=knob.help, **form)
+        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
+        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
         parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
 
 
@@ -135,7 +136,8 @@ def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
     return settings
 
 
-def _session(config: pytest.Config) -> Session:
+def session_of(config: pytest.Config) -> Session:
+    """The session of this run, made at the first call."""
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session import Session
 
@@ -176,7 +178,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     from pytest_ddpperf.fixture import Ddpperf
 
-    return Ddpperf(_session(request.config), request.node.nodeid, *_of_test(request))
+    return Ddpperf(session_of(request.config), request.node.nodeid, *_of_test(request))
 
 
 @pytest.fixture
@@ -184,7 +186,7 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     from pytest_ddpperf.run.rank_group import RankGroup
 
-    return RankGroup(_session(request.config), *_of_test(request))
+    return RankGroup(session_of(request.config), *_of_test(request))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -258,7 +260,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workerinput"):
         return
     if settings.json is not None or settings.history is not None:
-        for write in (_session(config).write_json, _session(config).record):
+        for write in (session_of(config).write_json, session_of(config).record):
             _write(session, write)
     if SESSION in config.stash:
         _write(session, config.stash[SESSION].collect_reports)

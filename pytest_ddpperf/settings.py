@@ -17,6 +17,7 @@ from pytest_ddpperf.parsers import (
     fraction,
     identifier,
     members,
+    none_word,
     one_of,
     optional,
     path,
@@ -54,6 +55,7 @@ class Knob:
     """How a setting is given."""
 
     name: str
+    default: Any
     parse: Callable[[object], Any]  # raises ValueError with what it expects
     help: str
     metavar: str | None
@@ -72,6 +74,11 @@ class Knob:
     def ini(self) -> str:
         """The name in the ini file."""
         return f"ddpperf_{self.name}"
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would give it; empty where there is no word for it."""
+        return none_word(self.parse) if self.default is None else written(self.default)
 
 
 def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
@@ -318,7 +325,7 @@ class Settings:
         return self.fail_on | missing
 
 
-KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, **f.metadata) for f in dataclasses.fields(Settings)}
+KNOBS: Mapping[str, Knob] = {f.name: Knob(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings)}
 
 
 def overlay(settings: Settings, layer: Mapping[str, object], where: Callable[[Knob, object], str]) -> Settings:

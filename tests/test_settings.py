@@ -154,3 +154,12 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
     require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
     require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
+
+
+def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: pytest.Pytester) -> None:
+    run = pytester.runpytest("--help")
+    parts = " ".join(run.stdout.str().split()).split(" --ddpperf-")
+    helps = {part.replace("=", "[=").partition("[")[0].partition(" ")[0]: part for part in parts}
+    for knob in KNOBS.values():
+        told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
+        assert told is (not knob.flag and bool(knob.default_text)), knob.option

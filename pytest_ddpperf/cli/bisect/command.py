@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_ddpperf.cli.bisect.bisector import ATTEMPTS, MAX_ERROR, MORE_TIME, Bisector, Endpoints, measured_ends
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
-from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, require_known, undecided
+from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit."""
-    require_known(options.metric)
     commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
     try:
         with _ending_on_sigterm():

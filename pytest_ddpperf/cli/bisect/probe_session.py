@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.cli.bisect.processes import FOLDER, OUTCOME_FILE, PROBE_FILE
+from pytest_ddpperf.cli.bisect.target import require_known
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import processes
-from pytest_ddpperf.plugin import PROBE, SESSION
+from pytest_ddpperf.plugin import PROBE, SESSION, session_of
 from pytest_ddpperf.run.probe import Outcome, Probe
 
 
@@ -40,6 +42,16 @@ class ProbePlugin:
         others = [item for item in items if self._probe.test not in {None, item.nodeid}]
         items[:] = [item for item in items if self._probe.test in {None, item.nodeid}]
         config.hook.pytest_deselected(items=others)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Refuse an unknown metric before anything is measured: only this run knows the metrics that hooks add."""
+        if self._probe.metric is None:
+            return
+        try:
+            require_known(self._probe.metric, (row.name for row in session_of(session.config).extensions.metrics))
+        except SettingError as error:
+            raise pytest.UsageError(str(error)) from None
 
     def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         """Keep why a test or file failed or was skipped."""

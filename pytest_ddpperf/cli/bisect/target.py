@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -49,10 +49,10 @@ class Target:
         return reason if reason is not None else find(results[0], self.metric) or f"it has no {self.metric}"
 
 
-def require_known(metric: str | None) -> None:
-    """Refuse a metric that no benchmark can have, before any is measured."""
-    known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS)
-    if metric is not None and metric not in known:
+def require_known(metric: str, added: Iterable[str]) -> None:
+    """Refuse a metric that no benchmark can have; ``added``: the metrics that hooks add."""
+    known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS, *added)
+    if metric not in known:
         close = get_close_matches(metric, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise SettingError(f"--metric {metric}: there is no such metric; {hint}")

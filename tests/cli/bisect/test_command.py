@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.cli.bisect import command
+from pytest_ddpperf.cli.bisect.target import require_known
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.run.probe import Outcome, Probe
 
 Git = Callable[..., str]
@@ -274,18 +276,16 @@ def test_what_is_not_there_is_an_error_of_one_line(
 @pytest.mark.parametrize(
     ("metric", "hint"),
     [
-        pytest.param("step-time", "did you mean step_time?\n", id="misspelt"),
-        pytest.param("colective_calls", "did you mean collective_calls?\n", id="a count"),
+        pytest.param("step-time", "did you mean step_time\\?$", id="misspelt"),
+        pytest.param("colective_calls", "did you mean collective_calls\\?$", id="a count"),
+        pytest.param("samples_imbalance", "did you mean sample_imbalance\\?$", id="an added one"),
         pytest.param("quality", "there are step_time, ", id="nothing like it"),
     ],
 )
-def test_a_metric_that_no_benchmark_has_is_refused_before_any_is_measured(
-    probes: Any, capsys: pytest.CaptureFixture[str], metric: str, hint: str
-) -> None:
-    asked = probes(lambda *_: pytest.fail("it was measured"))
-    assert main(["bisect", "t.py", "--good", "v0", "--metric", metric]) == 2
-    assert capsys.readouterr().err.startswith(f"ddpperf: error: --metric {metric}: there is no such metric; {hint}")
-    assert not asked
+def test_a_metric_that_no_benchmark_has_is_refused(metric: str, hint: str) -> None:
+    with pytest.raises(SettingError, match=rf"^--metric {metric}: there is no such metric; {hint}"):
+        require_known(metric, ["sample_imbalance"])
+    require_known("sample_imbalance", ["sample_imbalance"])
 
 
 def test_a_test_without_benchmarks_is_an_error(probes: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,6 +162,27 @@ def test_a_probe_tells_why_a_file_cannot_be_collected(project: Callable[..., Pat
     assert outcome.failures == {"test_more.py": "ValueError: half done"}
 
 
+ADDED = """
+from pytest_ddpperf import Metric
+
+
+def pytest_ddpperf_metrics():
+    return [Metric(name="work", unit="1", better="lower", family="absolute", scale="ratio", samples=len)]
+"""
+
+
+def test_a_metric_that_neither_we_nor_a_hook_has_is_refused_before_anything_is_measured(
+    project: Callable[..., Path],
+) -> None:
+    root = project([STEP.format(calls=0, work=0)] * 2)
+    between = commits_between("v0", "v1", root)
+    with pytest.raises(SettingError, match=r"^pytest: --metric work: there is no such metric; there are step_time, "):
+        run_probe(Probe(between.bad, metric="work"), between.good, ())
+    (root / "conftest.py").write_text(ADDED)
+    found = run_probe(Probe(between.bad, metric="work"), between.good, ("-k", "skips"))
+    assert found.failures == {"test_demo.py::test_skips": "Skipped: not today"}
+
+
 CODE = """
 import signal, sys
 from pytest_ddpperf.cli.command import main
