@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.script import Script
     from pytest_ddpperf.training.workload import Workload
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "RankGroup",
     "Result",
     "ScalingCurve",
+    "Script",
     "SideBySide",
     "Strategy",
     "Workload",
@@ -50,6 +52,7 @@ _HOMES = {
     "RankGroup": "run.rank_group",
     "Result": "records.results",
     "ScalingCurve": "records.side_by_side",
+    "Script": "training.script",
     "SideBySide": "records.side_by_side",
     "Strategy": "strategies.strategy",
     "Workload": "training.workload",

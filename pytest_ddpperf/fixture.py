@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -33,11 +34,19 @@ OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what 
 class Ddpperf:
     """Measures distributed training and judges it against the stored baselines."""
 
-    def __init__(self, session: Session, test: str, settings: Settings, sections: list[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        test: str,
+        settings: Settings,
+        sections: list[tuple[str, str]],
+        folders: tuple[Path, ...] = (),  # in which a script is looked for
+    ) -> None:
         self._session = session
         self._test = test
         self._settings = settings
         self._sections = sections
+        self._folders = folders
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
 
@@ -59,8 +68,8 @@ class Ddpperf:
         """Measures a benchmark, compares it with its baseline, and fails the test where the verdict says so.
 
         Args:
-            subject: a Workload, or a function ``build(ctx)`` that gives back one training step: a callable, or a
-                callable object with ``samples``, ``tokens`` (one rank's, in one step) and ``close()`` besides.
+            subject: a Workload, a Script, or a function ``build(ctx)`` that gives back one training step: a callable,
+                or a callable object with ``samples``, ``tokens`` (one rank's, in one step) and ``close()`` besides.
             strategy: how a Workload is trained in parallel (default: ``ddp``; ``single`` with one rank): a name, a name
                 with options (``"ddp[bucket_cap_mb=5]"``), a ``Strategy``, or a function of your own
                 ``parallelise(module, ctx) -> Parallel``.
@@ -341,6 +350,7 @@ class Ddpperf:
             tokens_per_step=tokens_per_step,
             strategies=session.extensions.strategies,
             metrics=session.extensions.metrics,
+            folders=self._folders,
         )
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:

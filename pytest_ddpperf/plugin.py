@@ -178,7 +178,8 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     from pytest_ddpperf.fixture import Ddpperf
 
-    return Ddpperf(session_of(request.config), request.node.nodeid, *_of_test(request))
+    folders = request.path.parent, request.config.rootpath
+    return Ddpperf(session_of(request.config), request.node.nodeid, *_of_test(request), folders)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
@@ -59,6 +60,8 @@ class PairedLaunches:
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self._reference
+            if self._candidate is not None:
+                call = _moved(call, side.redirection)
             result = launchers[number].run(observed, side.redirection, *call, **group)
             return self._noted(self._of_candidate, result, self._candidate)
         try:
@@ -72,6 +75,7 @@ class PairedLaunches:
 
     def _run_reference(self, number: int, *call: Any, **group: Any) -> LaunchResult[Any]:
         redirection, run = self._reference.redirection, self._reference.launchers[number].run
+        call = _moved(call, redirection)
         if not self._reference.tests:
             return run(observed, redirection, *call, **group)
         with self._lock:
@@ -129,6 +133,13 @@ def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
             "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
             "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
         )
+
+
+def _moved(call: tuple[Any, ...], redirection: Redirection) -> tuple[Any, ...]:
+    """The call with the script of another checkout."""
+    function, job, *others = call
+    script = job.subject
+    return (function, job.of(script.moved(redirection.path)), *others) if isinstance(script, Script) else call
 
 
 class _ReferenceCall(NamedTuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 
@@ -26,6 +27,7 @@ def activity_of(event: Any) -> str:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def compiled_graphs() -> int:
@@ -94,7 +96,51 @@ def _graph_breaks() -> dict[str, float]:
 
 
 @contextmanager
-def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
+    """Within, ``call(optimizer)`` follows each whole step of an optimizer that is not part of another one's step.
+
+    torch's own hooks are called inside the step, while others may be added to them only outside.
+    """
+    from torch.optim import Optimizer
+
+    depth, following = 0, True
+
+    def followed(step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)
+        def whole_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                result = step(self, *args, **kwargs)
+            finally:
+                depth -= 1
+            if not depth and following:
+                call(self)
+            return result
+
+        return uncompiled(whole_step)
+
+    hooking = Optimizer.profile_hook_step  # wraps the step of each class whose first optimizer is made
+    with ExitStack() as stack:
+        for kind in subclasses(Optimizer):
+            if getattr(vars(kind).get("step"), "hooked", False):
+                stack.enter_context(replaced(kind, "step", followed(kind.step)))
+        stack.enter_context(
+            replaced(Optimizer, "profile_hook_step", staticmethod(lambda step: followed(hooking(step))))
+        )
+        yield
+    following = False  # classes stay as they are
+
+
+def subclasses(kind: type[T]) -> Iterator[type[T]]:
+    """The classes below a class."""
+    for below in kind.__subclasses__():
+        yield below
+        yield from subclasses(below)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
     """Within, an attribute of a module, class or object is another one; afterwards its own or inherited one again."""
     own = vars(owner)
     inherited = name not in own

@@ -133,12 +133,14 @@ class Launcher:
         timeout: float = 60.0,
         mode: Mode | None = None,
         preload: Iterable[str] = (),
+        own_group: bool = False,
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. When this returns or raises, no process of the launch is left.
+        of ``preload`` imported. With ``own_group`` the function
+        makes the group. When this returns or raises, no process of the launch is left.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -164,6 +166,7 @@ class Launcher:
             timeout=timeout,
             mode=mode,
             preload=preload,
+            own_group=own_group,
         )
 
     def abort(self) -> None:
@@ -190,6 +193,7 @@ class Launcher:
         timeout: float = _PROBE_SECONDS,
         mode: Mode | None = None,
         preload: Iterable[str] = (),
+        own_group: bool = False,
     ) -> LaunchResult[Any]:
         dumped = payload.dump_call(call)
         with self._lock:
@@ -208,6 +212,7 @@ class Launcher:
                 path=path,
                 directory=_folder(),
                 preload=tuple(preload),
+                own_group=own_group,
             )
             ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
         return LaunchResult(values_of(ends, timeout - seconds), tuple(end.output for end in ends), seconds)

@@ -37,6 +37,7 @@ class Job:
     path: tuple[str, ...]
     directory: str
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
+    own_group: bool = False  # whether the function makes the process group itself
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
 
 

@@ -118,7 +118,7 @@ def _content(descriptor: int) -> bytes:
 def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
-        context = _join(job, rank, listening)
+        context, _store = _join(job, rank, listening)  # rank 0 serves the store for as long as it is referred to
         stage = "load"
         call: Call = pickle.loads(job.call)
         seed_as_at_the_start()
@@ -131,8 +131,8 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
         return failed_report(error, stage)
 
 
-def _join(job: Job, rank: int, listening: int | None) -> RankContext:
-    """Take over the controller's environment, path and folder, and join the process group."""
+def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object]:
+    """Take over the controller's environment, path and folder, and join the process group; also gives its store."""
     import torch
 
     os.environ.clear()
@@ -146,12 +146,13 @@ def _join(job: Job, rank: int, listening: int | None) -> RankContext:
     if job.device == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+    store = None
     if job.group is not None:
-        _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
-    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode)
+        store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
+    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode), store
 
 
-def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> None:
+def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> object:
     import torch.distributed as dist
 
     timeout = timedelta(seconds=job.timeout + _GROUP_MARGIN)
@@ -164,9 +165,11 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, 
         wait_for_workers=False,
         master_listen_fd=listening,
     )
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=job.world_size, timeout=timeout, device_id=device
-    )
+    if not job.own_group:
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=job.world_size, timeout=timeout, device_id=device
+        )
+    return store
 
 
 def seed_as_at_the_start() -> None:

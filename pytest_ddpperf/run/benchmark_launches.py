@@ -31,6 +31,7 @@ from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import RUN_LAUNCH, LaunchJob
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class BenchmarkLaunches:
                 timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
                 mode=variant.mode,
                 preload=modules_of(variant.resolved),
+                own_group=isinstance(variant.subject, Script),
             )
         except (LaunchError, SameCode):  # no matter of this variant
             raise

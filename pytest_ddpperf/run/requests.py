@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
@@ -15,11 +16,12 @@ from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload, unfit
 
 MIN_WAYS = 2
 NO_MORE: Mapping[str, Callable[..., Any]] = {}
-Subject: TypeAlias = "Workload | Callable[[Any], Any]"
+Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 
@@ -102,6 +104,7 @@ class VerbCall:
     tokens_per_step: float | None = None
     strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
     metrics: tuple[Metric, ...] = ()  # that hooks add
+    folders: tuple[Path, ...] = ()  # in which a script is looked for
 
     def variant(
         self,
@@ -122,7 +125,7 @@ class VerbCall:
         words = CUSTOM if resolved is None else str(resolved)
         return Variant(
             name=training_text(name or words, recipe),
-            subject=subject,
+            subject=subject.found_in(self.folders) if isinstance(subject, Script) else subject,
             strategy=words,
             resolved=resolved,
             recipe=recipe,
@@ -162,12 +165,16 @@ class VerbCall:
         for word, value in self.knobs.items():
             if KNOBS[word].training:
                 raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+        if isinstance(subject, Script):
+            return None
         if isinstance(subject, type) and issubclass(subject, Workload):
             name = subject.__name__
             raise SettingError(f"the class {name} cannot be measured: give an object of it, {name}(model=..., ...)")
         if not callable(subject) or hasattr(subject, "parameters"):
             kind = type(subject).__name__
-            raise SettingError(f"a {kind} cannot be measured: expected a Workload or a function build(ctx) -> step")
+            raise SettingError(
+                f"a {kind} cannot be measured: expected a Workload, a Script or a function build(ctx) -> step"
+            )
         _require_fit(unfit(subject, "ctx"))
         return None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.training.script import Script
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 DIAGNOSED_STEPS = 5
 MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
+MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
+COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two counted, and on CUDA two profiled
 
 # Blocks of an interleaved launch, of some 10 to 20 ms each. A disturbance of a shared machine lasts for some tenths of
 # a second, and then another one follows. It hits both sides alike only if they alternate faster. benchmarks/turns.py
@@ -35,7 +39,7 @@ _BLOCK_STEPS = 4
 class LaunchJob:
     """What every rank of a launch has to do."""
 
-    subject: Workload | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
+    subject: Workload | Script | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
     strategy: Strategy | None  # None for a user's function, which synchronises itself
     settings: Settings
     plan: Plan
@@ -54,6 +58,17 @@ class LaunchJob:
     def counts(self) -> bool:
         """Whether the times of the timed steps are used."""
         return self.times_matter and self.stands_for is None
+
+    @property
+    def steps_needed(self) -> int:
+        """The optimizer steps that a script makes in this launch, from its first one."""
+        after = growth_steps(self.diagnosed_steps) * self.growth
+        after += (min(self.diagnosed_steps, DIAGNOSED_STEPS) + 1) * self.diagnosed
+        return 1 + self.plan.warmup + self.plan.steps + after
+
+    def of(self, subject: Workload | Script | Callable[[Any], Any]) -> LaunchJob:
+        """The same job of another subject."""
+        return replace(self, subject=subject)
 
     @property
     def diagnosed_steps(self) -> int:
@@ -81,6 +96,21 @@ class PrepareJob:
     verified: VerifyJob | None = None
 
     @property
+    def subject(self) -> Workload | Script | Callable[[Any], Any]:
+        """What is trained."""
+        return self.training.subject
+
+    @property
+    def steps_needed(self) -> int:
+        """The optimizer steps that a script makes in this launch, from its first one."""
+        plan = self.training.plan
+        return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
+
+    def of(self, subject: Workload | Script | Callable[[Any], Any]) -> PrepareJob:
+        """The same job of another subject."""
+        return replace(self, training=self.training.of(subject))
+
+    @property
     def parts(self) -> int:
         """The number of tasks."""
         return self.timed + self.counted + (self.verified is not None)
@@ -106,7 +136,14 @@ class RankFunction:
     def __call__(self, *arguments: Any) -> Any:
         """Import the function, and call it."""
         __tracebackhide__ = True
-        return getattr(import_module(self.module), self.name)(*arguments)
+        function = getattr(import_module(self.module), self.name)
+        ctx, job, *others = arguments
+        if not isinstance(job.subject, Script):
+            return function(*arguments)
+        from pytest_ddpperf.training.script_run import ScriptRun
+
+        run = ScriptRun(ctx, job.subject, job.steps_needed)
+        return run.beside(lambda: function(ctx, job.of(run.build), *others))
 
 
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")

@@ -62,7 +62,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        begin_together(turns)  # neither the passes below nor the end of the ranks may disturb another launch's steps
+        begin_together(
+            turns, step
+        )  # neither the passes below nor the end of the ranks may disturb another launch's steps
         taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:
@@ -84,7 +86,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
     with collector_paused():
-        timed = timed_blocks(step.run, sizes, clock, partial(begin_together, turns))
+        timed = timed_blocks(step.run, sizes, clock, partial(begin_together, turns, step))
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
     times = by_period(timed.seconds, step.period)
     if job.counts:
@@ -117,7 +119,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
     run, ran = checked_run(ctx, step), 0
 
     def all_overflowed() -> bool:
-        return not job.counts and _on_any_rank(ctx, 0 < ran == len(step.skipped_steps))
+        return not job.counts and _on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
 
     while ran < job.plan.warmup or all_overflowed():
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
@@ -140,17 +142,17 @@ def checked_run(ctx: RankView, step: Step) -> Callable[[], None]:
     return run
 
 
-def _on_any_rank(ctx: RankView, here: bool) -> bool:  # noqa: FBT001  it is what is asked
+def _on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
     """Whether a fact holds on at least one rank; a collective."""
     import torch
     import torch.distributed as dist
 
     found = torch.tensor(int(here), device=ctx.device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=step.group)
     return bool(found)
 
 
-def begin_together(turns: TurnClient | None, progress: float = 1.0) -> None:
+def begin_together(turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
     """Returns on all ranks together, so that no step pays for what other ranks still do; waits for the launch's turn.
 
     ``progress`` is the part of the timed steps that has ended, as ``TurnClient.wait`` takes it.
@@ -158,15 +160,15 @@ def begin_together(turns: TurnClient | None, progress: float = 1.0) -> None:
     import torch.distributed as dist
 
     if turns is not None:
-        dist.barrier()
+        dist.barrier(group=step.group)
         turns.wait(progress)
-    dist.barrier()
+    dist.barrier(group=step.group)
 
 
 def works_in_background() -> bool:
     """Whether this rank has processes or threads of its own, such as those that load data."""
-    main, dummy = threading.main_thread(), threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
-    threads = [thread for thread in threading.enumerate() if thread is not main and not isinstance(thread, dummy)]
+    ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
+    threads = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
     return bool(threads or multiprocessing.active_children())
 
 
@@ -177,10 +179,10 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     steps = job.diagnosed_steps
     for _ in range(_MAX_DIAGNOSES):
         overflowed = len(step.skipped_steps)
-        begin_together(turns)
+        begin_together(turns, step)
         with collector_paused():
             phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
-        if not _on_any_rank(ctx, len(step.skipped_steps) > overflowed):
+        if not _on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     trainer = step.unsynchronised
     if trainer is None or job.settings.communication is False:

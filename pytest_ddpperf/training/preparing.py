@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
-from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.loop import begin_together, checked_run, time_steps, works_in_background
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.step import Step
 
-MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
 PROFILED_STEPS = 5
 
 
@@ -81,7 +80,7 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
         timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None)
         taken = most_taken() if ctx.device.type == "cpu" else None
         timed = replace(timed, background=works_in_background(), taken=taken)
-        begin_together(None)  # work that follows on one rank must not disturb the last timed step of another
+        begin_together(None, step)  # work that follows on one rank must not disturb the last timed step of another
         begun, counts = time.monotonic(), None
         if job.counted:
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
@@ -112,5 +111,5 @@ def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
     with closing(build_step(ctx, job)) as step:
         for _ in range(job.plan.warmup):
             step.run()
-        dist.barrier()
+        dist.barrier(group=step.group)
         return profile_steps(step.run, PROFILED_STEPS * step.period, ctx.device, step.modules)

@@ -17,6 +17,8 @@ from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.script_run import ScriptSteps
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
@@ -44,6 +46,7 @@ class Step:
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
     phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
+    group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
     unsynchronised: Trainer | None = None  # the trainer that can train without the gradients of other ranks
 
 
@@ -56,6 +59,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     """
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):
+        assert not isinstance(subject, Script)  # noqa: S101  its run has taken its place
         return _users_step(ctx, subject, job)
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
@@ -170,6 +174,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
         samples_per_step=getattr(step, "samples", None) if samples is None else samples,
         tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
         close=getattr(step, "close", _nothing),
+        group=step.group if isinstance(step, ScriptSteps) else None,
     )
 
 

@@ -74,6 +74,15 @@ def test_ranks_find_what_torchrun_would_have_set() -> None:
         "LOCAL_WORLD_SIZE": "8",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "2900",
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "5",
+        "ROLE_WORLD_SIZE": "8",
+        "TORCHELASTIC_RUN_ID": "ddpperf",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
 
 

@@ -85,13 +85,13 @@ def test_the_controllers_environment_folder_and_path_reach_the_ranks(
     monkeypatch.setenv("FRESHLY_SET", "yes")
     monkeypatch.delenv("HOME")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # settled when torch was imported: too late to change
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "outer")
 
     def look(_ctx: RankContext) -> tuple[object, ...]:
         import only_found_by_path  # type: ignore[import-not-found]
         import torch
 
-        names = ("FRESHLY_SET", "HOME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID")
+        names = ("FRESHLY_SET", "HOME", "OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE")
         threads = torch.get_num_threads()
         return (str(Path.cwd()), only_found_by_path.ANSWER, *map(os.environ.get, names), threads)
 

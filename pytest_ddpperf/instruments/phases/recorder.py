@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import get_ident
+from threading import get_ident, main_thread
 from types import TracebackType
 from typing import Any
 
@@ -62,7 +62,7 @@ class Trace:
 
 
 class Recorder:
-    """Follows the thread that made it through its steps; other threads have no phases of their own."""
+    """Follows the main thread through its steps; other threads have no phases of their own."""
 
     def __init__(self) -> None:
         for instrument in (
@@ -76,7 +76,7 @@ class Recorder:
             uncompiled(instrument)
         self._ground = PhaseNode(None, OTHER, ())
         self._top = self._ground
-        self._thread = get_ident()
+        self._thread = main_thread().ident
         self._mark: Callable[[], Any] = lambda: None
         self._marks: list[Any] = []
         self._places: list[PhaseNode] = []

@@ -1,0 +1,75 @@
+"""Training code as it is: a script or a function that sets itself up and loops. Importable without torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.training.workload import located
+
+
+@dataclass(frozen=True, init=False)
+class Script:
+    """Training code that was written for torchrun, or a function that trains, measured between its optimizer steps.
+
+    Every rank runs it from the start: a file as ``__main__``, a function without arguments. It finds the environment
+    that torchrun gives, and makes and destroys its own process group. A step ends where the first optimizer that steps
+    has stepped; validation, printing and saving belong to the step that they lie in. The code is stopped by a
+    ``BaseException`` when enough steps are measured, so its ``finally`` blocks run and what follows its loop does not.
+
+    Attributes:
+        target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
+        arguments: what ``sys.argv`` has after the name of the file.
+    """
+
+    target: str | Callable[[], object]
+    arguments: tuple[str, ...]
+
+    def __init__(self, target: str | os.PathLike[str] | Callable[[], object], *arguments: object) -> None:
+        object.__setattr__(self, "target", target if callable(target) else os.fspath(target))
+        object.__setattr__(self, "arguments", tuple(map(str, arguments)))
+
+    @property
+    def name(self) -> str:
+        """The file's name, or the function's name and place."""
+        return located(self.target) if callable(self.target) else Path(self.target).name
+
+    def found_in(self, folders: Iterable[Path]) -> Script:
+        """The script with the path of its file in the first of these folders that has it.
+
+        Raises a SettingError where none has.
+        """
+        if callable(self.target):
+            return self
+        places = dict.fromkeys(Path(os.path.abspath(folder / self.target)) for folder in folders)  # noqa: PTH100  links stay
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise SettingError(
+                f"Script({self.target!r}): there is no such file; looked for {', '.join(map(str, places))}"
+            )
+        return Script(path, *self.arguments)
+
+    def moved(self, path: Callable[[str], str]) -> Script:
+        """The script with another path of its file."""
+        return self if callable(self.target) else Script(path(self.target), *self.arguments)
+
+    def run(self) -> None:
+        """Runs it in this process, from the start to its end."""
+        if callable(self.target):
+            sys.argv = [sys.argv[0], *self.arguments]
+            self.target()
+            return
+        if not Path(self.target).is_file():
+            raise WorkloadError(f"there is no script {self.target}")
+        code = compile(Path(self.target).read_bytes(), self.target, "exec", dont_inherit=True)
+        module = ModuleType("__main__")
+        module.__file__ = self.target
+        sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
+        sys.argv = [self.target, *self.arguments]
+        sys.path.insert(0, str(Path(self.target).parent))
+        exec(code, module.__dict__)  # noqa: S102  it is what was asked for

@@ -1,0 +1,178 @@
+"""A script in a rank's main thread, which stops after each optimizer step for the thread that measures."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
+from pytest_ddpperf.strategies.parallel import RankView, nothing
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.units import format_count
+
+T = TypeVar("T")
+_PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
+
+
+class ScriptStopped(BaseException):
+    """Ends a script that has trained enough; it is no Exception, so that no ``except Exception`` keeps it."""
+
+
+class _EndedError(Exception):
+    """The script has ended before the steps that were asked for; its own error says more."""
+
+
+class _Order(NamedTuple):
+    """What the script is to do next; None in its place ends it."""
+
+    steps: int
+    mark: Callable[[], Any]  # called before these steps and after each
+    modes: Sequence[TorchDispatchMode]  # of the measuring thread: instruments that are to see these steps
+
+
+class ScriptRun:
+    """One run of a script on this rank.
+
+    The script has the main thread, as it would have without us, and whoever measures has another one. Only one of them
+    runs at a time.
+    """
+
+    def __init__(self, ctx: RankView, script: Script, needed: int) -> None:
+        self._ctx, self._script, self._needed = ctx, script, needed
+        self.made = 0  # optimizer steps so far
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None where the script has ended
+        self._order: _Order | None = None
+        self._marks: list[Any] = []
+        self._modes: list[TorchDispatchMode] = []  # of the measuring thread that the script's steps run under, too
+        self._counted: Callable[[], torch.optim.Optimizer | None] = nothing
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def beside(self, measure: Callable[[], T]) -> T:
+        """What ``measure`` returns in a thread of its own, while this thread runs the script for it."""
+        with ThreadPoolExecutor(1, "ddpperf-measuring") as measuring:
+            measured = measuring.submit(self._measured, measure)
+            with after_optimizer_steps(self._stepped):
+                self._run()
+            if self._error is not None:
+                raise self._error
+            return measured.result()
+
+    # In the measuring thread.
+
+    def _measured(self, measure: Callable[[], T]) -> T:
+        if self._ctx.device.type == "cuda":
+            torch.cuda.set_device(self._ctx.device)
+        try:
+            return measure()
+        finally:
+            self.close()
+
+    def build(self, _ctx: RankView) -> ScriptSteps:
+        """Runs the script to the end of its first optimizer step; returns the steps that follow."""
+        steps = ScriptSteps(self, self._meeting())
+        steps()
+        return steps
+
+    def _meeting(self) -> Any:
+        """A group of its own, which the script's own ``init`` and ``destroy_process_group`` do not touch."""
+        rank, ranks = self._ctx.rank, self._ctx.world_size
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, ranks, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
+        return dist.ProcessGroupGloo(dist.PrefixStore("ddpperf", store), rank, ranks, _PATIENCE)  # type: ignore[attr-defined]
+
+    def train(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
+        """Lets the script make so many steps; returns the marks made before them and after each."""
+        if not self._ended:
+            self._orders.put(_Order(steps, mark, _get_current_dispatch_mode_stack()))
+            marks = self._answers.get()
+            if marks is not None:
+                return marks
+            self._ended = True
+        if self._error is not None:
+            raise _EndedError
+        raise WorkloadError(
+            f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
+            f"{self._needed}: let it train for longer (more epochs, more data), or time fewer steps a launch with "
+            "steps=..."
+        )
+
+    def close(self) -> None:
+        """Stops the script, and returns when it has ended."""
+        if not self._ended:
+            self._ended = True
+            self._orders.put(None)
+            while self._answers.get() is not None:
+                pass
+
+    # In the script's thread.
+
+    def _run(self) -> None:
+        try:
+            self._await_order()
+            self._script.run()
+        except ScriptStopped:
+            pass
+        except BaseException as error:  # noqa: BLE001  it may be sys.exit
+            if self._order is None:  # a consequence of being stopped
+                traceback.print_exc()
+            elif not (isinstance(error, SystemExit) and not error.code):
+                self._error = error
+        finally:
+            self._follow(())
+            self._answers.put(None)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Ends a step; called when an optimizer has stepped, with all that belongs to its step."""
+        if self._counted() is None:
+            self._counted = weakref.ref(optimizer)
+        if self._counted() is not optimizer:
+            return
+        if self._order is None:
+            raise ScriptStopped  # again: somebody has caught it
+        self.made += 1
+        self._marks.append(self._order.mark())
+        if len(self._marks) > self._order.steps:
+            self._answers.put(self._marks)
+            self._await_order()
+
+    def _await_order(self) -> None:
+        self._order = self._orders.get()
+        if self._order is None:
+            self._follow(())
+            raise ScriptStopped
+        self._follow(self._order.modes)
+        self._marks = [self._order.mark()]
+
+    def _follow(self, modes: Sequence[TorchDispatchMode]) -> None:
+        """Enters the modes that the measuring thread is in: each thread of Python has its own."""
+        if list(modes) == self._modes:
+            return
+        for mode in reversed(self._modes):
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's are not annotated
+        self._modes = [mode.__enter__() for mode in modes]  # type: ignore[no-untyped-call]
+
+
+class ScriptSteps:
+    """The steps of a script; each call trains one."""
+
+    def __init__(self, run: ScriptRun, group: Any) -> None:
+        self.group = group  # where the ranks that measure meet
+        self.close = run.close
+        self.marked = run.train
+
+    def __call__(self) -> None:
+        """Trains one step."""
+        self.marked(1, nothing)

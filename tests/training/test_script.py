@@ -1,0 +1,184 @@
+"""Training code as it is, on real ranks: it has the main thread and a group of its own, and is stopped in time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddpperf import Script
+from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
+from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.records.counts import merged
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
+
+FILE = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the main thread alone may
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    steps, made = int(sys.argv[1]), 0
+    try:
+        for made in range(steps):
+            loss = model(torch.randn(4, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    except Exception:
+        print("swallowed")
+    finally:
+        dist.barrier()
+        print(f"{os.path.basename(__file__)} {sys.argv[1:]}, rank {dist.get_rank()} of {dist.get_world_size()}: {made}")
+        print(os.environ["LOCAL_RANK"], torch.distributed.is_torchelastic_launched(), sys.path[0])
+        dist.destroy_process_group()
+    print("after the loop")
+"""
+
+
+def train(steps: int = 100, each: Callable[[int], object] = bool, make: Callable[..., Any] = torch.optim.SGD) -> None:
+    """A training function as many repositories have one."""
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+    optimizer = make(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+        each(step)
+    dist.destroy_process_group()
+
+
+def job(script: Script, steps: int = 3) -> LaunchJob:
+    return LaunchJob(script, None, Settings(), Plan(warmup=2, steps=steps))
+
+
+def launched(launcher: Launcher, job: LaunchJob | PrepareJob, function: Any = RUN_LAUNCH) -> LaunchResult[Any]:
+    return launcher.run(function, job, world_size=2, backend="gloo", device="cpu", timeout=60, own_group=True)
+
+
+def test_a_script_is_stopped_after_its_steps_and_its_finally_runs(launcher: Launcher, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FILE)
+    result: LaunchResult[RankLaunch] = launched(launcher, job(Script(file, 100), steps=4))
+    needed = job(Script(file), steps=4).steps_needed
+    for rank, (found, output) in enumerate(zip(result.values, result.outputs, strict=True)):
+        assert (found.rank, len(found.step_times), found.background) == (rank, 4, False)
+        assert found.phases is not None
+        assert sum(found.phases.seconds["backward"]) > 0
+        lines = [f"train.py ['100'], rank {rank} of 2: {needed - 1}", f"{rank} True {tmp_path}"]
+        assert output.stdout.splitlines() == lines
+
+
+def test_a_script_that_ends_early_says_how_many_steps_it_made(launcher: Launcher) -> None:
+    asked = job(Script(train))
+    with pytest.raises(WorkloadError, match=r"train \(.*test_script.py:\d+\) ended after 100 optimizer steps"):
+        launched(launcher, job(Script(train), steps=200))
+    assert len(launched(launcher, asked).values[0].step_times) == 3
+    short = Script(lambda: train(asked.steps_needed - 1))
+    with pytest.raises(WorkloadError, match=f"after {asked.steps_needed - 1} .* needs {asked.steps_needed}: let it"):
+        launched(launcher, job(short))
+
+
+def test_a_step_of_a_script_is_counted_as_any_other(launcher: Launcher) -> None:
+    """From a step of the first optimizer that steps to its next one, whatever the second one does."""
+
+    def two() -> None:
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+        first, second = (torch.optim.Adam(part) for part in ([model.module.weight], [model.module.bias]))
+        while True:
+            for optimizer in (first, second, second):
+                optimizer.zero_grad()
+                model(torch.ones(4, 8)).square().mean().backward()
+                optimizer.step()
+
+    result = launched(launcher, PrepareJob(job(Script(two)), timed=True, counted=True), PREPARE_LAUNCH)
+    counts = merged([rank.counts for rank in result.values])
+    assert counts.unstable == {}
+    assert counts.totals["optimizer_steps"] == 3
+    assert counts.details["collective_calls"] == {"all_reduce": 3}
+    assert counts.totals["flops_forward"] == 3 * 2 * 4 * 8 * 8
+
+
+def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:
+    def fail(step: int) -> None:
+        if step == 4 and dist.get_rank() == 1:
+            raise ValueError("a bad batch")
+
+    with pytest.raises(RankFailed, match=r"rank 1 of 2 raised ValueError: a bad batch[\s\S]*in fail") as failed:
+        launched(launcher, job(Script(lambda: train(each=fail))))
+    assert "script_run" not in str(failed.value)
+    with pytest.raises(RankFailed, match=r"called sys.exit\(3\)"):
+        launched(launcher, job(Script(lambda: sys.exit(3))))
+
+
+def test_steps_that_a_scaler_leaves_out_belong_to_the_next(launcher: Launcher) -> None:
+    def scaled() -> None:
+        model = nn.Linear(8, 8)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", growth_interval=9)
+        for number in range(200):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 8)).square().mean() * (float("inf") if number % 2 else 1)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    result = launched(launcher, PrepareJob(job(Script(scaled)), counted=True), PREPARE_LAUNCH)
+    counts = merged([rank.counts for rank in result.values])
+    assert counts.totals["optimizer_steps"] == 1
+    assert counts.totals["flops_forward"] == 2 * 2 * 4 * 8 * 8
+
+
+def test_optimizer_steps_are_followed_once_and_from_outside() -> None:
+    class Inner(torch.optim.SGD):
+        """A class whose step torch has not wrapped yet."""
+
+    class Outer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            inner.step()
+            return super().step(closure)
+
+    def optimizer(kind: type[torch.optim.SGD]) -> torch.optim.SGD:
+        return kind([nn.Parameter(torch.ones(1))], lr=0.1)
+
+    early = optimizer(torch.optim.SGD)
+    stepped: list[object] = []
+    with after_optimizer_steps(stepped.append):
+        inner, outer = optimizer(Inner), optimizer(Outer)
+        early.step()
+        outer.step()
+        inner.step()
+    early.step()
+    inner.step()
+    assert stepped == [early, outer, inner]
+
+
+def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Path) -> None:
+    beside, root = tmp_path / "perf", tmp_path
+    (root / "train.py").touch()
+    script = Script("train.py", "--epochs", 3)
+    assert script.arguments == ("--epochs", "3")
+    assert script.found_in((beside, root)).target == str(root / "train.py")
+    beside.mkdir()
+    (beside / "train.py").touch()
+    found = script.found_in((beside, root))
+    assert found == Script(beside / "train.py", "--epochs", "3")
+    assert found.moved(lambda path: path.replace("perf", "other")).target == str(root / "other" / "train.py")
+    assert Script(train).found_in(()).moved(str) == Script(train)
+    with pytest.raises(SettingError, match=rf"Script\('tain.py'\): there is no such file; .*{beside}/tain.py, {root}"):
+        Script("tain.py").found_in((beside, root))
