@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +18,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.correctness.changed_batches import Pair, changed, copied, lost, refusal
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.correctness.training_run import (
     Buffers,
@@ -94,11 +96,12 @@ class SingleProcess:
         and WorkloadError if the loss or a gradient is not finite.
         """
         # A model that communicates does so in its first forward pass, and not every model tolerates such a mode.
-        guard = nullcontext() if self._tried else _CollectivesRefused()  # type: ignore[no-untyped-call]  # torch's is not annotated
-        self._tried = True
+        first, self._tried = not self._tried, True
+        guard = _CollectivesRefused() if first else nullcontext()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        own = self._watched if first and self._untrained.batch is not None else self._own
         try:
             with _fitting(), guard:
-                losses, gradients = zip(*(self._own(run, step, buffers) for run in self._ranks), strict=True)
+                losses, gradients = zip(*(own(run, step, buffers) for run in self._ranks), strict=True)
         except RuntimeError as error:
             if self._narrow is None:
                 raise
@@ -175,9 +178,31 @@ class SingleProcess:
             places=places,
         )
 
-    def _own(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+    def _watched(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
+        """What ``_own`` gives; refuses a step that changes a batch of which the next step is given what is left.
+
+        What a second step on it leaves alone may stay: padding may be masked in place.
+        """
+        given = run.copies(step)
+        before = list(map(copied, given))
+        found = self._own(run, step, buffers, given)
+        if taken := lost(before, given):
+            raise refusal(self._untrained, taken, taken=True)
+        ways = changed(before, given)
+        if ways:
+            once = list(map(copied, given))
+            with contextlib.suppress(Exception):  # what is left of the batch may be of no use
+                self._own(run, step, buffers, given)
+                ways = changed(once, given)
+        if ways:
+            raise refusal(self._untrained, ways, taken=False)
+        return found
+
+    def _own(
+        self, run: TrainingRun, step: int, buffers: Buffers, given: Sequence[Pair] | None = None
+    ) -> tuple[float, Gradients]:
         """Computes one rank's loss and gradients; its scaler is then ready for the next step."""
-        found = run.backward(step, buffers)
+        found = run.backward(step, buffers, given=given)
         if self._settings.precision == "fp16":
             run.skip()
         return found

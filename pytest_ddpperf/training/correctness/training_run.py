@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ddpperf.records.loader_settings import LoaderSettings
 from pytest_ddpperf.strategies.replicas import gradients_of, is_expanded, parameters_of, whole
+from pytest_ddpperf.training.correctness.changed_batches import Pair, copied
 from pytest_ddpperf.training.data import NextBatch, batches
 from pytest_ddpperf.training.model import DATA_SEED, seed
 from pytest_ddpperf.training.trainer import Trainer
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Gradients = dict[str, "Tensor | None"]
 Buffers = Sequence[Tensor]
-Pair = tuple[Any, Any]
 MicroBatchIndex = tuple[int, int]  # a micro-batch of a step: its rank, and its number there
 MAX_SAMPLES = 4  # of a micro-batch; a BatchNorm fails with a single sample
 _FORWARD_SEED = 1000
@@ -45,20 +45,24 @@ class MicroBatches:
         """The micro-batches of a rank in a step."""
         return [(rank, number) for number in range(self.in_step)]
 
-    def feed(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> NextBatch:
+    def copies(self, places: Sequence[MicroBatchIndex], step: int, device: torch.device) -> list[Pair]:
+        """These micro-batches of a step, copied: what it changes in them reaches no other step and no other side."""
+        return [copied(self.shards[rank][step * self.in_step + number], device) for rank, number in places]
+
+    def feed(
+        self, places: Sequence[MicroBatchIndex], step: int, device: torch.device, given: Sequence[Pair] | None = None
+    ) -> NextBatch:
         """The function that returns these micro-batches of a step one by one, each with its weight.
+
+        ``given`` are the micro-batches, where they were copied before.
 
         Random numbers are seeded anew for each, so that it meets the same dropout masks wherever it is trained on.
         """
-        order = iter(places)
-
-        def moved(leaf: Any) -> Any:
-            return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+        order = zip(places, self.copies(places, step, device) if given is None else given, strict=True)
 
         def next_batch() -> Pair:
-            rank, number = next(order)
+            (rank, number), (inputs, targets) = next(order)
             index = step * self.in_step + number
-            inputs, targets = tree_map(moved, self.shards[rank][index])
             weight = torch.tensor(self.weight((rank, number)), device=device)
             seed(_FORWARD_SEED + index * len(self.shards) + rank)
             return inputs, (targets, weight)
@@ -102,9 +106,11 @@ class TrainingRun:
             self._backward = torch.compile(self._backward, backend=settings.compile_backend)
 
     def backward(
-        self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool
+        self, step: int, buffers: Buffers, all_agree: Callable[[bool], bool] = bool, given: Sequence[Pair] | None = None
     ) -> tuple[float, Gradients]:
         """Computes loss and gradients of a step, from 0; in fp16 of its first attempt without overflow.
+
+        It trains on ``given`` in place of copies of the step's own micro-batches.
 
         Each attempt begins with ``buffers``. ``all_agree`` tells whether a fact holds on all ranks, which have to
         repeat a step together.
@@ -112,7 +118,7 @@ class TrainingRun:
         attempts = _FP16_ATTEMPTS if self._settings.precision == "fp16" else 1
         while True:
             fill(self.trainer.parallel.module.buffers(), buffers)
-            loss = float(self._backward(self._data.feed(self._places, step, self._ctx.device)))
+            loss = float(self._backward(self._data.feed(self._places, step, self._ctx.device, given)))
             found = self.gradients()
             finite = all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
             attempts -= 1
@@ -122,6 +128,10 @@ class TrainingRun:
                 self.skip()
             else:
                 self.trainer.update()
+
+    def copies(self, step: int) -> list[Pair]:
+        """The micro-batches of a step, copied."""
+        return self._data.copies(self._places, step, self._ctx.device)
 
     def update(self, step: int) -> None:
         """Steps the optimizer; if it draws random numbers, it draws the same on both sides."""
