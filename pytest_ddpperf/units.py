@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does not
 
 
@@ -84,6 +85,23 @@ def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
     group = tuple(values)
     common = scale(group, unit)
     return tuple(map(common.text, group))
+
+
+def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
+    """Several counts, all in one unit; to the last byte or digit where less would hide that they differ."""
+    values = list(values)
+    plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
+    scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
+    for texts in (scaled[unit]() if unit in scaled else plain, plain):
+        if len(set(texts)) == len(set(values)):
+            return texts
+    return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
+
+
+def _flop_texts(values: Sequence[float]) -> list[str]:
+    largest = max(map(abs, values), default=0.0)
+    factor, prefix = next((step for step in _FLOPS if largest >= step[0]), _FLOPS[-1])
+    return [f"{value / factor:.4g} {prefix}FLOP" for value in values]
 
 
 def format_change(change: float) -> str:

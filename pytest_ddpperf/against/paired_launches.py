@@ -108,7 +108,9 @@ class PairedLaunches:
             return result
         modules, findings = self.modules, list(result.findings)
         if result.paired.lacking:
-            findings.append(Finding("cannot_run", {"origin": result.origin, "reason": result.paired.lacking}))
+            findings.append(
+                Finding("cannot_run", {"revision": result.paired.revision, "reason": result.paired.lacking})
+            )
         if self._shared:
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))

@@ -90,7 +90,11 @@ def environment_key(env: Environment) -> str:
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``."""
+    """The keyed facts that differ, ``a``'s first: ``torch 2.11 -> 2.13``, ``world size 2 -> 4``.
+
+    These words are made below the reports, because each stands for one fact with its two values: all who read them
+    count them or show them as they are.
+    """
     return _differences(a, b, _LABELS)
 
 

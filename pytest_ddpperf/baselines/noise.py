@@ -15,7 +15,6 @@ from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Calibration, Noise
 from pytest_ddpperf.stats.spreads import bound_of_difference, pooled
-from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.history.database import Entry
@@ -83,9 +82,5 @@ def learned_noise(
     spread = pooled(groups)
     if spread.df < MIN_DF:
         return None
-    runs = format_count(sum(map(len, groups)), "recorded run")
-    return Noise(
-        between_runs=spread,
-        floor=bound_of_difference(spread),
-        origin=f"learned from {runs} of {format_count(len(groups), 'commit')}",
-    )
+    runs = sum(map(len, groups))
+    return Noise(between_runs=spread, floor=bound_of_difference(spread), runs=runs, commits=len(groups))

@@ -63,9 +63,8 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         return ()
     there = {series.metric for series in measurement.series}
     looked_at = {series.scale == "exact" for series in measurement.series}  # a run may only count, or not count at all
-    paired = isinstance(reference, PairedRevision)
     return tuple(
-        Finding("lost_metric", {"metric": series.metric, "reference": reference.words, "paired": paired})
+        Finding("lost_metric", {"metric": series.metric, "paired": reference.paired})
         for series in reference.record.series
         if series.gated
         and not series.rules.paired_only
@@ -93,4 +92,15 @@ def _raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, t
     )
     if not raised:
         return ()
-    return (Finding("raised_tolerance", {"tolerance": tolerance, "floor": noise.floor, "origin": noise.origin}),)
+    return (
+        Finding(
+            "raised_tolerance",
+            {
+                "tolerance": tolerance,
+                "floor": noise.floor,
+                "calibrated": noise.calibrated,
+                "runs": noise.runs,
+                "commits": noise.commits,
+            },
+        ),
+    )

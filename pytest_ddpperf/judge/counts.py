@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import Counts, count_row, difference_text
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
+from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
 
@@ -21,9 +21,9 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
     if then is None or now is None or metric not in then.totals:
         absent = None
         if then is not None:
-            absent = Finding("not_in_reference", {"reference": reference.words})
+            absent = Finding("not_in_reference", {"paired": reference.paired})
         elif reference.record is not None:
-            absent = Finding("no_counts_in_reference", {"reference": reference.words})
+            absent = Finding("no_counts_in_reference", {"paired": reference.paired})
         return Comparison(
             series=series,
             tolerance=0.0,
@@ -68,10 +68,10 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     restless = bool(unsteady_now or unsteady_then)
     if restless and ((unsteady_now and unsteady_then) or verdict is not Verdict.REGRESSED):
         return CountChange(gated=False, note=Finding("unsteady_count", {"reason": unsteady_now or unsteady_then}))
-    parts = () if verdict is Verdict.UNCHANGED else tuple(difference_text(metric, then, now))
+    changed = verdict is not Verdict.UNCHANGED
     note = None
-    if parts or restless:
-        note = Finding("count_changed", {"parts": parts, "unsteady_now": unsteady_now, "unsteady_then": unsteady_then})
+    if changed or restless:
+        note = Finding("count_changed", {"metric": metric, "then": then, "now": now, "changed": changed})
     return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
 
 
@@ -91,7 +91,7 @@ def count_findings(
     worse = any(comparison.gated and comparison.verdict is Verdict.REGRESSED for comparison in comparisons)
     return (
         *_lost_counts(measurement, reference),
-        *_fewer_counts(exact, reference, worse=worse),
+        *_fewer_counts(exact, measurement, reference, worse=worse),
         *_ungated_counts(exact, measurement, reference),
     )
 
@@ -100,30 +100,24 @@ def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Findin
     """Where the reference has counts, and this run has none."""
     if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
         return ()
-    return (Finding("lost_counts", {"reference": reference.words}),)
+    return (Finding("lost_counts", {"paired": reference.paired}),)
 
 
-def _fewer_counts(exact: Sequence[Comparison], reference: Reference, *, worse: bool) -> tuple[Finding, ...]:
+def _fewer_counts(
+    exact: Sequence[Comparison], measurement: Measurement, reference: Reference, *, worse: bool
+) -> tuple[Finding, ...]:
     """Each count that fell, and what to do: no noise explains it, so the baseline guards it no longer.
 
     Where something else became more, less may be part of the same fault (a forgotten autocast leaves out its casts), so
     nobody is told to renew the baseline.
     """
+    then, now, paired = _counts_of(reference), measurement.counts, reference.paired
     fell = tuple(
-        Finding(
-            "fewer_counted",
-            {
-                "metric": comparison.series.metric,
-                "then": comparison.baseline,
-                "now": comparison.series.value,
-                "made_of": () if comparison.note is None else comparison.note.facts.get("parts", ()),
-                "reference": reference.words,
-            },
-        )
+        Finding("fewer_counted", {"metric": comparison.series.metric, "then": then, "now": now, "paired": paired})
         for comparison in exact
         if comparison.gated and comparison.verdict is Verdict.IMPROVED
     )
-    if not fell or worse or isinstance(reference, PairedRevision):
+    if not fell or worse or paired:
         return fell
     return (*fell, Finding("fewer_than_baseline"))
 
@@ -149,8 +143,8 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
     if not told:
         return ()
     steady_now = any(comparison.series.metric not in now for comparison in ungated)
-    renew = steady_now and not isinstance(reference, PairedRevision)
-    return (Finding("ungated_counts", {"counts": tuple(told), "reference": reference.words, "renew": renew}),)
+    renew = steady_now and not reference.paired
+    return (Finding("ungated_counts", {"counts": tuple(told), "paired": reference.paired, "renew": renew}),)
 
 
 def _counts_of(reference: Reference) -> Counts | None:

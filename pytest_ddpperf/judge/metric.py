@@ -79,7 +79,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
     """Why the reference cannot judge this metric; None where it can, and where there is no reference."""
     record = reference.record
     if base is None or record is None:
-        return None if record is None else Finding("not_in_reference", {"reference": reference.words})
+        return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
     if _kind(series) != _kind(base):
         return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
     if reference.differs:

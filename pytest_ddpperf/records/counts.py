@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.units import format_count, format_difference, format_number, format_values
+from pytest_ddpperf.units import exact_texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +52,7 @@ def count_row(metric: str) -> CountRow:
 
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
-_FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
-_SIBLINGS = {
-    "collective_calls": ("collective_bytes", "bytes"),
-    "collective_bytes": ("collective_calls", "calls"),
-    "collective_send_bytes": ("collective_bytes", "bytes"),
-}
 
 
 COLLECTIVES = (
@@ -163,108 +156,6 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
     return list(zip(before, after, strict=False))  # of other world sizes, those that both have
 
 
-def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
-
-    ``all_reduce 5 -> 9 calls per step (+4), bytes unchanged``.
-    """
-    before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
-    if metric == "ddp_buckets":
-        return _bucket_text(before, after) + on_each
-    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
-    changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
-    lines = [
-        f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
-        for name in changed
-    ]
-    if not lines and then.totals[metric] != now.totals[metric]:
-        lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
-    lines = _shortened(lines, "smaller change") + on_each
-    return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
-
-
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:
     """Values of a metric in one unit, to the last digit where less would hide that they differ."""
-    return tuple(_texts(count_row(metric).unit, values))
-
-
-def _change(metric: str, before: float, after: float) -> str:
-    """``5 -> 9 calls per step (+4)``."""
-    unit = count_row(metric).unit
-    first, second = _texts(unit, [before, after])
-    percent = round(100 * (after - before) / before) if before and unit != "1" else 0
-    share = f", {percent:+d} %" if percent else ""
-    return f"{first} -> {second}{_NOUNS.get(metric, '')} per step ({_difference(unit, after - before)}{share})"
-
-
-def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Says of calls that their bytes are the same, and of bytes that the calls are."""
-    if metric not in _SIBLINGS:
-        return ""
-    other, noun = _SIBLINGS[metric]
-    before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
-    return f", {noun} unchanged" if before is not None and before == after else ""
-
-
-def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    if before == after:
-        return []
-    layouts = _layout(before), _layout(after)
-    if len(before) != len(after):
-        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {' -> '.join(layouts)}"]
-    count = f"{format_count(len(after), 'bucket')} as before"
-    if layouts[0] != layouts[1] and len(after) <= SHOWN:
-        return [f"{count}, {' -> '.join(layouts)}"]
-    changed = [name for name in after if before.get(name) != after[name]]
-    told = [f"{name} {' -> '.join(_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
-    more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
-    return [f"{count}, {', '.join([*told, *more])}"]
-
-
-def _layout(buckets: Mapping[str, float]) -> str:
-    """``1.0 MiB + 25.0 MiB``; of many buckets the smallest and the largest."""
-    if len(buckets) <= SHOWN:
-        return " + ".join(_texts("B", buckets.values())) or "none"
-    smallest, largest = _texts("B", [min(buckets.values()), max(buckets.values())])
-    return f"{smallest} to {largest} each"
-
-
-def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
-    """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
-    lines = [
-        f"rank {rank} {f'{name} ' if name else ''}{_change(metric, before, after)}"
-        for name, pairs in parts.items()
-        for rank, (before, after) in enumerate(pairs)
-        if before != after
-    ]
-    return _shortened(lines, "more rank")
-
-
-def _shortened(lines: list[str], noun: str) -> list[str]:
-    more = [f"and {format_count(len(lines) - SHOWN, noun)}"] if len(lines) > SHOWN else []
-    return [*lines[:SHOWN], *more]
-
-
-def _difference(unit: str, difference: float) -> str:
-    if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
-        return format_difference(difference, unit)
-    size = _texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
-    return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"
-
-
-def _texts(unit: str, values: Iterable[float]) -> list[str]:
-    """Values in one scale; to the last byte, or the last digit, where less would hide that they differ."""
-    values = list(values)
-    plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
-    scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
-    for texts in (scaled[unit]() if unit in scaled else plain, plain):
-        if len(set(texts)) == len(set(values)):
-            return texts
-    return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
-
-
-def _flop_texts(values: Sequence[float]) -> list[str]:
-    largest = max(map(abs, values), default=0.0)
-    factor, prefix = next((step for step in _FLOPS if largest >= step[0]), _FLOPS[-1])
-    return [f"{value / factor:.4g} {prefix}FLOP" for value in values]
+    return tuple(exact_texts(count_row(metric).unit, values))

@@ -13,7 +13,8 @@ class Finding:
 
     Attributes:
         code: which kind of remark it is, in snake_case; ``reports.findings`` has the words of each.
-        facts: the figures and names that the words need, by name.
+        facts: the figures, names and records that the words need, by name. A fact is a text only where the text is
+            somebody else's, such as the message of an error, or is kept in a file.
     """
 
     code: str

@@ -68,7 +68,9 @@ class Noise:
 
     between_runs: Spread  # how far a run's times deviate as a whole
     floor: float  # the relative change of a time below which a tolerance has no meaning
-    origin: str  # where that was learned: calibrated on 2026-01-12
+    calibrated: str = ""  # the day of the calibration; empty where recorded runs tell it
+    runs: int = 0  # recorded ones
+    commits: int = 0  # theirs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,7 @@ class Calibration:
     @property
     def noise(self) -> Noise:
         """What comparisons take of it."""
-        return Noise(between_runs=self.between_runs, floor=self.floor, origin=f"calibrated on {self.date}")
+        return Noise(between_runs=self.between_runs, floor=self.floor, calibrated=self.date)
 
     def of_training(self, strategy: str, recipe: Mapping[str, str]) -> bool:
         """Whether it is of that training; of another training under the same name, the floor says nothing."""
@@ -106,7 +108,7 @@ class StoredBaseline:
     Counts need less to be comparable than times: they are compared with a record of any machine.
     """
 
-    words: ClassVar[str] = "the baseline"
+    paired: ClassVar[bool] = False
     # Of the times; None where there is no baseline. Where ``differs`` is not empty, the nearest record of another
     # environment or training, which is shown and judges nothing.
     record: BaselineRecord | None
@@ -123,7 +125,7 @@ class StoredBaseline:
 class PairedRevision:
     """The same benchmark under another revision, measured in the rounds of this one."""
 
-    words: ClassVar[str] = "the other revision"
+    paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
     counted_differs: ClassVar[tuple[str, ...]] = ()
     kernels_differ: ClassVar[tuple[str, ...]] = ()

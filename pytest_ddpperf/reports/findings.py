@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values
 
 CONFIRMED = "judged by fresh ones alone"  # launches that follow a suspicion
@@ -165,34 +165,18 @@ def _alike_baselines(names: Sequence[str]) -> str:
     return f"{there} for {quoted}: options are part of a benchmark's identity"
 
 
-def _count_changed(parts: Sequence[str], unsteady_now: str, unsteady_then: str) -> str:
-    """What the change of a count is made of, and in what steps differ."""
-    now = [f"no longer the same in every step: {unsteady_now}"] if unsteady_now else []
-    then = [f"it was not the same in every step: {unsteady_then}"] if unsteady_then else []
-    return "; ".join([*parts, *now, *then])
+def _lenient_verification(precision: str | None, exact_steps: int) -> str:
+    """Why a strategy was held to less than others; ``precision`` is its own, None where it is held to convergence."""
+    if precision is not None:
+        return f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
+    return "against a single process: held to convergence only" + (", but for its first steps" if exact_steps else "")
 
 
-def _fewer_counted(metric: str, then: float, now: float, made_of: Sequence[str], reference: str) -> str:
-    """A count that fell, in all or in what it is made of."""
-    made = "; ".join(made_of)
-    if now == then:
-        return f"{metric}: {made}"
-    before, after = quantity_texts(metric, [then, now])
-    return f"{metric} is {after} per step, {before} in {reference}" + (f": {made}" if made else "")
-
-
-def _ungated_counts(counts: Sequence[tuple[str, str, bool, tuple[float, ...]]], reference: str, *, renew: bool) -> str:
-    """Counts with what differs from step to step, whether it does so now, and the most of both sides."""
-
-    def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
-        text = reason if now or not reason else f"in {reference} {reason}"
-        if values:
-            before, after = quantity_texts(metric, values)
-            text += f"; at most {after}, {before} in {reference}"
-        return f"{metric} ({text})"
-
-    cure = "; --ddpperf-save renews the baseline" if renew else ""
-    return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+def _raised_tolerance(tolerance: float, floor: float, calibrated: str, runs: int, commits: int) -> str:
+    """A tolerance that noise makes meaningless, and how the noise is known."""
+    origin = f"learned from {format_count(runs, 'recorded run')} of {format_count(commits, 'commit')}"
+    origin = f"calibrated on {calibrated}" if calibrated else origin
+    return f"tolerance {format_percent(tolerance)} raised to {format_percent(floor)}: the noise floor {origin}"
 
 
 WORDS: Mapping[str, Callable[..., str]] = {
@@ -210,7 +194,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "picked_loader": lambda reason: reason,
     # How it was verified, launched and timed.
     "unverified": lambda reason: f"not held against a single process: {reason}",
-    "lenient_verification": lambda leniency: f"against a single process: {leniency}",
+    "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,
     "background_work": lambda paired, benchmarks: (
         f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on in the background"
@@ -289,9 +273,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "no_launches_decide": _no_launches_decide,
     "disturbed": _disturbed,
     "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
-    "raised_tolerance": lambda tolerance, floor, origin: (
-        f"tolerance {format_percent(tolerance)} raised to {format_percent(floor)}: the noise floor {origin}"
-    ),
+    "raised_tolerance": _raised_tolerance,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
@@ -299,22 +281,22 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "loss_of_other_step": lambda then, now: (
         f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
     ),
-    "not_in_reference": lambda reference: f"not in {reference}",
-    "no_counts_in_reference": lambda reference: f"{reference} has no counts",
-    "lost_metric": lambda metric, reference, paired: (
-        f"{reference} has {metric}, this run does not: it is gated no more"
+    "not_in_reference": lambda paired: f"not in {reference_text(paired)}",
+    "no_counts_in_reference": lambda paired: f"{reference_text(paired)} has no counts",
+    "lost_metric": lambda metric, paired: (
+        f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": lambda reference: f"{reference} has counts, this run has none: no count is gated",
+    "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: no count is gated",
     "alike_baselines": _alike_baselines,
     # Counts.
-    "count_changed": _count_changed,
+    "count_changed": count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
-    "fewer_counted": _fewer_counted,
+    "fewer_counted": fewer_counted,
     "fewer_than_baseline": lambda: "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
-    "ungated_counts": _ungated_counts,
+    "ungated_counts": ungated_counts,
     # The other revision.
-    "cannot_run": lambda origin, reason: f"{origin}: {reason}",
+    "cannot_run": lambda revision, reason: f"revision {revision} cannot run it: {reason}",
     "no_name_to_look_up": lambda option, names: (
         f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
         f"{', '.join(names)}"

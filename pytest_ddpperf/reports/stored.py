@@ -8,10 +8,11 @@ from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.judge.decision import decide_count
-from pytest_ddpperf.records.counts import difference_text, quantity_texts
+from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values, scale

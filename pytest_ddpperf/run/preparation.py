@@ -51,10 +51,11 @@ class Prepared:
     def given_to(self, variant: Variant) -> Variant:
         """The variant with all of it, and remarks where it was verified less strictly than others or not at all."""
         found = self.verification
-        findings = [
-            *([Finding("unverified", {"reason": found.unverified})] if found.unverified else []),
-            *([Finding("lenient_verification", {"leniency": found.leniency})] if found.leniency else []),
-        ]
+        findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
+        if (why := found.leniency) is not None:
+            findings.append(
+                Finding("lenient_verification", {"precision": why.precision, "exact_steps": why.exact_steps})
+            )
         return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *findings))
 
 

@@ -56,13 +56,21 @@ class Agreement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Leniency:
+    """Why a strategy is held to less than others."""
+
+    precision: str | None  # in which it sends or computes gradients; None where it is held to convergence
+    exact_steps: int = 0  # steps that it is held to as others are, before convergence alone counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
     """What a verification found; the same on every rank."""
 
     discrepancy: Discrepancy | None = None
     unverified: str = ""  # why there is nothing to compare with; empty if there is
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
-    leniency: str = ""  # why this strategy was held to less than others at this precision; empty if it was not
+    leniency: Leniency | None = None  # None if the strategy is held to as much as others at this precision
 
 
 def discrepancy_text(found: Discrepancy) -> str:

@@ -59,7 +59,7 @@ def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
     ],
 )
 def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
-    noise = Noise(between_runs=Spread(sd=0.04, df=4), floor=0.06, origin="calibrated on 2026-01-12")
+    noise = Noise(between_runs=Spread(sd=0.04, df=4), floor=0.06, calibrated="2026-01-12")
     assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise).sd == pytest.approx(expected)
 
 

@@ -122,7 +122,7 @@ def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> 
 def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
     base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
     quiet, wild = (
-        replace(base, noise=Noise(between_runs=Spread(sd=sd, df=4), floor=0.01, origin="calibrated on 2026-01-12"))
+        replace(base, noise=Noise(between_runs=Spread(sd=sd, df=4), floor=0.01, calibrated="2026-01-12"))
         for sd in (0.001, 0.03)
     )
     before, same, wider = (judged(new, one, tolerance=0.03)["step_time"] for one in (base, quiet, wild))
@@ -132,7 +132,7 @@ def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
 
 
 def test_no_tolerance_is_below_the_noise_floor() -> None:
-    noise = Noise(between_runs=Spread(sd=0.002, df=4), floor=0.042, origin="calibrated on 2026-01-12")
+    noise = Noise(between_runs=Spread(sd=0.002, df=4), floor=0.042, calibrated="2026-01-12")
     metrics = [series(metric, STEADY) for metric in ("step_time", "final_loss", "peak_allocated")]
     base = replace(found(*metrics), noise=noise)
     result = judged(measured(*metrics), base, tolerance=0.03)
@@ -311,7 +311,7 @@ def test_nor_can_they_decide_where_launches_scatter_so_much_that_runs_do_too() -
     """
     wild, told = (
         [0.88, 1.12, 1.0, 0.89, 1.11, 1.0],
-        Noise(between_runs=Spread(sd=0.001, df=4), floor=0.01, origin="calibrated on 2026-01-12"),
+        Noise(between_runs=Spread(sd=0.001, df=4), floor=0.01, calibrated="2026-01-12"),
     )
     for noise in (None, told):
         one = inconclusive(wild, STEADY, tolerance=0.03, noise=noise)

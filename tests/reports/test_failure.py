@@ -131,7 +131,7 @@ def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: 
     """Where a comparable baseline is required, or asked for by fail_on."""
     step = make_comparison("step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026)
     loss = make_comparison("final_loss", 1.25, Verdict.NEW)
-    lost = Finding("lost_metric", {"metric": "final_loss", "reference": "the baseline", "paired": False})
+    lost = Finding("lost_metric", {"metric": "final_loss", "paired": False})
     missing = {Verdict.NEW, Verdict.INCOMPATIBLE}
 
     added = make_result(comparisons=(step, loss), verdict=Verdict.INCONCLUSIVE)

@@ -12,13 +12,27 @@ from typing import Any, NamedTuple
 import pytest
 
 import pytest_ddpperf
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
 
 MIB, GIB = 2**20, 2**30
+STEPS = tuple(
+    Counts(
+        totals={"optimizer_steps": number},
+        details={"optimizer_steps": {"Adam": number}},
+        unstable={"optimizer_steps": reason},
+    )
+    for number, reason in ((0.0, "0, 1"), (1.0, "1, 2"))
+)
 SEEN = {"seen": 2, "launches": 3}
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
+
+
+def counts(**operators: float) -> Counts:
+    """Counts of operators alone."""
+    return Counts(totals={"operators": sum(operators.values())}, details={"operators": operators}, unstable={})
 
 
 class Case(NamedTuple):
@@ -77,7 +91,7 @@ CASES = [
     Case("stands_in_for_step_time", {}, "in place of the step time, which remains undecided"),
     Case(
         "raised_tolerance",
-        {"tolerance": 0.03, "floor": 0.042, "origin": "calibrated on 2026-01-12"},
+        {"tolerance": 0.03, "floor": 0.042, "calibrated": "2026-01-12", "runs": 0, "commits": 0},
         "tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",
     ),
     Case("incomparable", {"differs": ("torch 2.11 -> 2.13",)}, "the baseline is not comparable: torch 2.11 -> 2.13"),
@@ -97,19 +111,19 @@ CASES = [
     Case(
         "loss_of_other_step", {"then": 103, "now": 63}, "the baseline's loss is that after 103 steps, this one after 63"
     ),
-    Case("not_in_reference", {"reference": "the baseline"}, "not in the baseline"),
-    Case("no_counts_in_reference", {"reference": "the baseline"}, "the baseline has no counts"),
+    Case("not_in_reference", {"paired": False}, "not in the baseline"),
+    Case("no_counts_in_reference", {"paired": False}, "the baseline has no counts"),
     Case(
         "lost_metric",
-        {"metric": "throughput", "reference": "the baseline", "paired": False},
+        {"metric": "throughput", "paired": False},
         "the baseline has throughput, this run does not: it is gated no more; --ddpperf-save accepts that",
     ),
     Case(
         "lost_metric",
-        {"metric": "throughput", "reference": "the other revision", "paired": True},
+        {"metric": "throughput", "paired": True},
         "the other revision has throughput, this run does not: it is gated no more",
     ),
-    Case("lost_counts", {"reference": "the baseline"}, "the baseline has counts, this run has none: no count is gated"),
+    Case("lost_counts", {"paired": False}, "the baseline has counts, this run has none: no count is gated"),
     Case(
         "alike_baselines",
         {"names": ("ddp", "ddp w2")},
@@ -117,36 +131,32 @@ CASES = [
     ),
     Case(
         "count_changed",
-        {"parts": ("Adam 0 -> 1",), "unsteady_now": "1, 2", "unsteady_then": "0, 1"},
-        "Adam 0 -> 1; no longer the same in every step: 1, 2; it was not the same in every step: 0, 1",
+        {"metric": "optimizer_steps", "then": STEPS[0], "now": STEPS[1], "changed": True},
+        "Adam 0 -> 1 per step (+1); no longer the same in every step: 1, 2; it was not the same in every step: 0, 1",
     ),
     Case("unsteady_count", {"reason": "1, 2"}, "not the same in every step, so not compared exactly: 1, 2"),
     Case(
         "fewer_counted",
-        {"metric": "operators", "then": 9.0, "now": 5.0, "made_of": ("mul 4 -> 0",), "reference": "the baseline"},
-        "operators is 5 per step, 9 in the baseline: mul 4 -> 0",
+        {"metric": "operators", "then": counts(add=5.0, mul=4.0), "now": counts(add=5.0), "paired": False},
+        "operators is 5 per step, 9 in the baseline: mul 4 -> 0 per step (-4)",
     ),
     Case(
         "fewer_counted",
-        {"metric": "operators", "then": 9.0, "now": 9.0, "made_of": ("mul 4 -> 0",), "reference": "the baseline"},
-        "operators: mul 4 -> 0",
+        {"metric": "operators", "then": counts(mul=4.0), "now": counts(add=4.0), "paired": False},
+        "operators: add 0 -> 4 per step (+4); mul 4 -> 0 per step (-4)",
     ),
     Case("fewer_than_baseline", {}, "less is counted than in the baseline: if that is meant, --ddpperf-save renews it"),
     Case(
         "ungated_counts",
         {
             "counts": (("operators", "5 or 6", True, (5.0, 6.0)), ("flops", "1 or 2", False, ())),
-            "reference": "the baseline",
+            "paired": False,
             "renew": True,
         },
         "not gated, for not all steps do the same: operators (5 or 6; at most 6, 5 in the baseline), flops (in the "
         "baseline 1 or 2); --ddpperf-save renews the baseline",
     ),
-    Case(
-        "cannot_run",
-        {"origin": "revision v1 cannot run it", "reason": "it raised"},
-        "revision v1 cannot run it: it raised",
-    ),
+    Case("cannot_run", {"revision": "v1", "reason": "it raised"}, "revision v1 cannot run it: it raised"),
     Case(
         "no_name_to_look_up",
         {"option": "--ddpperf-against-tests", "names": ("f", "g")},
@@ -182,7 +192,21 @@ CASES = [
     ),
     Case("picked_loader", {"reason": "data loading, picked"}, "data loading, picked"),
     Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
-    Case("lenient_verification", {"leniency": "in bf16"}, "against a single process: in bf16"),
+    Case(
+        "lenient_verification",
+        {"precision": "bf16", "exact_steps": 0},
+        "against a single process: tolerance of bf16: gradients are sent or computed in bf16",
+    ),
+    Case(
+        "lenient_verification",
+        {"precision": None, "exact_steps": 0},
+        "against a single process: held to convergence only",
+    ),
+    Case(
+        "lenient_verification",
+        {"precision": None, "exact_steps": 2},
+        "against a single process: held to convergence only, but for its first steps",
+    ),
     Case(
         "oversubscribed",
         {"ranks": 6, "shared": 4, "resource": "core"},

@@ -32,7 +32,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
-from pytest_ddpperf.training.verification import Discrepancy, Verification
+from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_rank_launch, make_variant
 
@@ -133,13 +133,13 @@ def test_ranks_are_given_the_settings_that_make_a_training() -> None:
 
 def test_one_launch_tells_all_of_a_variant() -> None:
     """It lasts 5 s: half a second of that are timed steps, and 2 s what no timed launch does."""
-    ranks = Ranks(ddp=Verification(leniency="held to convergence only"))
+    ranks = Ranks(ddp=Verification(leniency=Leniency(precision=None, exact_steps=2)))
     (found,) = prepared(Settings(), [training(findings=(Finding("a_remark"),))], ranks, {})
     assert ranks.asked == ["ddp: timed counted verified"]
     assert found.counts == COUNTS
     assert found.findings == (
         Finding("a_remark"),
-        Finding("lenient_verification", {"leniency": "held to convergence only"}),
+        Finding("lenient_verification", {"precision": None, "exact_steps": 2}),
     )
     assert found.pilot is not None
     assert (found.pilot.step, found.pilot.fixed) == pytest.approx((0.1, 2.5))

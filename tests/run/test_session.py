@@ -84,7 +84,7 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
         record(tmp_path / "runs.sqlite", run, [result(time)])
     learned = noise_known(session)
     assert learned is not None
-    assert learned.origin == "learned from 5 recorded runs of 1 commit"
+    assert (learned.runs, learned.commits, learned.calibrated) == (5, 1, "")
     assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
 
     spread = Spread(sd=0.004, df=4)

@@ -21,6 +21,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.training.verification import Leniency
+
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import Parallel
 
@@ -64,14 +66,11 @@ def excused(noise: float, size: float) -> float:
     return 4 * noise if noise >= size / 2 else min(2 * noise, size / 8)
 
 
-def leniency(precision: str, parallel: Parallel) -> str:
-    """Says why a strategy is held to less than others at the benchmark's precision; empty if it is not."""
+def leniency(precision: str, parallel: Parallel) -> Leniency | None:
+    """Why a strategy is held to less than others at the benchmark's precision; None if it is not."""
     if parallel.lossy:
-        return "held to convergence only" + (", but for its first steps" if parallel.exact_steps else "")
-    if tolerance(parallel.precision) > tolerance(precision):
-        own = parallel.precision
-        return f"tolerance of {own}: gradients are sent or computed in {own}"
-    return ""
+        return Leniency(precision=None, exact_steps=parallel.exact_steps)
+    return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None
 
 
 def fall(losses: Sequence[float]) -> float:

@@ -53,7 +53,7 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
     A collective, called on every rank of a launch of its own.
     """
     consensus = RankConsensus(ctx)
-    discrepancy, unverified, leniency = None, "", ""
+    discrepancy, unverified, leniency = None, "", None
     try:
         verifier = StrategyVerifier(ctx, job, consensus)
         parallel = verifier.run.trainer.parallel

@@ -23,10 +23,11 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts, difference_text, merged
+from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
 from tests.factories import make_environment

@@ -19,7 +19,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import VerifyJob
-from pytest_ddpperf.training.verification import Verification
+from pytest_ddpperf.training.verification import Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
 
 RANKS = 2
@@ -205,7 +205,7 @@ def test_a_lossy_strategy_needs_a_loss_that_falls(launcher: Launcher) -> None:
     (found,) = verify(launcher, job(Strategy(treating, part="", how="averaged", exact=0), optimizer=still))
     assert found.discrepancy is None
     assert found.unverified.startswith("the loss of a single process hardly falls in 20 steps")
-    assert found.leniency == "held to convergence only"
+    assert found.leniency == Leniency(precision=None)
 
 
 def test_first_steps_that_a_lossy_strategy_takes_exactly_are_compared(launcher: Launcher) -> None:
@@ -234,13 +234,15 @@ def test_hooks_that_begin_exactly_pass(launcher: Launcher, hook: str) -> None:
     assert not found.unverified
     assert found.agreements["gradients"].error < 1e-6
     assert found.agreements["losses"].tolerance == 0.8
-    assert found.leniency == "held to convergence only, but for its first steps"
+    assert found.leniency is not None
+    assert found.leniency.precision is None
+    assert found.leniency.exact_steps > 0
 
 
 def test_a_looser_tolerance_is_told(launcher: Launcher) -> None:
     exact, loose = verify(launcher, job("ddp"), job("ddp[comm_hook=bf16]"))
-    assert exact.leniency == ""
-    assert loose.leniency == "tolerance of bf16: gradients are sent or computed in bf16"
+    assert exact.leniency is None
+    assert loose.leniency == Leniency(precision="bf16")
 
 
 def full_at_second(make: Callable[..., Any]) -> Callable[..., Any]:

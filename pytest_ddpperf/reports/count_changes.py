@@ -1,0 +1,143 @@
+"""Changes of counts in words: of findings, and what a change is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number
+
+_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
+_SIBLINGS = {
+    "collective_calls": ("collective_bytes", "bytes"),
+    "collective_bytes": ("collective_calls", "calls"),
+    "collective_send_bytes": ("collective_bytes", "bytes"),
+}
+
+
+def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
+    """What a result is compared with."""
+    return "the other revision" if paired else "the baseline"
+
+
+def count_changed(metric: str, then: Counts, now: Counts, changed: bool) -> str:  # noqa: FBT001 - a fact
+    """What the change of a count is made of, and in what steps differ."""
+    parts = difference_text(metric, then, now) if changed else []
+    if metric in now.unstable:
+        parts.append(f"no longer the same in every step: {now.unstable[metric]}")
+    if metric in then.unstable:
+        parts.append(f"it was not the same in every step: {then.unstable[metric]}")
+    return "; ".join(parts)
+
+
+def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
+    """A count that fell, in all or in what it is made of."""
+    made = "; ".join(difference_text(metric, then, now))
+    if now.totals[metric] == then.totals[metric]:
+        return f"{metric}: {made}"
+    before, after = quantity_texts(metric, [then.totals[metric], now.totals[metric]])
+    return f"{metric} is {after} per step, {before} in {reference_text(paired)}: {made}"
+
+
+def ungated_counts(
+    counts: Sequence[tuple[str, str, bool, tuple[float, ...]]],
+    paired: bool,  # noqa: FBT001 - a fact
+    renew: bool,  # noqa: FBT001 - a fact
+) -> str:
+    """Counts with what differs from step to step, whether it does so now, and the most of both sides."""
+    reference = reference_text(paired)
+
+    def told(metric: str, reason: str, now: bool, values: tuple[float, ...]) -> str:  # noqa: FBT001 - of a tuple
+        text = reason if now or not reason else f"in {reference} {reason}"
+        if values:
+            before, after = quantity_texts(metric, values)
+            text += f"; at most {after}, {before} in {reference}"
+        return f"{metric} ({text})"
+
+    cure = "; --ddpperf-save renews the baseline" if renew else ""
+    return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+
+
+def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
+    """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
+
+    ``all_reduce 5 -> 9 calls per step (+4), bytes unchanged``.
+    """
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
+    if metric == "ddp_buckets":
+        return _bucket_text(before, after) + on_each
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
+    lines = [
+        f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
+        for name in changed
+    ]
+    if not lines and then.totals[metric] != now.totals[metric]:
+        lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
+    lines = _shortened(lines, "smaller change") + on_each
+    return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
+
+
+def _change(metric: str, before: float, after: float) -> str:
+    """``5 -> 9 calls per step (+4)``."""
+    unit = count_row(metric).unit
+    first, second = exact_texts(unit, [before, after])
+    percent = round(100 * (after - before) / before) if before and unit != "1" else 0
+    share = f", {percent:+d} %" if percent else ""
+    return f"{first} -> {second}{_NOUNS.get(metric, '')} per step ({_difference(unit, after - before)}{share})"
+
+
+def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
+    """Says of calls that their bytes are the same, and of bytes that the calls are."""
+    if metric not in _SIBLINGS:
+        return ""
+    other, noun = _SIBLINGS[metric]
+    before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
+    return f", {noun} unchanged" if before is not None and before == after else ""
+
+
+def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    if before == after:
+        return []
+    layouts = _layout(before), _layout(after)
+    if len(before) != len(after):
+        return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {' -> '.join(layouts)}"]
+    count = f"{format_count(len(after), 'bucket')} as before"
+    if layouts[0] != layouts[1] and len(after) <= SHOWN:
+        return [f"{count}, {' -> '.join(layouts)}"]
+    changed = [name for name in after if before.get(name) != after[name]]
+    told = [f"{name} {' -> '.join(exact_texts('B', [before.get(name, 0.0), after[name]]))}" for name in changed[:SHOWN]]
+    more = [f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
+    return [f"{count}, {', '.join([*told, *more])}"]
+
+
+def _layout(buckets: Mapping[str, float]) -> str:
+    """``1.0 MiB + 25.0 MiB``; of many buckets the smallest and the largest."""
+    if len(buckets) <= SHOWN:
+        return " + ".join(exact_texts("B", buckets.values())) or "none"
+    smallest, largest = exact_texts("B", [min(buckets.values()), max(buckets.values())])
+    return f"{smallest} to {largest} each"
+
+
+def _rank_lines(metric: str, parts: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """The ranks that changed, by part, from each part's values then and now by rank; the whole is the part ''."""
+    lines = [
+        f"rank {rank} {f'{name} ' if name else ''}{_change(metric, before, after)}"
+        for name, pairs in parts.items()
+        for rank, (before, after) in enumerate(pairs)
+        if before != after
+    ]
+    return _shortened(lines, "more rank")
+
+
+def _shortened(lines: list[str], noun: str) -> list[str]:
+    more = [f"and {format_count(len(lines) - SHOWN, noun)}"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
+
+
+def _difference(unit: str, difference: float) -> str:
+    if unit == "B" and abs(difference) >= 1024:  # noqa: PLR2004 - below, bytes are told to the last digit
+        return format_difference(difference, unit)
+    size = exact_texts(unit, [abs(difference)])[0] if unit == "FLOP" else f"{format_number(abs(difference))} {unit}"
+    return f"{'-' if difference < 0 else '+'}{size.removesuffix(' 1')}"

@@ -1,0 +1,186 @@
+"""Changes of counts in words; the numbers are small enough to be read off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.reports.count_changes import difference_text
+
+MIB = 2.0**20
+
+
+def counts(
+    details: Mapping[str, Mapping[str, float]], unstable: Mapping[str, str] | None = None, **totals: float
+) -> Counts:
+    """Totals are the sums of their details, unless given."""
+    sums = {metric: sum(parts.values()) for metric, parts in details.items()}
+    return Counts(totals={**sums, **totals}, details=details, unstable=unstable or {})
+
+
+@pytest.mark.parametrize(
+    ("metric", "then", "now", "expected"),
+    [
+        (
+            "collective_calls",
+            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            {"collective_calls": {"all_reduce": 9.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            ["all_reduce 5 -> 9 calls per step (+4), bytes unchanged"],
+        ),
+        (
+            "collective_calls",
+            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            {"collective_calls": {"all_reduce": 10.0}, "collective_bytes": {"all_reduce": 8 * MIB}},
+            ["all_reduce 5 -> 10 calls per step (+5)"],  # the bytes have a line of their own,
+        ),
+        (
+            "collective_bytes",
+            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 2 * MIB}},
+            {"collective_calls": {"all_reduce": 5.0}, "collective_bytes": {"all_reduce": 4 * MIB}},
+            ["all_reduce 2.00 MiB -> 4.00 MiB per step (+2.00 MiB, +100 %), calls unchanged"],
+        ),
+        (  # 4 bytes of 4 MiB would not be seen in three digits
+            "collective_send_bytes",
+            {"collective_send_bytes": {"all_reduce": 4 * MIB}},
+            {"collective_send_bytes": {"all_reduce": 4 * MIB + 4}},
+            ["all_reduce 4,194,304 B -> 4,194,308 B per step (+4 B)"],
+        ),
+        (
+            "flops",
+            {"flops": {"blocks.0": 1.5e9, "head": 1e6}},
+            {"flops": {"blocks.0": 3e9, "head": 1e6}},
+            ["blocks.0 1.5 GFLOP -> 3 GFLOP per step (+1.5 GFLOP, +100 %)"],
+        ),
+        (
+            "flops",
+            {"flops": {"renamed": 5e3}},
+            {"flops": {"head": 5e3}},
+            ["head 0 kFLOP -> 5 kFLOP per step (+5 kFLOP)", "renamed 5 kFLOP -> 0 kFLOP per step (-5 kFLOP, -100 %)"],
+        ),
+        (
+            "operators",
+            {"operators": {"aten.mm": 3.0, "aten.add": 1.0}},
+            {"operators": {"aten.mm": 2.0, "aten.add": 4.0}},
+            ["aten.add 1 -> 4 per step (+3)", "aten.mm 3 -> 2 per step (-1)"],
+        ),
+        (
+            "synchronisations",
+            {"synchronisations": {}},
+            {"synchronisations": {"item": 2.0}},
+            ["item 0 -> 2 waits for the device per step (+2)"],
+        ),
+        ("operators", {"operators": {"aten.mm": 3.0}}, {"operators": {"aten.mm": 3.0}}, []),
+        (  # as where several steps belong together
+            "collective_calls",
+            {"collective_calls": {"all_reduce": 0.25}},
+            {"collective_calls": {"all_reduce": 0.5}},
+            ["all_reduce 0.25 -> 0.5 calls per step (+0.25)"],
+        ),
+        (
+            "collective_bytes",
+            {"collective_bytes": {"all_reduce": 4 * MIB + 1 / 3}},
+            {"collective_bytes": {"all_reduce": 4 * MIB}},
+            ["all_reduce 4,194,304.333 B -> 4,194,304 B per step (-0.333 B)"],
+        ),
+    ],
+)
+def test_a_change_is_spelled_out(
+    metric: str, then: dict[str, dict[str, float]], now: dict[str, dict[str, float]], expected: list[str]
+) -> None:
+    assert difference_text(metric, counts(then), counts(now)) == expected
+
+
+def test_only_the_largest_changes_are_named() -> None:
+    now = {"operators": {f"aten.op{number}": float(number) for number in range(1, 8)}}
+    lines = difference_text("operators", counts({"operators": {}}), counts(now))
+    assert lines[0] == "aten.op7 0 -> 7 per step (+7)"
+    assert lines[5:] == ["and 2 smaller changes"]
+
+
+def test_buckets_are_told_by_number_and_size() -> None:
+    then = counts({"ddp_buckets": {"bucket 0": 4 * MIB}}, ddp_buckets=1.0)
+    four = counts({"ddp_buckets": {f"bucket {number}": MIB for number in range(4)}}, ddp_buckets=4.0)
+    eight = counts({"ddp_buckets": {f"bucket {number}": MIB / 2 for number in range(8)}}, ddp_buckets=8.0)
+    other = counts({"ddp_buckets": {"bucket 0": 2 * MIB}}, ddp_buckets=1.0)
+    assert difference_text("ddp_buckets", then, then) == []
+    assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, 4.00 MiB -> 2.00 MiB"]
+    assert difference_text("ddp_buckets", then, four) == [
+        "1 -> 4 buckets, 4.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB + 1.00 MiB"
+    ]
+    assert difference_text("ddp_buckets", four, eight) == [
+        "4 -> 8 buckets, 1.00 MiB + 1.00 MiB + 1.00 MiB + 1.00 MiB -> 512 KiB to 512 KiB each"
+    ]
+
+
+def test_of_many_buckets_as_many_as_before_those_that_changed_are_told() -> None:
+    seven = counts({"ddp_buckets": {f"bucket {number}": 25 * MIB for number in range(7)}}, ddp_buckets=7.0)
+    parts = {**seven.details["ddp_buckets"], "bucket 2": 20 * MIB, "bucket 3": 30 * MIB}
+    assert difference_text("ddp_buckets", seven, counts({"ddp_buckets": parts}, ddp_buckets=7.0)) == [
+        "7 buckets as before, bucket 2 25.0 MiB -> 20.0 MiB, bucket 3 25.0 MiB -> 30.0 MiB"
+    ]
+    half = counts({"ddp_buckets": {f"bucket {number}": 12 * MIB for number in range(7)}}, ddp_buckets=7.0)
+    (line,) = difference_text("ddp_buckets", seven, half)
+    assert line.endswith("bucket 4 25.0 MiB -> 12.0 MiB, 2 more")
+
+
+def test_a_bucket_that_changed_by_four_bytes_is_told_to_the_byte() -> None:
+    then = counts({"ddp_buckets": {"bucket 0": 4 * MIB}}, ddp_buckets=1.0)
+    now = counts({"ddp_buckets": {"bucket 0": 4 * MIB + 4}}, ddp_buckets=1.0)
+    assert difference_text("ddp_buckets", then, now) == ["1 bucket as before, bucket 0 4,194,304 B -> 4,194,308 B"]
+
+
+def test_a_total_without_details_changes_by_its_own_name() -> None:
+    assert difference_text("operators", counts({}, operators=3.0), counts({}, operators=4.0)) == [
+        "operators 3 -> 4 per step (+1)"
+    ]
+
+
+def on_two(first: float, second: float) -> Counts:
+    return merged([counts({"operators": {"aten.mm": times}}) for times in (first, second)])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ((3, 3), (3, 4), ["aten.mm 3 -> 4 per step (+1)", "rank 1 3 -> 4 per step (+1)"]),
+        ((3, 0), (3, 2), ["rank 1 0 -> 2 per step (+2)"]),  # the largest is as before
+        ((3, 0), (3, 3), ["rank 1 0 -> 3 per step (+3)"]),  # as it is on both now
+        ((3, 0), (0, 3), ["rank 0 3 -> 0 per step (-3)", "rank 1 0 -> 3 per step (+3)"]),
+        ((3, 4), (3, 4), []),
+    ],
+)
+def test_ranks_that_changed_are_told_where_they_are_not_alike(
+    then: tuple[float, float], now: tuple[float, float], expected: list[str]
+) -> None:
+    assert difference_text("operators", on_two(*then), on_two(*now)) == expected
+
+
+def test_what_ranks_do_as_often_as_each_other_but_otherwise_is_told_by_rank() -> None:
+    """In subgroups, as between the stages of a pipeline."""
+    mine, sends, receives = (
+        counts({"collective_calls": {name: 1.0}, "operators": {name: 1.0}}) for name in ("all_reduce", "send", "recv")
+    )
+    alike, apart = merged([mine, mine]), merged([mine, sends])
+    assert alike.details_by_rank == {}
+    assert apart.details_by_rank == {"collective_calls": {"all_reduce": (1.0, 0.0), "send": (0.0, 1.0)}}
+    assert difference_text("collective_calls", alike, apart) == [
+        "rank 1 all_reduce 1 -> 0 calls per step (-1)",
+        "rank 1 send 0 -> 1 calls per step (+1)",
+    ]
+    assert difference_text("collective_calls", apart, merged([mine, receives])) == [
+        "rank 1 send 1 -> 0 calls per step (-1)",
+        "rank 1 recv 0 -> 1 calls per step (+1)",
+    ]
+    assert difference_text("collective_calls", apart, apart) == []
+    assert difference_text("operators", alike, apart) == []
+
+
+def test_of_many_ranks_some_are_told() -> None:
+    def ranks(times: float) -> Counts:
+        return merged([counts({"operators": {"aten.mm": times * rank}}) for rank in range(1, 9)])
+
+    lines = difference_text("operators", ranks(1), ranks(2))
+    assert lines[1] == "rank 0 1 -> 2 per step (+1)"
+    assert lines[6:] == ["and 3 more ranks"]
