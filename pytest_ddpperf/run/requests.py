@@ -175,7 +175,10 @@ class VerbCall:
             raise SettingError(
                 f"a {kind} cannot be measured: expected a Workload, a Script or a function build(ctx) -> step"
             )
-        _require_fit(unfit(subject, "ctx"))
+        problem = unfit(subject, "ctx")
+        _require_fit(
+            None if problem is None else f"{problem}; a function that trains by itself is given as Script(function)"
+        )
         return None
 
 

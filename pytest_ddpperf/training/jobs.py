@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.script_run import ScriptRun
     from pytest_ddpperf.training.verification import Verification
     from pytest_ddpperf.training.workload import Workload
 
@@ -39,7 +40,7 @@ _BLOCK_STEPS = 4
 class LaunchJob:
     """What every rank of a launch has to do."""
 
-    subject: Workload | Script | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
+    subject: Workload | Script | ScriptRun | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
     strategy: Strategy | None  # None for a user's function, which synchronises itself
     settings: Settings
     plan: Plan
@@ -66,7 +67,7 @@ class LaunchJob:
         after += (min(self.diagnosed_steps, DIAGNOSED_STEPS) + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
-    def of(self, subject: Workload | Script | Callable[[Any], Any]) -> LaunchJob:
+    def of(self, subject: Workload | Script | ScriptRun | Callable[[Any], Any]) -> LaunchJob:
         """The same job of another subject."""
         return replace(self, subject=subject)
 
@@ -96,7 +97,7 @@ class PrepareJob:
     verified: VerifyJob | None = None
 
     @property
-    def subject(self) -> Workload | Script | Callable[[Any], Any]:
+    def subject(self) -> Workload | Script | ScriptRun | Callable[[Any], Any]:
         """What is trained."""
         return self.training.subject
 
@@ -106,7 +107,7 @@ class PrepareJob:
         plan = self.training.plan
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
-    def of(self, subject: Workload | Script | Callable[[Any], Any]) -> PrepareJob:
+    def of(self, subject: Workload | Script | ScriptRun | Callable[[Any], Any]) -> PrepareJob:
         """The same job of another subject."""
         return replace(self, training=self.training.of(subject))
 
@@ -143,7 +144,7 @@ class RankFunction:
         from pytest_ddpperf.training.script_run import ScriptRun
 
         run = ScriptRun(ctx, job.subject, job.steps_needed)
-        return run.beside(lambda: function(ctx, job.of(run.build), *others))
+        return run.beside(lambda: function(ctx, job.of(run), *others))
 
 
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")

@@ -137,7 +137,9 @@ def checked_run(ctx: RankView, step: Step) -> Callable[[], None]:
     steps = itertools.count(1)
 
     def run() -> None:
-        loss_value(step.run(), f"at warm-up step {next(steps)} on rank {ctx.rank}")
+        with step.group_kept():
+            loss = step.run()
+        loss_value(loss, f"at warm-up step {next(steps)} on rank {ctx.rank}")
 
     return run
 

@@ -80,7 +80,7 @@ class ScriptRun:
         finally:
             self.close()
 
-    def build(self, _ctx: RankView) -> ScriptSteps:
+    def begin(self) -> ScriptSteps:
         """Runs the script to the end of its first optimizer step; returns the steps that follow."""
         steps = ScriptSteps(self, self._meeting())
         steps()
@@ -170,7 +170,6 @@ class ScriptSteps:
 
     def __init__(self, run: ScriptRun, group: Any) -> None:
         self.group = group  # where the ranks that measure meet
-        self.close = run.close
         self.marked = run.train
 
     def __call__(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +21,7 @@ from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPT
 from pytest_ddpperf.training.data import Batches, batches
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed
 from pytest_ddpperf.training.script import Script
-from pytest_ddpperf.training.script_run import ScriptSteps
+from pytest_ddpperf.training.script_run import ScriptRun
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
@@ -46,6 +49,7 @@ class Step:
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
     phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
+    group_kept: Callable[[], AbstractContextManager[None]] = nullcontext  # around steps that may touch the group
     group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
     unsynchronised: Trainer | None = None  # the trainer that can train without the gradients of other ranks
 
@@ -60,7 +64,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):
         assert not isinstance(subject, Script)  # noqa: S101  its run has taken its place
-        return _users_step(ctx, subject, job)
+        return _script_step(ctx, subject, job) if isinstance(subject, ScriptRun) else _users_step(ctx, subject, job)
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
     own_period = math.lcm(trainer.parallel.period, data.burst)
@@ -154,10 +158,13 @@ def _training_step(
 
 def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
     """Calls the user's function and checks the step that it returns."""
-    step = build(ctx)
+    group_kept = partial(_group_kept, located(build))
+    with group_kept():
+        step = build(ctx)
     if not callable(step) or isinstance(step, nn.Module):
         raise WorkloadError(
-            f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step"
+            f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step, "
+            "and a function that trains by itself is measured as Script(function)"
         )
     word = "yield" if inspect.isgeneratorfunction(step) else "async" if inspect.iscoroutinefunction(step) else ""
     if word:
@@ -174,8 +181,37 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
         samples_per_step=getattr(step, "samples", None) if samples is None else samples,
         tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
         close=getattr(step, "close", _nothing),
-        group=step.group if isinstance(step, ScriptSteps) else None,
+        group_kept=group_kept,
     )
+
+
+def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:
+    """Begins the script; its steps are those that follow its first."""
+    steps = script.begin()
+    return Step(
+        run=steps,
+        samples_per_step=_of_rank(job.samples_per_step, ctx),
+        tokens_per_step=_of_rank(job.tokens_per_step, ctx),
+        close=script.close,
+        group=steps.group,
+    )
+
+
+@contextmanager
+def _group_kept(who: str) -> Iterator[None]:
+    """Refuses code that touches the default process group: ranks meet in it, and would wait for each other."""
+    ours, cure = dist.group.WORLD, "; leave that out, or give code that does it as it is: Script(function)"
+    try:
+        yield
+    except Exception as error:
+        if dist.group.WORLD is not ours:
+            raise WorkloadError(f"{who} ended the process group that the plugin made{cure}") from error
+        if dist.init_process_group.__name__ in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
+            raise WorkloadError(f"{who} calls init_process_group, and the plugin has done that{cure}") from error
+        raise
+    if dist.group.WORLD is not ours:
+        done = "ended" if dist.group.WORLD is None else "replaced"
+        raise WorkloadError(f"{who} {done} the process group that the plugin made{cure}")
 
 
 def _nothing() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -358,3 +359,37 @@ def test_a_step_that_takes_arguments_is_named(make_ctx: Any) -> None:
         WorkloadError, match=r"^the step of build .* takes \(number\) .*missing a required argument: 'number'"
     ):
         step_of(make_ctx(), build, "ddp")
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        pytest.param(
+            lambda _ctx: dist.init_process_group("gloo"),
+            "calls init_process_group, and the plugin has done that; leave that out, or give",
+            id="another init",
+        ),
+        pytest.param(
+            lambda _ctx: [dist.destroy_process_group(), dist.init_process_group("gloo"), dist.barrier()],
+            "replaced the process group that the plugin made",
+            id="another group",
+        ),
+        pytest.param(
+            lambda _ctx: dist.destroy_process_group,
+            "ended the process group that the plugin made; leave that out, .*: Script(function)",
+            id="a step that ends it",
+        ),
+        pytest.param(
+            lambda _ctx: [dist.destroy_process_group(), dist.all_reduce(torch.ones(1))],
+            "ended the process group that the plugin made",
+            id="a group that is gone",
+        ),
+    ],
+)
+def test_a_step_that_touches_the_process_group_is_told_at_once(
+    launcher: Launcher, build: Callable[[Any], Any], said: str
+) -> None:
+    job = LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2))
+    with pytest.raises(WorkloadError, match=said.replace("(", r"\(").replace(")", r"\)")) as refused:
+        launcher.run(run_launch, job, world_size=2, backend="gloo", device="cpu", timeout=30)
+    assert "\n" not in str(refused.value)
