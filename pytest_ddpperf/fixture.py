@@ -15,7 +15,15 @@ from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import GivenStrategy, GivenWays, Subject, VerbCall, several
+from pytest_ddpperf.run.requests import (
+    GivenStrategy,
+    GivenWays,
+    Subject,
+    VerbCall,
+    powers_of_two,
+    several,
+    several_sizes,
+)
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
@@ -151,16 +159,12 @@ class Ddpperf:
 
         if mode not in get_args(Mode):
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
-        if world_sizes is not None and not isinstance(world_sizes, Iterable):
-            raise SettingError(
-                f"ddpperf.scaling(world_sizes={world_sizes!r}): expected numbers of ranks, such as [1, 2]"
-            )
         if world_sizes is not None:
-            knobs = {**knobs, "world_size": tuple(world_sizes)}
+            knobs = {**knobs, "world_size": several_sizes(world_sizes)}
         call = self._call("scaling", knobs, samples_per_step, tokens_per_step)
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
-            sizes = _powers_of_two(sizes[0])
+            sizes = powers_of_two(sizes[0])
         variants = [
             call.variant(
                 subject,
@@ -377,8 +381,3 @@ class Ddpperf:
         run = JudgedRun(self._session, self._test, settings, self._sections, paired)
         self._runs.append(run)
         return run.judged(variants, derive)
-
-
-def _powers_of_two(largest: int) -> tuple[int, ...]:
-    """1, 2, 4 and so on, up to ``largest``, which is the last."""
-    return tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -62,7 +62,7 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
     """A parser that takes the word ``none`` (and None) besides, for None."""
 
     def parse_optional(value: object) -> T | None:
-        if value is None or value == none:
+        if value is None or (isinstance(value, str) and value.strip().lower() == none):
             return None
         try:
             return parse(value)
@@ -141,13 +141,22 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
     return parse_argument
 
 
+def closest(word: str, known: Sequence[str], alike: float) -> str:
+    """The question whether the known word that is most like a word was meant; empty where none is so much alike."""
+    import difflib  # only for messages: loading the plugin stays cheap
+
+    close = difflib.get_close_matches(word, known, n=1, cutoff=alike)
+    return f"did you mean {close[0]}?" if close else ""
+
+
 def one_of(*choices: str) -> Callable[[object], str]:
-    """A parser for one word out of ``choices``."""
+    """A parser for one word out of ``choices``, in upper or lower case; false stands for ``no``."""
 
     def parse(value: object) -> str:
-        if value not in choices:
+        word = "no" if value is False or value == "false" else value.strip().lower() if isinstance(value, str) else None
+        if word not in choices:
             raise ValueError(f"one of {', '.join(choices)}")
-        return str(value)
+        return word
 
     return parse
 
@@ -155,11 +164,10 @@ def one_of(*choices: str) -> Callable[[object], str]:
 def switch(value: object) -> bool:
     """On or off: a bool, or one of the words that ini files use."""
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
-    raise ValueError("true or false")
+    word = str(value).strip().lower()
+    if not isinstance(value, (bool, int, str)) or word not in words:
+        raise ValueError("true or false")
+    return words[word]
 
 
 def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:

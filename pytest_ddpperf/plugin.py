@@ -5,46 +5,54 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError, extended
 from pytest_ddpperf.launch.environment import started_by
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Settings, overlay, overlay_words, require_consistent
+from pytest_ddpperf.run.configuration import (
+    MARKER,
+    declare,
+    require_known,
+    require_other_mark,
+    require_outputs,
+    settings_of,
+)
+from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
+from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.fixture import Ddpperf
     from pytest_ddpperf.run.probe import Probe
     from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.run.session import Session
 
-MARKER = "ddpperf"
 SETTINGS = pytest.StashKey[Settings]()
 SESSION = pytest.StashKey["Session"]()
 REVISION = pytest.StashKey["Revision"]()
 PROBE = pytest.StashKey["Probe"]()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
+IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
+LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 TESTS = pytest.StashKey[int]()  # that measure
 QUIET = -1  # as with -q; below it only what was judged is shown
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare every knob as an option and as an ini setting."""
-    group = parser.getgroup("ddpperf", "performance of distributed training")
-    for knob in KNOBS.values():
-        form: dict[str, Any] = {"action": "store_const", "const": "true"}
-        if not knob.flag:
-            form = {"metavar": knob.metavar}
-            if knob.bare is not None:
-                form |= {"nargs": "?", "const": knob.bare}
-        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
-        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
-        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+    declare(parser)
+
+
+@pytest.hookimpl(trylast=True)  # conftest files have declared their options
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Refuse misspelt options with the one that is meant."""
+    try:
+        require_known(parser.parse_known_and_unknown_args(args)[1])
+    except SettingError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -59,52 +67,23 @@ def pytest_configure(config: pytest.Config) -> None:
     words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
     config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
     try:
-        config.stash[SETTINGS] = settings = _settings(config)
-        require_consistent(settings, [name for name, knob in KNOBS.items() if config.getoption(knob.ini) is not None])
-        _require_baselines(settings, config.rootpath / settings.baseline_dir)
+        config.stash[SETTINGS] = settings = settings_of(config)
         if settings.against is not None:
             from pytest_ddpperf.against.worktree import resolve
 
             config.stash[REVISION] = resolve(settings.against, config.rootpath, config.invocation_params.dir)
-        if settings.json is not None:
-            from pytest_ddpperf.baselines.files import located
-            from pytest_ddpperf.reports.document import ensure_writable
-
-            ensure_writable(located(config.rootpath, settings.json))
-        if settings.history is not None:
-            from pytest_ddpperf.baselines.history.database import ensure_recordable
-
-            ensure_recordable(config.rootpath / settings.history)
+        require_outputs(settings, config.rootpath)
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def _settings(config: pytest.Config) -> Settings:
-    ini = {name: config.getini(knob.ini) for name, knob in KNOBS.items()}
-    options = {name: config.getoption(knob.ini) for name, knob in KNOBS.items()}
-    # With nothing behind the name a setting is not given: so -o can take back what the file says.
-    given = {name: raw for name, raw in ini.items() if raw is not None and raw != ""}
-    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
-    said = {name: raw for name, raw in options.items() if raw is not None}
-    return overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
-
-
-def _require_baselines(settings: Settings, folder: Path) -> None:
-    """Refuses baselines that are asked for and not there, and a folder in which none could be stored."""
-    asked = settings.baseline not in {None, settings.save}
-    storing = settings.save is not None or settings.calibrate is not None
-    if asked or storing:
-        from pytest_ddpperf.baselines.store import Store
-
-        if asked:
-            Store(folder, settings.compared).ensure_there()
-        if storing:
-            Store(folder, settings.save or DEFAULT_SET).ensure_writable()
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before the first test runs."""
+    marks = {mark.name for item in items for mark in item.iter_markers()}
+    declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     try:
+        for mark in marks - declared:
+            require_other_mark(mark)
         for item in items:
             _item_settings(config, item)
     except SettingError as error:
@@ -141,8 +120,6 @@ def session_of(config: pytest.Config) -> Session:
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session import Session
 
-    if hasattr(config, "workerinput"):
-        raise SettingError("benchmarks disturb each other in pytest-xdist's workers; run them with -n 0 or -p no:xdist")
     if SESSION not in config.stash:
         revision: Revision | None = config.stash.get(REVISION, None)
         probe: Probe | None = config.stash.get(PROBE, None)
@@ -165,7 +142,9 @@ def _given_options(config: pytest.Config) -> tuple[str, ...]:
     given = (
         (knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json", "history"}
     )
-    return tuple(knob.option if knob.flag else f"{knob.option}={raw}" for knob, raw in given if raw is not None)
+    return tuple(
+        knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
+    )
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
@@ -178,6 +157,9 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
     from pytest_ddpperf.fixture import Ddpperf
 
+    if hasattr(request.config, "workerinput"):
+        request.node.stash[IN_WORKER] = True
+        pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
     folders = request.path.parent, request.config.rootpath
     return Ddpperf(session_of(request.config), request.node.nodeid, *_of_test(request), folders)
 
@@ -216,6 +198,8 @@ def pytest_runtest_makereport(
     if call.when == "call":
         printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])
         report.sections.extend(printed)
+    if item.stash.get(IN_WORKER, False):
+        vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if call.when == "teardown" and SESSION in item.config.stash:
         try:
@@ -260,6 +244,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     settings = config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
         return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = () if reporter is None else reporter.stats.get("skipped", ())
+    left_out = sum(hasattr(report, LEFT_OUT) for report in skipped)
+    if left_out:
+        session_of(config).complaints.append(
+            f"{format_count(left_out, 'benchmark')} did not run, because benchmarks disturb each other in the workers "
+            "of pytest-xdist; run them with -n 0"
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if settings.json is not None or settings.history is not None:
         for write in (session_of(config).write_json, session_of(config).record):
             _write(session, write)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import (
     amount,
+    closest,
     fraction,
     identifier,
     members,
@@ -37,17 +38,6 @@ from pytest_ddpperf.records.verdict import Verdict
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
-
-
-def save_name(value: object) -> str | None:
-    """The set to save to. A name that exists as a file is refused: it was meant as an argument of pytest."""
-    name = set_name(value)
-    if name != DEFAULT_SET and Path(name).exists():
-        raise ValueError(
-            f"a name for a set of baselines, but {name} is a file or folder here: "
-            "put --ddpperf-save last, or write --ddpperf-save=NAME"
-        )
-    return name
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # every pytest run pays for what is generated here
@@ -240,7 +230,7 @@ class Settings:
     )
     save: str | None = _knob(
         None,
-        save_name,
+        set_name,
         "store the results as new baselines, in the set NAME if a name is given",
         "NAME",
         per_test=False,
@@ -354,11 +344,8 @@ def overlay_words(
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS:
         return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
-    import difflib  # only for this message: loading the plugin stays cheap
-
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"there is no setting {word}; {hint}There are {', '.join(known)}"
+    hint = closest(word, known, 0.5)
+    return f"there is no setting {word}; {hint and hint + ' '}There are {', '.join(known)}"
 
 
 _PURPOSES = {"against": "another revision, and none is named", "save": "what is saved, and nothing is"}
@@ -368,7 +355,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
     """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
     for name in said:
         needed = KNOBS[name].needs
-        if needed is not None and not getattr(settings, needed):
+        if needed is not None and getattr(settings, name) and not getattr(settings, needed):
             raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
     if settings.against is not None:
         against = f"--ddpperf-against={settings.against} reads no baseline and "

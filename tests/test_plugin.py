@@ -152,29 +152,6 @@ def test_step(ddpperf, fault):
         assert {fault: files[fault].read_text() for fault in SPOILERS} == spoilt
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--ddpperf-world-size=0"], "--ddpperf-world-size=0: expected a whole number of at least 1"),
-        (["--ddpperf-world-size=-1"], "--ddpperf-world-size=-1: expected a whole number of at least 1"),
-        (["--ddpperf-world-size=two"], "--ddpperf-world-size=two: expected a whole number of at least 1"),
-        (["--ddpperf-backend=mpi"], "--ddpperf-backend=mpi: expected one of auto, nccl, gloo"),
-        (["--ddpperf-save", "--ddpperf-baseline-dir=a_file/baselines"], "baselines cannot be saved in *a_file*"),
-        (["-o", "ddpperf_launches=none"], "ddpperf_launches = none (*): expected a whole number of at least 1"),
-        (["--ddpperf-json=a_file/out.json"], "*a_file*"),
-        (["--ddpperf-history=none/h.sqlite"], "history file *none/h.sqlite: there is no folder *none; make it*"),
-        (["--ddpperf-history=a_file"], "history file *a_file: *is broken, or no history*"),
-    ],
-)
-def test_a_wrong_option_ends_the_run_with_one_line(inner: pytest.Pytester, arguments: list[str], says: str) -> None:
-    inner.makepyfile(test_suite="def test_nothing(): pass")
-    (inner.path / "a_file").write_text("text")
-    run = inner.runpytest(*arguments)
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines([f"ERROR: *{says}*"])
-    run.stderr.no_fnmatch_line("*Traceback*")
-
-
 @pytest.mark.parametrize("file", ["-", "/dev/stdout"])
 def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) -> None:
     """Whole, on lines of their own, and /dev/stdout stays what it is."""
@@ -186,23 +163,6 @@ def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) ->
     begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
     assert json.loads(text[begin:end])["schema"] == "pytest-ddpperf/results/1"
     assert Path("/dev/stdout").readlink() == link
-
-
-@pytest.mark.parametrize(
-    ("marker", "says"),
-    [
-        ("tolerence=0.1", "*test_it: @pytest.mark.ddpperf(tolerence=...): *did you mean tolerance?*"),
-        ("world_size=0", "*test_it: @pytest.mark.ddpperf(world_size=0): expected a whole number of at least 1"),
-        ("0.1", "*test_it*keyword arguments only"),
-    ],
-)
-def test_a_wrong_marker_ends_the_run_before_any_test(inner: pytest.Pytester, marker: str, says: str) -> None:
-    inner.makepyfile(
-        f"import pytest\n\ndef test_first(): pass\n\n@pytest.mark.ddpperf({marker})\ndef test_it(): pass\n"
-    )
-    run = inner.runpytest()
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines([f"ERROR: {says}"])
 
 
 @pytest.mark.parametrize("fixture", ["ddpperf", "ddpperf_group"])
@@ -391,12 +351,25 @@ def test_curve(ddpperf):
     assert not (inner.path / "baselines").exists()
 
 
-def test_a_worker_of_xdist_refuses_to_measure(inner: pytest.Pytester) -> None:
-    inner.makeconftest("def pytest_configure(config): config.workerinput = {}")
-    inner.makepyfile("def test_it(ddpperf): pass")
-    run = inner.runpytest()
-    run.assert_outcomes(errors=1)
-    run.stdout.fnmatch_lines(["benchmarks disturb each other in pytest-xdist's workers; *"])
+def test_in_workers_of_xdist_benchmarks_are_left_out_which_is_said_once(inner: pytest.Pytester) -> None:
+    """Tests that only need ranks run there."""
+    inner.makepyfile(
+        """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(ddpperf, number): pass
+
+@pytest.mark.ddpperf(world_size=1, device="cpu", backend="gloo")
+def test_group(ddpperf_group):
+    assert ddpperf_group.run(lambda ctx: ctx.rank).values == (0,)
+"""
+    )
+    run = inner.runpytest_subprocess("-n", "1", "-rs")
+    run.assert_outcomes(passed=1, skipped=3)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["*= ddpperf errors =*", "3 benchmarks did not run, because *; run them with -n 0"])
+    assert len([line for line in run.outlines if "-n 0" in line]) == 2  # there, and for all of them as the reason
 
 
 def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pytester) -> None:
@@ -418,7 +391,34 @@ def test_a_setting_of_the_ini_file_can_be_taken_back(inner: pytest.Pytester) -> 
 def test_a_list_in_a_toml_file_is_as_good_as_one_in_words(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makepyprojecttoml("[tool.pytest.ini_options]\nddpperf_world_size = [1, 2]\n")
-    inner.runpytest_subprocess().assert_outcomes(passed=1)
+    inner.runpytest("-W", "error").assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 reads no types from TOML")
+def test_settings_may_have_the_types_of_toml(inner: pytest.Pytester) -> None:
+    inner.makeconftest(
+        """
+from pytest_ddpperf.plugin import SETTINGS
+
+def pytest_collection_finish(session):
+    settings = session.config.stash[SETTINGS]
+    print(settings.world_size, settings.max_time, settings.verify, settings.profile, len(settings.fail_on))
+"""
+    )
+    inner.makepyprojecttoml(
+        """
+[tool.pytest]
+ddpperf_world_size = [1, 2]
+ddpperf_max_time = 3.5
+ddpperf_verify = false
+ddpperf_profile = true
+ddpperf_fail_on = ["regressed"]
+"""
+    )
+    run = inner.runpytest("-s", "-W", "error")
+    run.stdout.fnmatch_lines(["*(1, 2) 3.5 False True 1"])
+    run = inner.runpytest("-s", "--ddpperf-profile=false", "--ddpperf-verify=TRUE", "-o", "ddpperf_max_time=4")
+    run.stdout.fnmatch_lines(["*(1, 2) 4.0 True False 1"])
 
 
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:

@@ -35,6 +35,10 @@ def from_command_line(**raw: object) -> Settings:
         ("fail_on", [Verdict.NEW], frozenset({Verdict.NEW})),
         ("require_baseline", "yes", True),
         ("require_baseline", False, False),
+        ("require_baseline", 1, True),
+        ("backend", " GLOO", "gloo"),
+        ("compile", False, "no"),
+        ("steps", "AUTO", None),
         ("baseline_dir", "here", Path("here")),
         ("save", "nightly-2.1", "nightly-2.1"),
         ("save", "default", "default"),
@@ -64,6 +68,8 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts out of improved, "),
         ("require_baseline", "maybe", "true or false"),
+        ("require_baseline", 2, "true or false"),
+        ("compile", True, "one of no, model, step"),
         ("baseline", "../x", "a name of letters"),
         ("json", "", "a path"),
     ],
@@ -74,15 +80,6 @@ def test_a_wrong_value_is_named_with_what_is_expected(name: str, raw: object, sa
     assert says in str(caught.value)
     assert str(caught.value).startswith(KNOBS[name].option)
     assert "\n" not in str(caught.value)
-
-
-def test_save_refuses_the_name_of_a_folder_that_was_meant_as_an_argument(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "perf_tests").mkdir()
-    with pytest.raises(SettingError, match=r"put --ddpperf-save last, or write --ddpperf-save=NAME"):
-        from_command_line(save="perf_tests")
 
 
 def test_the_stronger_layer_wins_and_leaves_the_rest() -> None:

@@ -123,6 +123,8 @@ def _complaint(text: str, error: json.JSONDecodeError) -> str:
     for number, line in enumerate(content.splitlines(), start=1):
         if line.startswith(("<<<<<<< ", ">>>>>>> ")):
             return f"holds an unresolved merge conflict at line {number}"
+    if not content.startswith("{"):
+        return "holds something else than JSON"
     if error.pos >= len(content) or not content.endswith("}"):
         return f"is cut off at line {content.count(chr(10)) + 1}"
     return f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"

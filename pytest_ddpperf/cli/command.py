@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
-from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name, several
 from pytest_ddpperf.reports.stored import list_table, record_table
@@ -139,7 +139,8 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
     folder, name = options.baselines, options.set
     if folder is None:
         configured = ini_value(KNOBS["baseline_dir"].ini, Path.cwd())
-        folder = defaults.baseline_dir if configured is None else configured[1] / configured[0]
+        root, named = (project_root(Path.cwd()), defaults.baseline_dir) if configured is None else configured[::-1]
+        folder = Path(os.path.relpath(root / named))
     if name is None:
         configured = ini_value(KNOBS["baseline"].ini, Path.cwd())
         given = {} if configured is None else {"baseline": configured[0]}

@@ -25,14 +25,30 @@ _FILES = {
 
 def ini_value(name: str, folder: Path) -> tuple[str, Path] | None:
     """A setting of pytest, as a run in a folder would find it: in the next file upwards with a section for pytest."""
-    for parent in (folder.absolute(), *folder.absolute().parents):
+    root, settings = _project(folder)
+    value = settings.get(name)
+    return None if value in (None, "") else (str(value), root)
+
+
+def project_root(folder: Path) -> Path:
+    """The root of the project that holds a folder, as a run of pytest in it would find it."""
+    return _project(folder)[0]
+
+
+def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    """The root of the project, and what pytest's section says there; nothing where no file has one."""
+    parents = (folder.absolute(), *folder.absolute().parents)
+    for parent in parents:
         for file, sections in _FILES.items():
             if (parent / file).is_file():
                 settings = _settings(parent / file, sections)
                 if settings is not None:
-                    value = settings.get(name)
-                    return None if value in (None, "") else (str(value), parent)
-    return None
+                    return parent, settings
+    for marker in ("pyproject.toml", "setup.py"):
+        for parent in parents:
+            if (parent / marker).is_file():
+                return parent, {}
+    return folder.absolute(), {}
 
 
 def _settings(file: Path, sections: tuple[str, ...]) -> Mapping[str, Any] | None:

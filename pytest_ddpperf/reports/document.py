@@ -15,6 +15,7 @@ from pytest_ddpperf.baselines.files import require_writable, write_file
 from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.errors import SettingError
 
+_HEAD = 1024  # bytes of a file that tell whether it is JSON
 # What follows a type in brackets is for its JSON schema.
 Natural = Annotated[int, ("minimum", 0)]
 Positive = Annotated[int, ("minimum", 1)]
@@ -86,8 +87,18 @@ def ensure_writable(path: Path) -> None:
     """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
     try:
         require_writable(path)
+        _require_results(path)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def _require_results(path: Path) -> None:
+    """Refuses to replace what is no JSON: an option without a value takes the test file behind it for one."""
+    special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
+    if not special and path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if not file.read(_HEAD).lstrip().startswith((b"{", b"[")):
+                raise OSError(0, "it holds something else than JSON")
 
 
 def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
@@ -96,6 +107,7 @@ def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") 
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
     """
     try:
+        _require_results(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, render(document))
     except OSError as error:

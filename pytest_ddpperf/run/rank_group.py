@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.workload import unfit
 
 T = TypeVar("T")
 
@@ -36,9 +37,16 @@ class RankGroup:
 
         Raises:
             RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
+            SettingError: ``function`` cannot be called so.
             PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
         """
         __tracebackhide__ = True
+        if not callable(function):
+            kind = type(function).__name__
+            raise SettingError(f"ddpperf_group.run: expected a function of ctx and the arguments, not a {kind}")
+        problem = unfit(function, "ctx", *(f"argument {number}" for number, _ in enumerate(args, 1)))
+        if problem is not None:
+            raise SettingError(f"ddpperf_group.run: {problem}")
         try:
             result = self._session.launchers[0].run(
                 function,

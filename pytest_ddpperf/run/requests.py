@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.table import Metric
+from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Mode, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
@@ -92,6 +93,25 @@ def several(
     if base not in ways:
         raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(ways)}")
     return Contenders(by_name=ways, over=base, canonical=canonical)
+
+
+def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
+    """The numbers of ranks of a curve."""
+    said = f"ddpperf.scaling(world_sizes={given!r})"
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
+    try:
+        sizes = world_sizes(given)
+    except ValueError as error:
+        raise SettingError(f"{said}: expected {error}") from None
+    if len(sizes) < MIN_WAYS:
+        raise SettingError(f"{said}: expected two or more numbers of ranks")
+    return sizes
+
+
+def powers_of_two(largest: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, up to ``largest``, which is the last."""
+    return tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

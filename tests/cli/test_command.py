@@ -84,6 +84,17 @@ def test_list_reads_the_ini_file_as_pytest_does(
     assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline = a/b: expected ")
 
 
+@pytest.mark.parametrize("file", ["pytest.ini", "pyproject.toml", "setup.py"])
+def test_list_in_a_subfolder_finds_the_project(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    (folder / file).write_text("[pytest]\n" if file == "pytest.ini" else "")
+    (folder / "perf").mkdir()
+    monkeypatch.chdir(folder / "perf")
+    assert main(["list"]) == 0
+    assert "test_a[x]" in capsys.readouterr().out
+
+
 def test_list_tells_what_is_broken_and_shows_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Store(folder / "baselines").file("t.py::test_b", CPU).write_text("{")
     assert main(["list"]) == 2

@@ -88,28 +88,32 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 def ensure_recordable(file: Path) -> None:
     """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
 
-    HistoryError where the folder is missing or read-only, or the file is broken, special or of another program.
+    HistoryError where the folder cannot be made or is read-only, or the file is broken, special or of another program.
     """
     try:
-        if not file.parent.is_dir():
-            raise HistoryError(f"history file {file}: there is no folder {file.parent}; make it, or name another file")
         if file.exists() and not file.is_file():
             raise HistoryError(f"history file {file}: it is no regular file; name another file")
         require_writable_folder(file.resolve().parent)  # SQLite needs a journal beside the file
     except OSError as error:
-        raise HistoryError(
-            f"history file {file} cannot be written: {error.strerror or error}; name another file"
-        ) from None
+        raise _unwritable(file, error) from None
     if file.exists():
         with open_history(file, "rw") as connection:
             connection.execute("BEGIN IMMEDIATE")  # a read-only file refuses here
 
 
+def _unwritable(file: Path, error: OSError) -> HistoryError:
+    return HistoryError(f"history file {file} cannot be written: {error.strerror or error}; name another file")
+
+
 def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
-    """Adds a run to the history in one transaction, and returns its number; makes the file if there is none.
+    """Adds a run to the history in one transaction, and returns its number; makes file and folder if there are none.
 
     HistoryError where the run cannot be written; then the file holds nothing of it.
     """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(file, error) from None
     with open_history(file, "rwc") as connection:
         connection.execute("BEGIN IMMEDIATE")
         make_tables(connection)

@@ -75,12 +75,17 @@ def test_before_a_run_it_is_known_whether_it_can_be_recorded(tmp_path: Path) -> 
     before = file.read_bytes()
     ensure_recordable(file)
     assert file.read_bytes() == before
-    with pytest.raises(HistoryError, match=r"there is no folder .*/missing; make it, or name another file"):
-        ensure_recordable(tmp_path / "missing" / "history.sqlite")
-    with pytest.raises(HistoryError, match="there is no folder"):
+    with pytest.raises(HistoryError, match="cannot be written: Not a directory; name another file"):
         ensure_recordable(file / "history.sqlite")
     with pytest.raises(HistoryError, match="it is no regular file; name another file"):
         ensure_recordable(tmp_path)
+
+
+def test_a_missing_folder_is_made_with_the_first_run(tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "history.sqlite"
+    ensure_recordable(file)
+    assert list(tmp_path.iterdir()) == []
+    assert record(file, RUN, [result()]) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""What a session is asked for by the command line and the ini file, and what is refused before the first test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, require_consistent
+
+if TYPE_CHECKING:
+    import pytest
+
+MARKER = "ddpperf"
+_WORDS = {"true": ("true", "yes", "on", "1"), "false": ("false", "no", "off", "0")}
+_ALIKE = 0.8  # of difflib: what is less alike is hardly meant
+_INI = {knob.ini: name for name, knob in KNOBS.items()}
+
+
+def declare(parser: pytest.Parser) -> None:
+    """Declares every knob as an option and as a setting of the ini file."""
+    import argparse
+
+    group = parser.getgroup("ddpperf", "performance of distributed training")
+    for knob in KNOBS.values():
+        form: dict[str, Any] = {"action": "store_const", "const": "true"}
+        if not knob.flag:
+            form = {"metavar": knob.metavar}
+            if knob.bare is not None:
+                form |= {"nargs": "?", "const": knob.bare}
+        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
+        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
+        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+        for const, words in _WORDS.items() if knob.flag else ():
+            # Each is an option of its own: one with an optional value would swallow the path that follows it.
+            forms = [f"{knob.option}={word}" for word in words]
+            hidden: dict[str, Any] = {"action": "store_const", "const": const, "help": argparse.SUPPRESS}
+            group.addoption(*forms, dest=knob.ini, default=None, **hidden)
+
+
+def require_known(unknown: Iterable[str]) -> None:
+    """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
+    options = [knob.option for knob in KNOBS.values()]
+    for argument in unknown:
+        option = argument.partition("=")[0]
+        _require_foreign(option, options, "option")
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """What the ini file and the command line say; SettingError where they contradict each other or cannot be."""
+    ini = dict(_ini_values(config))
+    # With nothing behind the name a setting is not given: so -o can take back what the file says.
+    given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
+    said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini)) is not None}
+    for name, raw in said.items():
+        _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
+    settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
+    require_consistent(settings, list(said))
+    return settings
+
+
+def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
+    """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
+    # getini refuses numbers and booleans of TOML where a text is possible too.
+    values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
+    for key, value in values.items():
+        if key not in _INI and not _is_declared(config, key):
+            _require_foreign(key, list(_INI), "setting")
+        yield key, getattr(value, "value", value)
+
+
+def _is_declared(config: pytest.Config, key: str) -> bool:
+    try:
+        config.getini(key)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_foreign(word: str, known: list[str], kind: str) -> None:
+    """Refuses a word that begins as ours do or looks like one of them."""
+    hint = closest(word, known, _ALIKE)
+    if hint or word.replace("_", "-").lstrip("-").startswith("ddpperf-"):
+        raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
+
+
+def require_other_mark(mark: str) -> None:
+    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    if closest(mark, [MARKER], _ALIKE):
+        raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {MARKER}?")
+
+
+def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
+    """Refuses a test or a folder of tests that an option without a value has taken for its value."""
+    if raw == knob.bare or ("::" not in raw and not (folder / raw).exists()):
+        return
+    expected = "a name that is no file or folder here"
+    if knob.bare is None:
+        try:
+            knob.parse(raw)
+        except ValueError as error:
+            expected = str(error)
+        else:
+            return
+    form = f"{knob.option}={knob.metavar}"
+    cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
+    raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
+
+
+def require_outputs(settings: Settings, root: Path) -> None:
+    """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
+    asked = settings.baseline not in {None, settings.save}
+    storing = settings.save is not None or settings.calibrate is not None
+    if asked or storing:
+        from pytest_ddpperf.baselines.store import Store
+
+        folder = root / settings.baseline_dir
+        if asked:
+            Store(folder, settings.compared).ensure_there()
+        if storing:
+            Store(folder, settings.save or DEFAULT_SET).ensure_writable()
+    if settings.json is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.document import ensure_writable
+
+        ensure_writable(located(root, settings.json))
+    if settings.history is not None:
+        from pytest_ddpperf.baselines.history.database import ensure_recordable
+
+        ensure_recordable(root / settings.history)

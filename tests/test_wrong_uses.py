@@ -1,0 +1,397 @@
+"""What a newcomer gets wrong, a row each: the status of the run, and one line with the cause and the cure.
+
+Nothing is launched here: what is wrong is refused before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.launch.context import TorchMachine
+from pytest_ddpperf.launch.launcher import Launchers
+from pytest_ddpperf.run import session
+from tests.factories import make_environment
+
+USAGE, FAILED, COMMAND = 4, 1, 2  # statuses of pytest, and of ddpperf
+PASSING = "def test_it(): pass\n"
+SUBJECTS = """
+import pytest
+from pytest_ddpperf import Strategy, Workload
+
+workload = Workload(
+    model=lambda: None, batch=lambda: (1, 2), loss=lambda outputs, targets: None, optimizer=lambda parameters: None,
+    samples_per_step=4,
+)
+
+
+def build(ctx):
+    return lambda: 0.0
+"""
+
+
+class NoLaunchers(Launchers):
+    """Launchers that know the machine and launch nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: pytest.fail("something was launched"))
+
+    def __getitem__(self, number: int) -> Any:
+        return self
+
+    def start(self, number: int = 0) -> None:
+        """Start nothing."""
+
+    def machine(self) -> TorchMachine:
+        """A machine without GPUs."""
+        return TorchMachine(torch="2.13.0", cuda=None, gpus=(), nccl=False, backends=("gloo",))
+
+
+@pytest.fixture
+def project(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project whose runs launch nothing."""
+    monkeypatch.setattr(session, "Launchers", lambda _make: NoLaunchers())
+    return inner
+
+
+def require_one_clear_line(printed: str, line: str) -> None:
+    """Cause and cure in one line, and no line of our own code."""
+    assert [each for each in printed.splitlines() if re.search(line, each)], printed
+    assert "Traceback" not in printed, printed
+    assert "INTERNALERROR" not in printed, printed
+    assert not re.search(r"pytest_ddpperf/\S+\.py:\d+: (in )?\w+$", printed, re.MULTILINE), printed
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong use of pytest."""
+
+    name: str
+    line: str  # a regular expression that one line of the output has to match
+    arguments: tuple[str, ...] = ()
+    test: str = PASSING  # the test file
+    files: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    status: int = USAGE
+
+
+def option(name: str, line: str, *arguments: str, **more: Any) -> Wrong:
+    """Arguments of pytest; ``more`` as of Wrong."""
+    return Wrong(f"option {name}", rf"^(ERROR: |pytest\.main\(\): ){line}", arguments, **more)
+
+
+def ini(name: str, line: str, content: str, file: str = "pytest.ini", header: str = "[pytest]") -> Wrong:
+    """A line of the file of settings."""
+    return Wrong(f"ini {name}", f"^ERROR: {line}", files={file: f"{header}\n{content}\n"})
+
+
+def marker(name: str, line: str, text: str) -> Wrong:
+    """A marker of a test."""
+    test = f"import pytest\n\n@pytest.mark.{text}\ndef test_it(): pass\n"
+    return Wrong(f"marker {name}", f"^ERROR: {line}", ("-W", "ignore"), test)
+
+
+WRONG = [
+    option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
+    option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
+    option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
+    option("zero", r"--ddpperf-world-size=0: expected a whole number of at least 1$", "--ddpperf-world-size=0"),
+    option("word", r"--ddpperf-launches=many: expected a whole number of at least 1$", "--ddpperf-launches=many"),
+    option(
+        "swallowed",
+        r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
+        "--ddpperf-world-size",
+        "test_wrong.py",
+    ),
+    option(
+        "swallowed id",
+        r"--ddpperf-tolerance=test_wrong.py::test_it: .* write --ddpperf-tol",
+        "--ddpperf-tolerance",
+        "test_wrong.py::test_it",
+    ),
+    option("no value", r".*--ddpperf-max-time: expected one argument", "--ddpperf-max-time"),
+    option("flag", r".*argument --ddpperf-profile: ignored explicit argument 'perhaps'$", "--ddpperf-profile=perhaps"),
+    option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
+    option("tolerance", r"--ddpperf-tolerance=5: expected a fraction .* such as 3%", "--ddpperf-tolerance=5"),
+    option("seconds", r"--ddpperf-max-time=0: expected a number of seconds above 0", "--ddpperf-max-time=0"),
+    option("verdict", r"--ddpperf-fail-on=slower: expected verdicts out of .*regressed", "--ddpperf-fail-on=slower"),
+    option("loader", r"--ddpperf-loader=wrokers=2: .*workers", "--ddpperf-loader=wrokers=2"),
+    option("no save", r"--ddpperf-force-save is for what is saved, .* give --ddpperf-save", "--ddpperf-force-save"),
+    option("no against", r"--ddpperf-against-setup is for .* give --ddpperf-against", "--ddpperf-against-setup=make"),
+    option("both", r"--ddpperf-calibrate=3 .*--ddpperf-save .*give one", "--ddpperf-calibrate=3", "--ddpperf-save"),
+    option(
+        "counts without counts",
+        r"counted_only .* counted=false .*give one",
+        "--ddpperf-counted-only",
+        "--ddpperf-counted=false",
+    ),
+    option(
+        "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
+    ),
+    option(
+        "no set",
+        r"--ddpperf-baseline=nightly: no such set in .*; there are no named sets",
+        "--ddpperf-baseline=nightly",
+    ),
+    option(
+        "no such set",
+        r"--ddpperf-baseline=nigthly: no such set in .*; there are nightly$",
+        "--ddpperf-baseline=nigthly",
+        files={"baselines/@nightly/x": ""},
+    ),
+    option(
+        "json is a folder",
+        r"--ddpperf-json: .*out cannot be written: it is a folder; name another",
+        "--ddpperf-json=out",
+        files={"out/x": ""},
+    ),
+    option(
+        "json is a test",
+        r"--ddpperf-json: .*test_wrong.py cannot be written: it holds something else than JSON",
+        "--ddpperf-json",
+        "test_wrong.py",
+    ),
+    option(
+        "json below a file",
+        r"--ddpperf-json: .*file/out.json cannot be written: .*; name another file",
+        "--ddpperf-json=file/out.json",
+        files={"file": ""},
+    ),
+    option(
+        "history is a test",
+        r"history file .*test_wrong.py: .*is broken, or no history",
+        "--ddpperf-history",
+        "test_wrong.py",
+    ),
+    option(
+        "history is a folder",
+        r"history file .*: it is no regular file; name another file",
+        "--ddpperf-history=out",
+        files={"out/x": ""},
+    ),
+    option(
+        "baselines below a file",
+        r"baselines cannot be saved in .*file.*--ddpperf-baseline-dir",
+        "--ddpperf-save",
+        "--ddpperf-baseline-dir=file/x",
+        files={"file": ""},
+    ),
+    option(
+        "no repository",
+        r"--ddpperf-against=main: .* is in no git repository; name the folder",
+        "--ddpperf-against=main",
+    ),
+    ini(
+        "misspelt",
+        r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
+        "ddpperf_wrold_size = 2",
+    ),
+    ini("unknown", r"ddpperf_xyz: there is no such setting; pytest --help lists", "ddpperf_xyz = 2"),
+    ini(
+        "value",
+        r"ddpperf_launches = none \(.*pytest.ini\): expected a whole number of at least 1$",
+        "ddpperf_launches = none",
+    ),
+    ini("comment", r"ddpperf_launches = 3 # few \(.*\): expected a whole number", "ddpperf_launches = 3 # few"),
+    ini("quotes", r"ddpperf_backend = \"gloo\" \(.*\): expected one of", 'ddpperf_backend = "gloo"'),
+    ini(
+        "TOML type",
+        r"ddpperf_max_time = True \(.*pyproject.toml\): expected a number of seconds",
+        "ddpperf_max_time = true",
+        "pyproject.toml",
+        "[tool.pytest]",
+    ),
+    ini("against", r"--ddpperf-against=nowhere: .* is in no git repository", "ddpperf_against = nowhere"),
+    marker("misspelt", r"@pytest.mark.ddperf: .*did you mean ddpperf\?", "ddperf(tolerance=0.1)"),
+    marker(
+        "argument misspelt",
+        r".*test_it: @pytest.mark.ddpperf\(tolerence=...\): .*did you mean tolerance\?",
+        "ddpperf(tolerence=0.1)",
+    ),
+    marker(
+        "value", r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a whole number", "ddpperf(world_size=0)"
+    ),
+    marker("position", r"@pytest.mark.ddpperf on .*test_it: takes keyword arguments only", "ddpperf(2)"),
+    marker(
+        "session",
+        r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
+        "ddpperf(save='x')",
+    ),
+    Wrong(
+        "fixture called",
+        r".*",
+        test="from pytest_ddpperf.plugin import ddpperf\n\ndef test_it(): ddpperf.check(None)\n",
+        status=FAILED,
+    ),
+    Wrong("fixture misspelt", r"E .*fixture 'ddperf' not found", test="def test_it(ddperf): pass\n", status=FAILED),
+    Wrong(
+        "fixture of a session",
+        r".*ScopeMismatch.*",
+        test="import pytest\n\n@pytest.fixture(scope='module')\ndef mine(ddpperf): pass\n\ndef test_it(mine): pass\n",
+        status=FAILED,
+    ),
+    Wrong("workload misspelt", r".*", test="from pytest_ddpperf import Workload\nWorkload(modle=1)\n", status=2),
+    Wrong(
+        "workload called",
+        r".*",
+        test="from pytest_ddpperf import Workload\nWorkload(model=3, batch=4, loss=5, optimizer=6)\n",
+        status=2,
+    ),
+    Wrong(
+        "launcher",
+        r"ERROR: torchrun started 2 processes .*start one pytest without torchrun",
+        test="def test_it(ddpperf): pass\n",
+        environ={"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"},
+    ),
+]
+CALLS = {
+    "ddpperf.check(build, tolerence=1)": r"ddpperf.check\(tolerence=...\): .*did you mean tolerance\?",
+    "ddpperf.check(workload, strategies=['ddp'])": r"ddpperf.check\(strategies=...\): .*did you mean strategy\?",
+    "ddpperf.check(build, launches=0)": r"ddpperf.check\(launches=0\): expected a whole number of at least 1",
+    "ddpperf.check()": r".*missing 1 required positional argument: 'subject'",
+    "ddpperf.check(None)": r"a NoneType cannot be measured: expected a Workload, .* or a function build\(ctx\)",
+    "import torch; ddpperf.check(torch.nn.Linear(1, 1))": r"a Linear cannot be measured: expected a Workload",
+    "ddpperf.check(0.5)": r"a float cannot be measured: expected a Workload",
+    "ddpperf.check(lambda: None)": r"<lambda> \(test_wrong.py:\d+\) takes \(\) and is called as <lambda>\(ctx\)",
+    "ddpperf.check(workload, strategy='dpp')": r".*'dpp'.*did you mean 'ddp'\?",
+    "ddpperf.check(workload, strategy='ddp[bucket_cap=5]')": r".*bucket_cap.*bucket_cap_mb",
+    "ddpperf.check(build, strategy='ddp')": r"strategy='ddp': strategies are for a Workload; this step brings its own",
+    "ddpperf.check(build, precision='bf16')": r"precision='bf16': is for a Workload; this step has to see to it itself",
+    "ddpperf.check(build, name=3)": r"name=3: expected a text, such as name='3'",
+    "ddpperf.check(build, samples_per_step=0)": r"samples_per_step=0: expected a number above 0",
+    "ddpperf._names.add(('custom', 2)); ddpperf.check(build)": r".*has two benchmarks named 'custom'; tell them apart",
+    "ddpperf.check(build, device='cuda')": r"device 'cuda' needs a GPU, .*device 'cpu' run anywhere",
+    "ddpperf.check(workload, clip_steps=3)": r"clip_steps=3: nothing is clipped; give clip_grad_norm too",
+    "ddpperf.check(workload, loader='workers=2')": r"loader='workers=2': this Workload has one batch",
+    "ddpperf.check(build, json='x')": r"ddpperf.check\(json=...\): json holds for the whole session; give it as --ddpp",
+    "ddpperf.measure(build, world_sizes=2)": r"ddpperf.measure\(world_sizes=...\): .*did you mean world_size\?",
+    "ddpperf.scaling(build, world_sizes=[2])": r"ddpperf.scaling\(world_sizes=\[2\]\): expected two or more numbers",
+    "ddpperf.scaling(build, world_sizes=2)": r"ddpperf.scaling\(world_sizes=2\): expected numbers of ranks, such as",
+    "ddpperf.scaling(build, mode='wide')": r"ddpperf.scaling\(mode='wide'\): expected one of strong, weak",
+    "ddpperf.compare(workload, strategies=['ddp'])": r"ddpperf.compare\(strategies=\['ddp'\]\): expected two or more s",
+    "ddpperf.compare(workload)": r"ddpperf.compare: expected a Workload and a list of strategies",
+    "ddpperf.compare(build, strategies=['ddp', 'naive'])": r"ddpperf.compare: expected a Workload and a list of strate",
+    "ddpperf.compare(workload, strategies=['ddp', 'naive'], over='flat')": r"ddpperf.compare\(.*over='flat': expected",
+    "ddpperf.compare(workload, strategies=['ddp', 'ddp'])": r"ddpperf.compare\(.*ddp is given twice",
+    "ddpperf.expect()": r"ddpperf.expect: nothing is expected; name counts, such as",
+    "ddpperf.expect(collectives={'all_reduce': 1})": r"ddpperf.expect: nothing was counted; call check",
+    "ddpperf.find_batch_size(workload)": r"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a",
+    "ddpperf.find_batch_size(lambda n: workload)": r".*memory_limit.*",
+    "ddpperf_group.run(lambda: None)": r"ddpperf_group.run: <lambda> \(.*\) takes \(\) and is called as <lambda>\(ctx",
+    "ddpperf_group.run(lambda ctx: None, 1)": r"ddpperf_group.run: .* is called as <lambda>\(ctx, argument 1\): too ma",
+    "ddpperf_group.run(3)": r"ddpperf_group.run: expected a function of ctx and the arguments, not a int",
+    "ddpperf.check(workload, strategy=3)": r"strategy=3: expected a name such as 'ddp', a Strategy, or a function",
+    "ddpperf.compare({'old': build})": r"ddpperf.compare\(\['old'\]\): expected two or more subjects",
+    "ddpperf.compare({'a': build, 'b': build}, strategy='ddp')": r"ddpperf.compare\(strategy='ddp'\): is for Workloads",
+    "ddpperf.scaling(build, world_sizes=['two'])": r"ddpperf.scaling\(world_sizes=\['two'\]\): expected a whole number",
+    "ddpperf.check(build, world_size='2x')": r"ddpperf.check\(world_size='2x'\): expected a whole number of at least 1",
+    "ddpperf.check(workload, world_size=1, strategy='fsdp2[reshard=1]')": r"strategy fsdp2.*no option reshard",
+    "ddpperf.check(build, backend='nccl')": r"backend 'nccl' needs a GPU.*'gloo'",
+    "ddpperf.check(build, tolerance=-1)": r"ddpperf.check\(tolerance=-1\): expected a fraction",
+    "ddpperf.find_batch_size(lambda n: workload, memory_limit='much')": r"memory_limit='much': expected a number of by",
+    "ddpperf.find_batch_size(lambda n: workload, memory_limit='1GiB', start=0)": r"find_batch_size\(start=0\): expecte",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
+def test_a_wrong_use_of_pytest_is_answered_with_one_line(
+    project: pytest.Pytester, wrong: Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in wrong.environ.items():
+        monkeypatch.setenv(name, value)
+    for path, content in wrong.files.items():
+        file = project.path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    project.makepyfile(test_wrong=wrong.test)
+    run = project.runpytest_inprocess("-p", "no:cacheprovider", *wrong.arguments)
+    require_one_clear_line(f"{run.stdout}\n{run.stderr}", wrong.line)
+    assert run.ret == wrong.status
+    assert project.path.joinpath("test_wrong.py").read_text().strip() == wrong.test.strip()
+
+
+def test_a_wrong_call_fails_its_test_with_one_line(project: pytest.Pytester) -> None:
+    """All of them in one run, because a run takes longer than a call."""
+    bodies = [f"def test_{number}(ddpperf, ddpperf_group):\n    {code}\n" for number, code in enumerate(CALLS)]
+    project.makepyfile(test_wrong="\n\n".join((SUBJECTS, *bodies)))
+    run = project.inline_run("-p", "no:cacheprovider")
+    assert run.ret == FAILED
+    reports = [report for report in run.getreports("pytest_runtest_logreport") if report.when == "call"]
+    assert len(reports) == len(CALLS)
+    for report, (code, line) in zip(reports, CALLS.items(), strict=True):
+        assert report.outcome == "failed", code
+        require_one_clear_line(report.longreprtext, f"^(E +)?{line}")
+
+
+FILES: Mapping[str, str] = {  # what a baseline file may hold, and what is said of it
+    "": "is empty; restore it from version control, or delete it and measure again with --ddpperf-save",
+    '{"schema": "pytest-ddpperf': "is cut off at line 1; restore",
+    "a b": "holds something else than JSON; restore",
+    "[]": "field schema: is missing, so this is no baseline file; restore",
+    '{"results": []}': "field schema: is missing, so this is no baseline file; restore",
+    '{"schema": "pytest-ddpperf/baseline/99"}': "field schema: it was written by a newer .*: upgrade pytest-ddpperf",
+    '{"schema": "pytest-ddpperf/baseline/1"}': "field test: is missing; restore",
+    "<<<<<<< HEAD": "holds an unresolved merge conflict at line 1; restore",
+}
+COMMANDS: Mapping[tuple[str, ...], str] = {
+    (): r"ddpperf: error: the following arguments are required: COMMAND",
+    ("lsit",): r".*invalid choice: 'lsit'",
+    ("list", "-k", "small"): r"ddpperf: error: unrecognized arguments: -k small",
+    ("list", "--set", "a/b"): r".*argument --set: expected a name of letters",
+    ("list",): r"ddpperf: error: there is no folder baselines; .*--ddpperf-save, .*--baselines",
+    ("list", "--baselines", "none"): r"ddpperf: error: there is no folder none; .*--baselines",
+    ("show",): r".*the following arguments are required: TEST\|FILE",
+    ("show", "test_x"): r"ddpperf: error: there is no folder baselines",
+    ("show", "text.txt"): r"ddpperf: error: baseline file .*text.txt: holds something else than JSON; restore",
+    ("trend",): r"ddpperf: error: no history: name its file with --history FILE, or set ddpperf_history",
+    (
+        "trend",
+        "--history",
+        "none.db",
+    ): r"ddpperf: error: history file none.db: there is no such file; pytest --ddpperf-h",
+    ("trend", "--history", "text.txt"): r"ddpperf: error: history file text.txt: .*is broken, or no history; ",
+    ("trend", "--last", "0"): r".*argument --last: expected a whole number of at least 1",
+    ("trend", "--least", "2"): r".*argument --least: expected a fraction",
+    (
+        "trend",
+        "--json",
+        "test_x",
+    ): r"ddpperf: error: --json test_x: a file would be FILE.json; for a test: ddpperf trend",
+    ("calibrate", "--runs", "1"): r".*argument --runs: expected a whole number of at least 2",
+    ("bisect",): r"ddpperf bisect: error: .*required: --good",
+    ("bisect", "test_x.py::test_it"): r"ddpperf bisect: error: .*required: --good",
+    ("bisect", "--good", "main", "test_x.py::test_it"): r"ddpperf: error: .*in no git repository; run it in a checkout",
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_wrong_command_is_answered_with_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("no such thing\n" * 100)
+    try:
+        status = main(arguments)
+    except SystemExit as ended:  # argparse
+        status = int(ended.code or 0)
+    require_one_clear_line("".join(capsys.readouterr()), f"^{COMMANDS[arguments]}")
+    assert status == COMMAND
+
+
+@pytest.mark.parametrize("content", FILES)
+def test_a_baseline_file_that_cannot_be_read_is_named_with_its_fault(
+    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Store(Path("baselines")).file("test_x.py::test_it", make_environment())
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    assert main(["list"]) == COMMAND
+    require_one_clear_line("".join(capsys.readouterr()), f"^ddpperf: error: baseline file {file}: .*{FILES[content]}")
