@@ -71,6 +71,7 @@ class Worktree:
 
     def __init__(self, revision: Revision) -> None:
         self._guard: subprocess.Popen[bytes] | None = None
+        self._root = revision.root
         remove_left_over(revision.root)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
         tree = self.folder / _TREE
@@ -94,7 +95,8 @@ class Worktree:
             return
         self._guard.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # no context manager: that would wait for good
-            self._guard.wait(_REMOVAL_SECONDS)
+            if self._guard.wait(_REMOVAL_SECONDS) != 0:  # it was killed
+                guard.remove(self.folder / _TREE, self._root)
 
 
 def remove_left_over(root: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from pathlib import Path
+from time import time_ns  # users' code may patch the module's
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
@@ -33,11 +33,16 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
         type=_name(error),
         text=_in_words(_text, error),
         traceback=_in_words(_traceback, error),
-        stamp=time.time_ns(),
+        stamp=time_ns(),
         position=position(stack),
         sent=_unless_it_raises("", _sent, error),
         sequence=_unless_it_raises(None, _sequence, error),
     )
+
+
+def words(error: BaseException) -> str:
+    """The message of an exception, whatever its own methods do."""
+    return _in_words(str, error)
 
 
 def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:

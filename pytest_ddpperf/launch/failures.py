@@ -114,9 +114,12 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
     """The error where a rank received more bytes than it expected, which ends it and none of those to blame.
 
     To blame is a rank that stands at another line than all others, or sends other tensors than they do, and is known to
-    be at the same collective as one of them: else it may just be behind.
+    be at the same collective as one of them: else it may just be behind. The receiver, which can tell nothing, is at
+    the collective that all others are at, if there are several.
     """
     sequences = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.failure.sequence}
+    if len(sequences) == len(ends) - 1 > 1 and len({*sequences.values()}) == 1:
+        sequences[receiver] = next(iter(sequences.values()))
     abreast = {rank for rank, number in sequences.items() if [*sequences.values()].count(number) > 1}
     lines: dict[str, list[int]] = {}
     tensors: dict[str, list[int]] = {}
@@ -133,6 +136,8 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
     odd = next((found[0] for found in minorities if len(found) == 1 and found[0] in abreast), None)
     listed = sorted(fates.items(), key=lambda fate: odd not in fate[1])
     pieces = f"rank {receiver} of {len(ends)} received a piece of {sizes[1]} bytes and expected one of {sizes[2]}"
+    if odd is not None:
+        pieces = f"rank {odd} called another one than the others; {pieces}"
     places = "\n".join(f"{numbers(ranks)}: {fate}" for fate, ranks in listed)
     return RankFailed(
         f"ranks called collectives of different sizes: {pieces}\n\n{places}\n\n"

@@ -220,7 +220,7 @@ class Launcher:
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):
             raise LaunchError(f"ranks can be started on Linux only, and this is {sys.platform}")
-        if self._zygote is not None and (self._owner != os.getpid() or not self._zygote.alive):
+        if self._zygote is not None and (self._owner != os.getpid() or not self._zygote.usable):
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()

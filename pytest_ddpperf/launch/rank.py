@@ -13,10 +13,10 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, payload, processes
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LEAST_DESCRIPTOR = 512
 _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report
 SEED = 0
+_exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 
 class Descriptors(NamedTuple):
@@ -51,10 +52,10 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         files = _detach(descriptors, zygote)
         job: Job = pickle.loads(_content(files.job))
         channel = Channel(socket.socket(fileno=files.report))
-        process = os.getpid()
+        process = _getpid()
         report = _report(job, rank, files.listening)
-        if os.getpid() != process:  # a fork that the function made and let return
-            os._exit(0)
+        if _getpid() != process:  # a fork that the function made and let return
+            _exit(0)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -68,7 +69,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         traceback.print_exc()
     finally:
         # Not sys.exit: threads and exit handlers of the user's libraries may hang, and the report is sent.
-        os._exit(status)
+        _exit(status)
 
 
 def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
@@ -126,7 +127,7 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
         stage = "run"
         value = call.function(context, *call.arguments)
         stage = "send"
-        return Finished(payload.dump_result(value, context.rank), time.time_ns())
+        return Finished(payload.dump_result(value, context.rank), time_ns())
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
         return failed_report(error, stage)
 

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut
 from pytest_ddpperf.launch import failures, processes, stacks
+from pytest_ddpperf.launch.exceptions import words
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 from pytest_ddpperf.launch.streams import (
@@ -107,8 +108,8 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
     error = loading.exception()
     if error is not None:
         raise PayloadError(
-            f"what rank {end.rank} returned cannot be read by the test session: {type(error).__name__}: {error}; "
-            "return plain data"
+            f"what rank {end.rank} returned cannot be read by the test session: "
+            f"{type(error).__name__}: {words(error)}; return plain data"
         ) from error
     return loading.result()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler stops, and leaves the main one out
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
@@ -62,13 +63,16 @@ def numbers(ranks: Iterable[int]) -> str:
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Read the stacks, innermost frame first and main thread first; faulthandler lists the main thread last."""
+    """Read the stacks, innermost frame first and main thread first, which is empty where it is not listed.
+
+    faulthandler lists the main thread last.
+    """
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
         for part in _THREAD.split(text)
         if part.startswith(("Current thread", "Thread"))
     ]
-    return stacks[::-1]
+    return [*([[]] if _CUT.search(text) else []), *stacks[::-1]]
 
 
 def position(stack: Sequence[Frame]) -> StackPosition | None:
@@ -114,8 +118,9 @@ def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: l
     """The one rank outside the largest group of waiting ranks; None where several ranks are."""
     waiting = [ranks for where, ranks in order if _waits(where)]
     elsewhere = [rank for where, ranks in order if not _waits(where) for rank in ranks] + finished
-    if not waiting and (not finished or all(where is not None for where, _ in order)):
-        elsewhere = minority([ranks for _, ranks in order])  # ranks that have finished keep nobody from going on
+    unknown = [rank for where, ranks in order if where is None for rank in ranks]
+    if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
+        elsewhere = unknown or minority([ranks for _, ranks in order])
     elif not elsewhere:
         elsewhere = minority(waiting)
     return elsewhere[0] if len(elsewhere) == 1 else None

@@ -21,6 +21,7 @@ OUTPUT_LIMIT = 64 * 1024  # bytes
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
 _MAGIC = b"ddpperf\n"
 _CHUNK = 1 << 20
+_dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv  # users' code may patch them
 _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
 
@@ -54,10 +55,10 @@ class Channel:
 
     def send(self, message: object) -> None:
         """Send a message and wait until it is written; a receiver that is gone is no error."""
-        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        body = _dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
-            self._socket.sendall(_HEADER.pack(_MAGIC, len(body)))
-            self._socket.sendall(body)
+            _sendall(self._socket, _HEADER.pack(_MAGIC, len(body)))
+            _sendall(self._socket, body)
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
 
@@ -111,7 +112,7 @@ class Channel:
     def wait_for_dismissal(self) -> None:
         """Wait until the other end has dismissed this one, or is gone."""
         try:
-            while self._socket.recv(_CHUNK):
+            while _recv(self._socket, _CHUNK):
                 pass
         except ConnectionResetError:
             self.closed = True

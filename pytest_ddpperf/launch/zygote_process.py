@@ -179,6 +179,11 @@ class ZygoteProcess:
         return self._process.poll() is None
 
     @property
+    def usable(self) -> bool:
+        """Whether the process runs, and no signal has stopped it."""
+        return self.alive and not processes.is_stopped(self.pid)
+
+    @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
@@ -247,6 +252,8 @@ class ZygoteProcess:
     def close(self) -> None:
         """End the zygote and everything below it; it may have ended already."""
         self.control.close()
+        if processes.is_stopped(self.pid):
+            self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS if self._ready else 0)
         if self.alive:

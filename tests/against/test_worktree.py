@@ -187,11 +187,20 @@ def test_it_goes_with_its_process(repository: Path, number: signal.Signals) -> N
         assert until(lambda: not folder.exists() and checkouts(repository) == 0)
 
 
-def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+def test_it_is_removed_although_its_guard_was_killed(repository: Path) -> None:
     tree = Worktree(resolve("v1", repository, repository))
     assert tree._guard is not None
     tree._guard.kill()
     tree.close()
+    assert not tree.folder.exists()
+    assert checkouts(repository) == 0
+
+
+def test_the_next_session_removes_what_a_kill_of_all_has_left(repository: Path) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    assert tree._guard is not None
+    tree._guard.kill()
+    tree._guard.communicate()
     assert tree.folder.exists()
     later = Worktree(resolve("main", repository, repository))
     assert not tree.folder.exists()

@@ -264,6 +264,18 @@ def test_who_stands_at_another_line_is_to_blame_for_another_size() -> None:
     assert f"\n\nrank 2: in all_reduce of int8[4] ({own})\n" in str(error)
 
 
+def test_who_receives_another_size_than_all_others_is_to_blame() -> None:
+    """The others are all at one collective and agree about it; gloo has matched the receiver's with one of theirs."""
+    line = "/user/train.py:9 in step"
+    error = told(died(0, -signal.SIGABRT, 1, ABORTED), lost(1, line, "float32[8]"), lost(2, line, "float32[8]"))
+    assert error.rank == 0
+    assert str(error).startswith(
+        "ranks called collectives of different sizes: rank 0 called another one than the others; rank 0 of 3 received"
+    )
+    apart = lost(1, line, "float32[8]", sequence=6), lost(2, line, "float32[8]", sequence=7)
+    assert told(died(0, -signal.SIGABRT, 1, ABORTED), *apart).rank is None
+
+
 def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
     """It stands at an earlier line, or nobody knows how many collectives it has called."""
     ends = died(0, -signal.SIGABRT, 1, ABORTED), lost(1, "/user/train.py:6 in step", "float32[4]"), running(2)

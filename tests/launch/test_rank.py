@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,19 @@ def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher)
     with pytest.raises(RankFailed, match=r"^rank 1 of 2 sent something that is no report: ") as caught:
         launcher.run(writes, world_size=2, device="cpu", timeout=20)
     assert caught.value.rank == 1
+
+
+def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(launcher: Launcher) -> None:
+    """Tools that freeze clocks or forbid the network patch these."""
+
+    def patches(_ctx: RankContext) -> None:
+        for module, names in ((os, ("_exit", "getpid")), (time, ("time_ns",)), (socket.socket, ("sendall", "recv"))):
+            for name in names:
+                setattr(module, name, None)
+        raise ValueError("told")
+
+    with pytest.raises(RankFailed, match=r"^rank 0 of 1 raised ValueError: told\n"):
+        launcher.run(patches, world_size=1, device="cpu", backend="gloo")
 
 
 def test_a_fork_that_returns_too_answers_nothing(launcher: Launcher) -> None:

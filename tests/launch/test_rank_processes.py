@@ -337,6 +337,28 @@ def test_a_zygote_that_was_stopped_is_told_and_replaced(launcher: Launcher) -> N
     assert time.monotonic() - start < AT_ONCE
 
 
+@pytest.mark.slow
+def test_a_zygote_that_was_stopped_between_launches_is_replaced(launcher: Launcher) -> None:
+    run(launcher, lambda _ctx: all_reduce())
+    assert launcher.pid is not None
+    os.kill(launcher.pid, signal.SIGSTOP)
+    run(launcher, lambda _ctx: all_reduce())
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raise_speechless() -> None:
+    raise Speechless
+
+
+def test_a_result_that_raises_without_words_when_it_is_loaded_names_its_rank(launcher: Launcher) -> None:
+    with pytest.raises(PayloadError, match=r"^what rank 0 returned cannot be read by the test session: Speechless: "):
+        run(launcher, lambda _ctx: Reduced(raise_speechless), world_size=1)
+
+
 def test_a_folder_that_is_gone_is_told(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -25,6 +25,7 @@ BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
 BUILD = written("/x/t.py|30|build", "/x/t.py|50|test")
+START = written()
 QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1]}/training/loop.py|7|run_launch")
 
 
@@ -49,6 +50,13 @@ def test_a_place_is_the_users_innermost_line_and_what_it_called(text: str, expec
 def test_the_main_thread_is_the_last_one_written() -> None:
     text = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]") + "\n" + BUILD
     assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
+
+
+def test_a_main_thread_that_is_not_listed_stands_at_an_unknown_place() -> None:
+    """faulthandler writes 100 threads, the main one last."""
+    young = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]")
+    assert stacks.threads(f"{young}\n...\n")[0] == []
+    assert stacks.position([]) is None
 
 
 @pytest.mark.parametrize(
@@ -107,6 +115,21 @@ def test_the_main_thread_is_the_last_one_written() -> None:
             [],
             "rank 0 of 2 blocked after 10 s in the queue for its turn; rank 1 in barrier (/x/t.py:20 in end)",
             None,
+        ),
+        (
+            {0: ""},
+            [1],
+            "rank 0 of 2 still running after 10 s at an unknown place (it gave no stack); rank 1 had finished",
+            0,
+        ),
+        (
+            {0: START, 1: ""},
+            [],
+            (
+                "rank 0 of 2 still running after 10 s in the start of the rank; "
+                "rank 1 at an unknown place (it gave no stack)"
+            ),
+            1,
         ),
         ({0: BUILD}, [], "rank 0 of 1 still running after 10 s at /x/t.py:30 in build", 0),
         ({0: BUILD, 1: BUILD}, [], "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build", None),
