@@ -1,0 +1,129 @@
+"""Attacks on a pytest session: on its process, its files and its checkouts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.campaign.kinds import Place, kind
+
+PHASES = ("import", "build", "first step", "warm-up", "counted step", "timed steps", "close")
+WHOLE = r"(?s)(?=.*no damage).*"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
+def session() -> int:
+    """The process id of pytest, which is a parent of this rank; a zygote's copy lies between them on one side."""
+    pid = os.getppid()
+    while b"pytest\0" not in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"/", b"\0"):
+        pid = parent(pid)
+    return pid
+
+
+def _declare(name: str, number: signal.Signals, reason: str) -> None:
+    def act(_: Place) -> None:
+        os.kill(session(), number)
+        time.sleep(1000)
+
+    act.__name__ = name
+    kind(WHOLE + reason, phases=PHASES, blame="nobody", ways=("pytest",))(act)
+
+
+_declare("terminates_the_session", signal.SIGTERM, r"status -15")
+_declare("interrupts_the_session", signal.SIGINT, r"KeyboardInterrupt.*status 2")
+_declare("kills_the_session", signal.SIGKILL, r"status -9")
+_declare("hangs_the_session_up", signal.SIGHUP, r"status -1\b")
+
+
+@kind(WHOLE + r"status -9", phases=PHASES, blame="nobody", ways=("pytest",))
+def kills_everything(_: Place) -> None:
+    os.kill(-1, signal.SIGKILL)
+
+
+@kind(WHOLE + r"status -9", phases=PHASES, blame="nobody", ways=("pytest",))
+def kills_the_session_beside_a_child(_: Place) -> None:
+    subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
+    os.kill(session(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+@kind(WHOLE + r"status -9", phases=PHASES, blame="nobody", ways=("pytest",), against=True)
+def kills_the_session_with_a_checkout(_: Place) -> None:
+    os.kill(session(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+@kind(WHOLE + r"status 2", phases=PHASES, blame="nobody", ways=("pytest",), against=True)
+def interrupts_the_session_with_a_checkout(_: Place) -> None:
+    os.kill(session(), signal.SIGINT)
+    time.sleep(1000)
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
+def kills_the_guard_of_a_checkout(_: Place) -> None:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        if b"guard.py" in path.read_bytes():
+            os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+@kind(WHOLE + r"status 1\b", phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
+def removes_the_checkout(_: Place) -> None:
+    for path in Path(tempfile.gettempdir()).glob("ddpperf-against-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    raise ValueError("boom 7")
+
+
+@kind(WHOLE + r"status (-9|0)\b", phases=("saving",), blame="nobody", ways=("pytest",))
+def kills_the_session_while_it_saves(_: Place) -> None:
+    raise AssertionError("the worker does this")
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def removes_the_json_folder(_: Place) -> None:
+    shutil.rmtree(Path(sys.modules["subject"].SCRATCH, "project", "made"), ignore_errors=True)
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def makes_the_json_file_a_folder(_: Place) -> None:
+    folder = Path(sys.modules["subject"].SCRATCH, "project", "made", "results.json")
+    if not folder.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def puts_a_file_where_baselines_go(_: Place) -> None:
+    path = Path(sys.modules["subject"].SCRATCH, "project", "baselines")
+    shutil.rmtree(path, ignore_errors=True)
+    path.write_text("not a folder", encoding="ascii")
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def fills_the_temporary_folder_of_a_session(_: Place) -> None:
+    try:
+        with Path(tempfile.gettempdir(), "full").open("wb") as file:
+            while True:
+                file.write(bytes(1 << 20))
+    except OSError:
+        return
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def removes_the_temporary_folder_of_a_session(_: Place) -> None:
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+
+
+@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+def stops_the_session_process_for_a_while(_: Place) -> None:
+    pid = session()
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,250 @@
+"""One worker of a campaign: a namespace of processes, mounts and network of its own, in which nothing may be left."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.campaign.at_fork import SCRATCH
+from benchmarks.campaign.kinds import Case, drawn
+from benchmarks.campaign.sessions import run_session
+from benchmarks.campaign.training import written
+from benchmarks.campaign.verdicts import Verdict, judged
+
+ROOT = Path(__file__).parents[2]
+SHARED, BASE = Path("/dev/shm"), Path("/mnt")
+TEMPORARY, WORK = BASE / "temporary", BASE / "work"
+READY_SECONDS, LATE_SECONDS, NEXT_SECONDS = 120.0, 40.0, 60.0
+MANAGER_SECONDS = 4.0  # torch's manager of shared memory ends 2 s after its last user
+_NOT_LEFT = ("full", "torchinductor_")  # what a fault has filled the disk with, and torch's cache of the user
+END_SECONDS = 1.0  # for a process that was killed to be reaped
+
+
+@dataclass(kw_only=True, slots=True)
+class Left:
+    """What must be as before."""
+
+    shared: set[str] = field(default_factory=set)
+    temporary: set[str] = field(default_factory=set)
+    sockets: set[str] = field(default_factory=set)
+
+
+def isolate() -> None:
+    """Give this process's namespaces a loopback device and small file systems of their own."""
+    if os.getpid() != 1:
+        sys.exit("a worker is the first process of its namespace: use `python benchmarks/faults.py run`")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and so would pytest
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        fcntl.ioctl(one, 0x8914, struct.pack("16sh", b"lo", 0x41))  # SIOCSIFFLAGS: IFF_UP, IFF_RUNNING
+    for path, size in ((BASE, "2g"), (SHARED, "256m"), (TEMPORARY, "256m")):
+        path.mkdir(exist_ok=True)
+        _mount(path, size)
+    WORK.mkdir()
+
+
+def _mount(path: Path, size: str) -> None:
+    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
+        sys.exit(f"{path} cannot be mounted: {os.strerror(ctypes.get_errno())}")
+
+
+class Worker:
+    """Runs cases one after the other and yields a verdict on each."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asking: IO[bytes]
+        self._answering: IO[bytes]
+        self._files = 0
+        self._scratch = WORK / "scratch"
+        self._temporary = TEMPORARY / "tmp"
+
+    def run(self, case: Case) -> Verdict:
+        self._fresh()
+        if case.way == "pytest":
+            self.close()
+            before = self._state()
+            found, said = run_session(case, self._scratch, self._temporary, self._log)
+            return judged(case, found, self._left(set(), before), said, self._acted())
+        zygotes = self._ready()
+        before = self._state()
+        self._ask(written(case))
+        outcome = self._answer(case.timeout + LATE_SECONDS)
+        acted = self._acted()
+        if outcome is None:
+            self.close()
+            left = self._left(set(), before)
+            return judged(case, None, left, "the session hung and was killed", acted)
+        left = self._left({pid for pid in outcome["zygotes"] if pid}, before)
+        self._fresh()
+        self._ask("next")
+        following = self._answer(NEXT_SECONDS)
+        if following is None:
+            self.close()
+            return judged(case, outcome, left, "the next launch hung", acted)
+        if following["files"] > self._files:
+            left.append(f"{following['files'] - self._files} descriptors of the session")
+            self.close()
+        if None in following["zygotes"] or zygotes is None:
+            self._files = 0  # the other launcher has no zygote now, which has descriptors
+            self.close()
+        return judged(case, outcome, left, following["said"], acted)
+
+    def _fresh(self) -> None:
+        for path in (self._scratch, self._temporary):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+        for path in TEMPORARY.iterdir():
+            if path != self._temporary:
+                path.unlink()
+
+    def _acted(self) -> float | None:
+        with contextlib.suppress(OSError, ValueError):
+            return float((self._scratch / "acted").read_text(encoding="ascii"))
+        return None
+
+    def _ready(self) -> object:
+        if self._process is not None and self._process.poll() is None:
+            return True
+        self.close()
+        environ = {
+            **os.environ,
+            SCRATCH: str(self._scratch),
+            "TMPDIR": str(self._temporary),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        reading, asking = os.pipe()
+        answering, writing = os.pipe()
+        self._asking, self._answering = os.fdopen(asking, "wb"), os.fdopen(answering, "rb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from benchmarks.campaign.controller import main; main()"],
+            stdin=reading,
+            stdout=writing,
+            stderr=self._log,
+            env=environ,
+            cwd=WORK,
+        )
+        os.close(reading)
+        os.close(writing)
+        answer = self._answer(READY_SECONDS)
+        if answer is None:
+            sys.exit("no launcher could be started")
+        self._files = answer["files"]
+        return answer["zygotes"]
+
+    def _ask(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._asking.write(line.encode() + b"\n")
+            self._asking.flush()
+
+    def _answer(self, seconds: float) -> dict[str, Any] | None:
+        if not select.select([self._answering], [], [], seconds)[0]:
+            return None
+        line = self._answering.readline()
+        answer: dict[str, Any] | None = json.loads(line) if line else None
+        return answer
+
+    def close(self) -> None:
+        """End the controller, and all that it left."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._asking.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(8)
+            self._process.kill()
+            self._process.wait()
+            self._answering.close()
+        self._process = None
+        for pid in processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+
+    def _state(self) -> Left:
+        return Left(shared=_names(SHARED), temporary=_names(self._temporary), sockets=unix_sockets())
+
+    def _left(self, zygotes: set[int], before: Left) -> list[str]:
+        """What a case has left; torch's managers of shared memory get their time."""
+        allowed = zygotes | ({self._process.pid} if self._process is not None else set())
+        started = time.monotonic()
+        while True:
+            waited = time.monotonic() - started
+            _reap(keep=allowed)
+            found = {pid: name for pid, name in processes().items() if pid not in allowed}
+            others = {pid: name for pid, name in found.items() if "torch_shm_manag" not in name}
+            if not found or (waited > MANAGER_SECONDS) or (others and waited > END_SECONDS):
+                break
+            time.sleep(0.02)
+        now = self._state()
+        left = [f"process {name}" for name in found.values()]
+        left += [f"/dev/shm/{name}" for name in now.shared - before.shared]
+        left += [f"$TMPDIR/{name}" for name in now.temporary - before.temporary if not name.startswith(_NOT_LEFT)]
+        left += [f"socket {name}" for name in now.sockets - before.sockets]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for name in now.shared - before.shared:
+            (SHARED / name).unlink(missing_ok=True)
+        return left
+
+
+def _names(path: Path) -> set[str]:
+    return set(os.listdir(path)) if path.exists() else set()
+
+
+def unix_sockets() -> set[str]:
+    """The named Unix sockets of this namespace."""
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]
+    return {words[7] for words in map(str.split, lines) if len(words) > 7}
+
+
+def processes() -> dict[int, str]:
+    """All processes of this namespace but this one, zombies of nobody excluded, with what they run."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state, parent = stat.rpartition(")")[2].split()[:2]
+                if state != "Z" or parent != str(os.getpid()):
+                    found[int(name)] = f"{name} {state} {command[:80] or stat[:40]}"
+    return found
+
+
+def _reap(keep: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+    """Reap the orphans that have come to this process."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.waitpid(int(name), os.WNOHANG)
+
+
+def work(seed: int, numbers: list[int], output: Path) -> Iterator[Verdict]:
+    """Run these cases; each verdict is written to ``output`` at once."""
+    with output.open("a", encoding="utf-8") as file, open(f"{output}.log", "ab") as log:
+        isolate()
+        worker = Worker(log)
+        for number in numbers:
+            verdict = worker.run(drawn(seed, number))
+            file.write(json.dumps(asdict(verdict)) + "\n")
+            file.flush()
+            yield verdict
+        worker.close()

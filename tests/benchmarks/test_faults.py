@@ -1,0 +1,75 @@
+"""A campaign of faults: what is drawn, and when a report counts as right. No fault is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.campaign.kinds import KINDS, Case, drawn
+from benchmarks.campaign.training import ALL_KINDS, read, written
+from benchmarks.campaign.verdicts import Verdict, judged
+
+CASE = Case(
+    number=1, seed=2, kind="raises", phase="warm-up", ending=None, rank=1, world_size=3, timeout=6.0, way="launcher"
+)
+REPORT = {
+    "error": "RankFailed",
+    "rank": 1,
+    "text": "rank 1 of 3 raised ValueError: boom 7\n\nranks 0, 2: stopped",
+    "length": 60,
+    "seconds": 0.5,
+}
+
+
+def verdict(
+    case: Case = CASE, *, left: tuple[str, ...] = (), said: str = "", acted: bool = True, **report: Any
+) -> Verdict:
+    return judged(case, {**REPORT, **report}, [*left], said, 1.0 if acted else None)
+
+
+def failed(found: Verdict) -> set[str]:
+    return {name for name, holds in found.properties.items() if holds is False}
+
+
+def test_seed_and_number_tell_a_case() -> None:
+    assert ALL_KINDS
+    cases = [drawn(3, number) for number in range(len(KINDS))]
+    assert {case.kind for case in cases} == set(KINDS)
+    assert cases == [drawn(3, number) for number in range(len(KINDS))]
+    assert all(read(written(case)) == case for case in cases)
+    assert all(case.rank < case.world_size and case.phase in KINDS[case.kind].phases for case in cases)
+
+
+def test_a_right_report_holds() -> None:
+    assert verdict().good
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (verdict(seconds=11.5), {"in time"}),
+        (verdict(rank=0, text="rank 0 of 3 raised ValueError: boom 7"), {"guilty rank first"}),
+        (verdict(rank=None), {"guilty rank first"}),
+        (verdict(text="rank 1 of 3 raised KeyError: 8"), {"right reason"}),
+        (verdict(left=("process 7",)), {"nothing left"}),
+        (verdict(said="LaunchError"), {"next test passes"}),
+        (verdict(error="", rank=None, text=""), {"guilty rank first", "right reason"}),
+        (verdict(acted=False), {"guilty rank first", "right reason"}),
+    ],
+)
+def test_what_is_wrong_is_found(found: Verdict, wrong: set[str]) -> None:
+    assert failed(found) == wrong
+
+
+def test_two_ranks_that_contradict_each_other_need_no_guilty_one() -> None:
+    two = replace(CASE, kind="sums_alone", world_size=2)
+    hangs: dict[str, Any] = {
+        "error": "RanksTimedOut",
+        "text": "rank 0 of 2 blocked after 6 s in all_reduce (a); rank 1 in barrier (b)",
+    }
+    assert verdict(two, rank=None, **hangs).properties["guilty rank first"] is None
+    assert failed(verdict(replace(two, world_size=3), rank=None, **hangs)) == {"guilty rank first"}
+    innocent = hangs["text"] + "\n\nrank 0:\n  stack"
+    assert failed(verdict(two, rank=0, error="RanksTimedOut", text=innocent)) == {"guilty rank first"}
