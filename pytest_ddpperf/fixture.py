@@ -71,6 +71,7 @@ class Ddpperf:
         name: str | None = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
+        reference: Subject | None = None,
         **knobs: Any,
     ) -> Measurement:
         """Measures a benchmark, compares it with its baseline, and fails the test where the verdict says so.
@@ -84,6 +85,8 @@ class Ddpperf:
             name: tells the benchmarks of one test apart (default: the strategy, and what differs from plain training).
             samples_per_step: of one rank, where ``subject`` does not say it.
             tokens_per_step: of one rank, where ``subject`` does not say it.
+            reference: what a step or script is verified by: its twin for a single process, in any form of ``subject``,
+                which trains on the batches of all ranks.
             knobs: any setting of a test, e.g. ``world_size=2, tolerance=0.05``: stronger than marker and options.
 
         Returns:
@@ -96,8 +99,9 @@ class Ddpperf:
         __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import alone
 
-        call = self._call("check", knobs, samples_per_step, tokens_per_step)
-        variant = call.variant(subject, self._environment(call, strategy), strategy=strategy, name=name)
+        call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
+        environment = self._environment(call, strategy)
+        variant = call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
         return self._judged(call.settings, [variant], alone)[0]
 
     def measure(

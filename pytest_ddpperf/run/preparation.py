@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_ddpperf.errors import (
     DdpperfError,
@@ -18,6 +18,7 @@ from pytest_ddpperf.errors import (
     RankSkipped,
     RanksTimedOut,
     SameCode,
+    extended,
 )
 from pytest_ddpperf.launch.environment import search_path
 from pytest_ddpperf.launch.launcher import LaunchResult
@@ -29,14 +30,21 @@ from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.run.planning import pilot_of, pilot_plan
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.correctness.traces import compared
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
+from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.training.script import Script
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
 # Errors that a launch for nothing but verification would not name better.
 _FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
 
+Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
 PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
 
 
@@ -98,6 +106,11 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
     only verifies comes before any other failure, because training that is wrong is the worse fault.
     """
     __tracebackhide__ = True
+    if job.reference is not None:
+        verification = _beside_reference(variant, job.reference, job, launch)
+        if verification.discrepancy is not None:
+            return Prepared(verification=verification)
+        return replace(_found_out(variant, replace(job, reference=None), launch), verification=verification)
     found, failure = Prepared(), None
     try:
         found = outcome(job, launch(variant, job))
@@ -116,6 +129,21 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
     return replace(found, verification=verification)
 
 
+def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
+    """What the first steps of a user's step or script do beside those of its single-process twin."""
+    __tracebackhide__ = True
+    tracing = replace(job, timed=False, counted=False, traced=True, reference=None)
+    strategy = Strategy("single") if isinstance(reference, Workload) else None
+    twin = replace(tracing, training=replace(job.training, subject=reference, strategy=strategy))
+    alone = replace(variant, subject=reference, environment=replace(variant.environment, world_size=1))
+    ranks = launch(variant, tracing).values
+    try:
+        (one,) = launch(alone, twin).values
+    except DdpperfError as error:
+        raise extended(error, before="the reference: ", benchmark=variant.key) from error
+    return compared([rank.trace for rank in ranks if rank.trace], one.trace) if one.trace else Verification()
+
+
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
     """What a preparing launch of a variant has to find out; the reference is not verified."""
     counted = settings.counted or settings.counted_only
@@ -130,12 +158,17 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
         timed=not settings.counted_only,
         counted=counted,
         verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
+        reference=variant.reference if settings.verify and not variant.of_reference else None,
     )
 
 
 def task_text(job: PrepareJob) -> str:
     """What a preparing launch does, for the line that tells of it."""
-    tasks = {"timing a few steps": job.timed, "counting": job.counted, "comparing with a single process": job.verified}
+    tasks = {
+        "timing a few steps": job.timed,
+        "counting": job.counted,
+        "comparing with a single process": job.verified or job.traced,
+    }
     return ", ".join(task for task, asked in tasks.items() if asked)
 
 

@@ -134,8 +134,9 @@ class VerbCall:
         strategy: GivenStrategy = None,
         name: str | None = None,
         mode: Mode | None = None,
+        reference: Subject | None = None,
     ) -> Variant:
-        """The variant of a Workload or of a function ``build(ctx) -> step``."""
+        """The variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
         _require_count("samples_per_step", self.samples_per_step)
         _require_count("tokens_per_step", self.tokens_per_step)
         if name is not None and not isinstance(name, str):
@@ -145,7 +146,8 @@ class VerbCall:
         words = CUSTOM if resolved is None else str(resolved)
         return Variant(
             name=training_text(name or words, recipe),
-            subject=subject.found_in(self.folders) if isinstance(subject, Script) else subject,
+            subject=self._found(subject),
+            reference=None if reference is None else self._reference(reference, resolved),
             strategy=words,
             resolved=resolved,
             recipe=recipe,
@@ -156,6 +158,19 @@ class VerbCall:
             tokens_per_step=self.tokens_per_step,
             metrics=self.metrics,
         )
+
+    def _found(self, subject: Subject) -> Subject:
+        return subject.found_in(self.folders) if isinstance(subject, Script) else subject
+
+    def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
+        """The single-process twin of a step or script."""
+        if resolved is not None:
+            raise SettingError(
+                "reference=...: is for a step or script; a Workload is compared with a single process already"
+            )
+        if not isinstance(reference, Workload):
+            self._strategy(reference, None, 1)
+        return self._found(reference)
 
     def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
         """What differs from plain training, and a finding for what was set from outside and has no meaning here."""

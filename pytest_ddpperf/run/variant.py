@@ -39,6 +39,7 @@ class Variant(BenchmarkId):
 
     subject: Any  # a Workload, or a function build(ctx) -> step
     resolved: Strategy | None  # None where the subject brings its own
+    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None where there is none
     findings: tuple[Finding, ...] = ()  # known before it is measured
     counts: Counts | None = None  # None where nothing was counted
     profile: CommunicationProfile | None = None  # None where nothing was profiled

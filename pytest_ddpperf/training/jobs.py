@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.script_run import ScriptRun
-    from pytest_ddpperf.training.verification import Verification
+    from pytest_ddpperf.training.verification import StepsTrace, Verification
     from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
 MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
 MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
+TRACED_STEPS = 3  # of an optimizer, in each of which ranks are compared with a single process
 COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two counted, and on CUDA two profiled
 
 # Blocks of an interleaved launch, of some 10 to 20 ms each. A disturbance of a shared machine lasts for some tenths of
@@ -95,6 +96,8 @@ class PrepareJob:
     timed: bool = False  # whether the steps of its plan are timed, to know how long steps and launches take
     counted: bool = False  # whether one step is counted
     verified: VerifyJob | None = None
+    traced: bool = False  # whether the first steps are traced, and nothing else
+    reference: Workload | Script | Callable[[Any], Any] | None = None  # whose trace is compared, for the controller
 
     @property
     def subject(self) -> Workload | Script | ScriptRun | Callable[[Any], Any]:
@@ -105,6 +108,8 @@ class PrepareJob:
     def steps_needed(self) -> int:
         """The optimizer steps that a script makes in this launch, from its first one."""
         plan = self.training.plan
+        if self.traced:
+            return TRACED_STEPS
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
     def of(self, subject: Workload | Script | ScriptRun | Callable[[Any], Any]) -> PrepareJob:
@@ -114,17 +119,18 @@ class PrepareJob:
     @property
     def parts(self) -> int:
         """The number of tasks."""
-        return self.timed + self.counted + (self.verified is not None)
+        return self.timed + self.counted + (self.verified is not None) + self.traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
     """What one rank of a preparing launch found out; None for tasks that were not asked for."""
 
-    timed: RankLaunch | None  # without memory peaks and diagnosis
-    counts: Counts | None
-    verification: Verification | None
-    seconds: float  # that counting and verifying took beside the timed steps
+    timed: RankLaunch | None = None  # without memory peaks and diagnosis
+    counts: Counts | None = None
+    verification: Verification | None = None
+    seconds: float = 0.0  # that counting and verifying took beside the timed steps
+    trace: StepsTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
     Timing comes first, so that its memory figure is that of steps alone; counting continues with the same step.
     Verification builds its own models and finds random numbers, memory and compilers as in a fresh process.
     """
+    if job.traced:
+        from pytest_ddpperf.training.correctness.tracing import trace_steps
+
+        return RankPrepared(trace=trace_steps(ctx, job.training))
     timed, counts, verification, seconds = None, None, None, 0.0
     if job.timed:
         timed, counts, seconds = _timed_and_counted(ctx, job)

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Quantity = Literal[
-    "start parameters", "start buffers", "losses", "gradients", "clipped gradients", "parameters", "own parameters"
+    "start parameters",
+    "start buffers",
+    "losses",
+    "gradients",
+    "clipped gradients",
+    "parameters",
+    "own parameters",
+    "reference start",
+    "optimizer steps",
 ]
 
 _HEADS: Mapping[Quantity, str] = {
@@ -18,6 +26,8 @@ _HEADS: Mapping[Quantity, str] = {
     "clipped gradients": "gradients differ from a single process after clipping",
     "parameters": "parameters differ from a single process",
     "own parameters": "parameters differ between ranks",
+    "reference start": "the reference begins with another model or other weights",
+    "optimizer steps": "optimizer steps differ from the reference",
 }
 
 
@@ -71,6 +81,33 @@ class Verification:
     unverified: str = ""  # why there is nothing to compare with; empty if there is
     agreements: Mapping[Quantity, Agreement] = field(default_factory=dict)
     leniency: Leniency | None = None  # None if the strategy is held to as much as others at this precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedTensor:
+    """A tensor in figures."""
+
+    name: str
+    shape: tuple[int, ...]
+    sketch: tuple[float, ...]  # its elements, with random signs, added up in buckets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedStep:
+    """One step of an optimizer, parameter by parameter in the optimizer's order."""
+
+    gradients: tuple[TracedTensor, ...]  # zeros for a parameter without one
+    before: tuple[TracedTensor, ...]  # parameters
+    after: tuple[TracedTensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepsTrace:
+    """The first steps of one rank, or of the twin."""
+
+    steps: tuple[TracedStep, ...]
+    losses: tuple[float | None, ...]  # that the first calls of the step returned
+    precision: str  # the narrowest that was seen
 
 
 def discrepancy_text(found: Discrepancy) -> str:

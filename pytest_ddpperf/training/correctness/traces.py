@@ -1,0 +1,135 @@
+"""What the first steps of ranks and of their single-process twin did, in figures; and what differs. Pure.
+
+Tensors are told by sketches. The distance of two sketches is an estimate of the distance of the tensors, right to about
+a fifth, and a sketch is small enough to be sent anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_ddpperf.training.correctness import tolerances
+from pytest_ddpperf.training.verification import Discrepancy, StepsTrace, TracedStep, TracedTensor, Verification
+
+_ROUNDING = 1e-4  # of the norm of all gradients: a parameter whose gradient is smaller may be nothing but rounding
+_MOVED = 0.1  # of how far a step moves a parameter: Adam makes whole steps of elements that are mostly rounding
+_ALIKE = 1e-3  # the same, between ranks
+
+
+def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
+    """What ranks did beside what the twin did: losses, gradients and parameters of each step."""
+    if not ranks[0].steps and all(loss is None for loss in ranks[0].losses):
+        return Verification(unverified="its first steps made no optimizer step and returned no loss")
+    return Verification(discrepancy=next(_differences(ranks, twin), None))
+
+
+def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
+    """All that differs; the first matters, as what follows may be its consequence."""
+    tolerance = tolerances.tolerance(twin.precision, *(rank.precision for rank in ranks))
+    made = [len(trace.steps) for trace in (*ranks, twin)]
+    if len(set(made)) > 1:
+        fault = f"is {', '.join(map(str, made[:-1]))} on the ranks and {made[-1]} in the reference"
+        yield _differing("optimizer steps", "their number", math.inf, 0.0, fault=fault)
+        return
+    for number, expected in enumerate(twin.steps):
+        steps = [rank.steps[number] for rank in ranks]
+        different = next(_different_models(steps, expected), None)
+        if different is not None:
+            yield different
+            return
+        if not number:
+            yield from _different_starts(steps, expected)
+        yield from _different_losses(ranks, twin, number, tolerance)
+        yield from _different_gradients(steps, expected, number, tolerance)
+        yield from _different_parameters(steps, expected, number)
+    if not twin.steps:
+        for number in range(len(twin.losses)):
+            yield from _different_losses(ranks, twin, number, tolerance)
+
+
+def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
+    """Parameters have to be the same ones in the same order."""
+    for rank, step in enumerate(ranks):
+        if len(step.before) != len(twin.before):
+            fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in that of the reference"
+            yield _differing("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
+        for ours, theirs in zip(step.before, twin.before, strict=False):
+            if ours.shape != theirs.shape:
+                fault = f"has shape {ours.shape} instead of {theirs.shape}"
+                yield _differing("reference start", ours.name, math.inf, 0.0, rank=rank, fault=fault)
+
+
+def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
+    for quantity, others in (("start parameters", ranks[0]), ("reference start", twin)):
+        for rank, step in enumerate(ranks):
+            for ours, theirs in zip(step.before, others.before, strict=True):
+                error = _relative(_apart(ours, theirs), max(_norm(ours), _norm(theirs)))
+                if error > _ALIKE:
+                    yield _differing(quantity, ours.name, error, _ALIKE, rank=rank)
+
+
+def _different_losses(
+    ranks: Sequence[StepsTrace], twin: StepsTrace, number: int, tolerance: float
+) -> Iterator[Discrepancy]:
+    expected, found = twin.losses[number], [rank.losses[number] for rank in ranks]
+    told = [loss for loss in found if loss is not None]
+    if expected is None or len(told) < len(found):
+        return
+    mean = math.fsum(told) / len(told)
+    error = _relative(abs(mean - expected), max(abs(expected), abs(mean)))
+    if error > tolerance:
+        fault = f"is {mean:.6g} instead of {expected:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
+        yield _differing("losses", "the mean loss", error, tolerance, step=number + 1, fault=fault)
+
+
+def _different_gradients(
+    ranks: Sequence[TracedStep], twin: TracedStep, number: int, tolerance: float
+) -> Iterator[Discrepancy]:
+    least = _ROUNDING * _whole(twin)
+    for rank, step in enumerate(ranks):
+        for ours, theirs in zip(step.gradients, twin.gradients, strict=True):
+            error = _relative(_apart(ours, theirs), max(_norm(theirs), least))
+            if error > tolerance:
+                yield _differing("gradients", ours.name, error, tolerance, rank=rank, step=number + 1)
+
+
+def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number: int) -> Iterator[Discrepancy]:
+    least = _ROUNDING * _whole(twin)
+    expected = zip(twin.after, twin.before, twin.gradients, ranks[0].after, strict=True)
+    for i, (after, before, gradient, first) in enumerate(expected):
+        moved = _apart(after, before)
+        for rank, step in enumerate(ranks):
+            ours = step.after[i]
+            error = _relative(_apart(ours, first), max(moved, _ALIKE * _norm(first)))
+            if error > _ALIKE:
+                yield _differing("own parameters", ours.name, error, _ALIKE, rank=rank, step=number + 1)
+            error = _relative(_apart(ours, after), max(moved, _ROUNDING * _norm(after)))
+            if error > _MOVED and _norm(gradient) > least:
+                yield _differing("parameters", ours.name, error, _MOVED, rank=rank, step=number + 1)
+
+
+def _differing(
+    quantity: Any, name: str, error: float, tolerance: float, *, rank: int | None = None, step: int = 0, fault: str = ""
+) -> Discrepancy:
+    return Discrepancy(
+        quantity=quantity, name=name, rank=rank, step=step, error=error, tolerance=tolerance, fault=fault
+    )
+
+
+def _whole(step: TracedStep) -> float:
+    """The norm of all gradients."""
+    return math.hypot(*map(_norm, step.gradients))
+
+
+def _relative(apart: float, size: float) -> float:
+    return apart / size if size else math.inf if apart else 0.0
+
+
+def _norm(tensor: TracedTensor) -> float:
+    return math.hypot(*tensor.sketch)
+
+
+def _apart(tensor: TracedTensor, other: TracedTensor) -> float:
+    return math.hypot(*(a - b for a, b in zip(tensor.sketch, other.sketch, strict=True)))

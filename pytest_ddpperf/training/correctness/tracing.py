@@ -1,0 +1,117 @@
+"""Traces the first steps of a user's step, of a script or of a workload on one rank."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pytest_ddpperf.strategies.replicas import whole
+from pytest_ddpperf.training.jobs import TRACED_STEPS
+from pytest_ddpperf.training.loop import loss_value
+from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.jobs import LaunchJob
+
+_BUCKETS = 64
+_PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
+    """Builds the step of the job, and traces what its first calls do."""
+    tracer = _Tracer()
+    with tracer.watching(), closing(build_step(ctx, job)) as step:
+        losses = [loss_value(step.run(), f"at step {number + 1} on rank {ctx.rank}") for number in range(TRACED_STEPS)]
+    own = "tf32" if ctx.device.type == "cuda" else "fp32"
+    narrow = sorted(tracer.precisions)  # bf16 is the narrower one, and comes first
+    return StepsTrace(steps=tuple(tracer.steps), losses=tuple(losses), precision=narrow[0] if narrow else own)
+
+
+class _Tracer:
+    """Follows modules and optimizers; an optimizer that another one steps is a part of that."""
+
+    def __init__(self) -> None:
+        self.steps: list[TracedStep] = []
+        self.precisions: set[str] = set()
+        self._names: dict[int, str] = {}
+        self._seen: set[int] = set()
+        self._depth = 0
+        self._gradients: tuple[TracedTensor, ...] = ()
+        self._before: tuple[TracedTensor, ...] = ()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, modules and optimizers are followed."""
+        with ExitStack() as stack:
+            stack.callback(register_module_forward_pre_hook(self._called).remove)
+            stack.callback(register_optimizer_step_pre_hook(self._begun).remove)
+            stack.callback(register_optimizer_step_post_hook(self._done).remove)
+            yield
+
+    def _called(self, module: nn.Module, _inputs: Any) -> None:
+        """Learns names of parameters, from the outermost module, and the precision of the forward pass."""
+        if id(module) in self._seen:
+            return
+        for name, parameter in module.named_parameters():
+            plain = name.replace("_orig_mod.", "").removeprefix("module.")
+            self._names.setdefault(id(parameter), plain)
+            self._note(parameter.dtype)
+        self._seen.update(map(id, module.modules()))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._note(torch.get_autocast_dtype(device))
+
+    def _note(self, dtype: torch.dtype) -> None:
+        if dtype in _PRECISIONS:
+            self.precisions.add(_PRECISIONS[dtype])
+
+    def _begun(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth == 1 and len(self.steps) < TRACED_STEPS:
+            parameters = _parameters(optimizer)
+            self._before = self._sketched(parameters, parameters)
+            self._gradients = self._sketched(parameters, [parameter.grad for parameter in parameters])
+
+    def _done(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth -= 1
+        if not self._depth and len(self.steps) < TRACED_STEPS:
+            parameters = _parameters(optimizer)
+            after = self._sketched(parameters, parameters)
+            self.steps.append(TracedStep(gradients=self._gradients, before=self._before, after=after))
+
+    def _sketched(self, parameters: list[Tensor], values: Any) -> tuple[TracedTensor, ...]:
+        return tuple(
+            TracedTensor(
+                name=self._names.get(id(parameter), f"parameter {number}"),
+                shape=tuple(parameter.shape),
+                sketch=(0.0,) * _BUCKETS if value is None else _sketch(whole(value)),
+            )
+            for number, (parameter, value) in enumerate(zip(parameters, values, strict=True), 1)
+        )
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+@torch.no_grad()
+def _sketch(tensor: Tensor) -> tuple[float, ...]:
+    """The elements of a tensor with random signs, which depend on its size alone, added up in buckets."""
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
+    signed = flat * _signs(flat.numel())
+    padded = nn.functional.pad(signed, (0, -flat.numel() % _BUCKETS))
+    return tuple(padded.view(-1, _BUCKETS).sum(dim=0).tolist())
+
+
+@functools.lru_cache(maxsize=8)
+def _signs(number: int) -> Tensor:
+    return torch.randint(0, 2, (number,), generator=torch.Generator().manual_seed(number), dtype=torch.int8) * 2 - 1

@@ -1,0 +1,197 @@
+"""A step of one's own or a script beside its single-process twin, on real ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddpperf import Script, Workload
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.correctness.traces import compared
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor, discrepancy_text
+
+ADAM = partial(torch.optim.AdamW, lr=0.01)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def batch(ranks: range) -> tuple[torch.Tensor, torch.Tensor]:
+    """The samples of some ranks, one after the other."""
+    shards = []
+    for rank in ranks:
+        generator = torch.Generator().manual_seed(rank)
+        shards.append((torch.randn(4, 8, generator=generator), torch.randint(3, (4,), generator=generator)))
+    inputs, targets = zip(*shards, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: range) -> Callable[[], torch.Tensor]:
+    inputs, targets = batch(ranks)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def ddp(ctx: Any, make: Any = ADAM, no_sync: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002
+    model = net() if no_sync else nn.parallel.DistributedDataParallel(net())
+    return step_of(model, make(model.parameters(), **more), range(ctx.rank, ctx.rank + 1))
+
+
+def alone(ctx: Any, make: Any = ADAM, **more: Any) -> Any:
+    assert ctx.world_size == 1
+    model = net()
+    return step_of(model, make(model.parameters(), **more), range(2))
+
+
+def zero1(ctx: Any) -> Any:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ddp(ctx, lambda parameters: ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=0.01))
+
+
+def fsdp2(ctx: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model)
+    return step_of(model, ADAM(model.parameters()), range(ctx.rank, ctx.rank + 1))
+
+
+def script(ranks: int) -> None:
+    dist.init_process_group("gloo")
+    own = range(2) if ranks == 1 else range(dist.get_rank(), dist.get_rank() + 1)
+    model = nn.parallel.DistributedDataParallel(net())
+    step = step_of(model, ADAM(model.parameters()), own)
+    for _ in range(9):
+        step()
+    dist.destroy_process_group()
+
+
+WORKLOAD = Workload(
+    model=net, batch=lambda: batch(range(2)), loss=nn.functional.cross_entropy, optimizer=ADAM, samples_per_step=8
+)
+
+
+def traces(launcher: Launcher, subject: Any, ranks: int) -> list[StepsTrace]:
+    strategy = Strategy("single") if isinstance(subject, Workload) else None
+    job = PrepareJob(LaunchJob(subject, strategy, Settings(), Plan(warmup=1, steps=1)), traced=True)
+    group: dict[str, Any] = {"backend": "gloo", "device": "cpu", "own_group": isinstance(subject, Script)}
+    return [rank.trace for rank in launcher.run(PREPARE_LAUNCH, job, world_size=ranks, timeout=60, **group).values]
+
+
+@pytest.mark.parametrize(
+    ("subject", "reference"),
+    [
+        pytest.param(ddp, alone, id="a step"),
+        pytest.param(partial(ddp, make=SGD), partial(alone, make=SGD), id="SGD"),
+        pytest.param(ddp, WORKLOAD, id="a Workload"),
+        pytest.param(Script(lambda: script(2)), Script(lambda: script(1)), id="a script"),
+        pytest.param(zero1, alone, id="a sharded optimizer", marks=pytest.mark.slow),
+        pytest.param(fsdp2, alone, id="sharded parameters", marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_that_trains_as_its_twin_does_agrees(launcher: Launcher, subject: Any, reference: Any) -> None:
+    found = compared(traces(launcher, subject, 2), *traces(launcher, reference, 1))
+    assert (found.discrepancy, found.unverified) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("subject", "reference", "said"),
+    [
+        pytest.param(
+            partial(ddp, no_sync=True), alone, "gradients differ from a single process: 0.weight on", id="no sync"
+        ),
+        pytest.param(
+            ddp,
+            partial(alone, lr=0.02),
+            "parameters differ from a single process: 0.weight on rank 0 at step 1, rela",
+            id="lr",
+        ),
+        pytest.param(ddp, ddp, "losses differ .*: the mean loss at step 1 is", id="a part of the data"),
+        pytest.param(
+            ddp,
+            lambda _ctx: lambda: None,
+            "optimizer steps differ from the reference: their number is 3, 3 on",
+            id="none",
+        ),
+        pytest.param(
+            ddp,
+            replace(WORKLOAD, model=lambda: nn.Linear(8, 3)),
+            "the reference begins with another model .*: the number of parameters on rank 0 is 4 in",
+            id="another model",
+        ),
+    ],
+)
+def test_a_wrong_step_and_a_wrong_twin_differ(launcher: Launcher, subject: Any, reference: Any, said: str) -> None:
+    found = compared(traces(launcher, subject, 2), *traces(launcher, reference, 1)).discrepancy
+    assert found is not None
+    assert re.search(said, discrepancy_text(found)), discrepancy_text(found)
+
+
+def tensor(*sketch: float, name: str = "weight") -> TracedTensor:
+    return TracedTensor(name=name, shape=(2,), sketch=sketch)
+
+
+def step(gradient: TracedTensor, after: TracedTensor, before: TracedTensor | None = None) -> TracedStep:
+    return TracedStep(gradients=(gradient,), before=(before or tensor(0.0, 0.0),), after=(after,))
+
+
+def trace(*steps: TracedStep, losses: tuple[float | None, ...] = (None,) * 3) -> StepsTrace:
+    return StepsTrace(steps=steps, losses=losses, precision="fp32")
+
+
+def test_ranks_that_start_or_end_a_step_differently_are_named_first() -> None:
+    good = step(tensor(1.0, 0.0), tensor(0.1, 0.0))
+    other_start = step(tensor(1.0, 0.0), tensor(0.2, 0.0), tensor(0.1, 0.0))
+    for ranks, quantity, where in (
+        ([good, other_start], "start parameters", 1),
+        ([other_start, other_start], "reference start", 0),
+        ([good, step(tensor(1.0, 0.0), tensor(0.1, 0.01))], "own parameters", 1),
+    ):
+        found = compared([trace(rank) for rank in ranks], trace(good)).discrepancy
+        assert found is not None
+        assert (found.quantity, found.rank) == (quantity, where)
+    assert compared([trace(good)] * 2, trace(good)).discrepancy is None
+
+
+def test_losses_are_compared_where_there_is_no_optimizer() -> None:
+    ranks = [trace(losses=(1.0, 2.0, 3.0)), trace(losses=(3.0, 2.0, 3.0))]
+    assert compared(ranks, trace(losses=(2.0, 2.0, 3.0))).discrepancy is None
+    found = compared(ranks, trace(losses=(2.0, 2.0, 3.1))).discrepancy
+    assert found is not None
+    assert (found.quantity, found.step) == ("losses", 3)
+    assert compared([trace()] * 2, trace()).unverified
+
+
+def test_a_gradient_of_nothing_but_rounding_does_not_matter() -> None:
+    def both(small: float) -> TracedStep:
+        return TracedStep(
+            gradients=(tensor(1.0, 0.0), tensor(small, 0.0)),
+            before=(tensor(0.0, 0.0),) * 2,
+            after=(tensor(0.1, 0.0), tensor(0.1 if small > 0 else -0.1, 0.0)),
+        )
+
+    assert compared([trace(both(1e-8))], trace(both(-1e-8))).discrepancy is None
+    assert compared([trace(both(1e-2))], trace(both(-1e-2))).discrepancy is not None
