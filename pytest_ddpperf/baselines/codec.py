@@ -28,6 +28,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series, Spread
 from pytest_ddpperf.records.results import BaselineRecord, Calibration, Provenance
+from pytest_ddpperf.records.sites import CallSite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,9 @@ _SHAPES = {
             "recorded": Mapping[str, AnyText],
         }
     ),
+    CallSite: Shape(optional=("strategy",)),
     Counts: Shape(
-        optional=("details_by_rank",),
+        optional=("details_by_rank", "sites"),
         write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
     ),
     # A later run computes within and own from its launches, and takes rules from its own table.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from traceback import FrameSummary
 from typing import Any, TypeVar
 
 
@@ -83,6 +84,13 @@ def eagerly() -> AbstractContextManager[Any]:
 
     forced: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return forced
+
+
+def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
+    """The first line of the reason of each graph break so far, and the stack that it happened in, innermost last."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    found = () if dynamo is None else getattr(dynamo, "graph_break_reasons", ())
+    return [(str(each.reason).partition("\n")[0], each.user_stack) for each in found if each.graph_break]
 
 
 def _graph_breaks() -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
 
@@ -76,6 +77,7 @@ class Counts:
             is the most of any step.
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
         details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
+        sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
     """
 
     totals: Mapping[str, float]
@@ -83,6 +85,7 @@ class Counts:
     unstable: Mapping[str, str]
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The totals that tell most; all of them, with their details, fill pages."""
@@ -102,12 +105,14 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         ranks: by rank; one at least.
     """
     metrics = list(dict.fromkeys(metric for counts in ranks for metric in counts.totals))
-    totals, details, unstable, by_rank = {}, {}, {}, {}
+    totals, details, unstable, by_rank, sites = {}, {}, {}, {}, {}
     for metric in metrics:
         values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)
         largest = values.index(max(values))
         totals[metric] = values[largest]
         details[metric] = ranks[largest].details.get(metric, {})
+        if metric in ranks[largest].sites:
+            sites[metric] = ranks[largest].sites[metric]
         if len(set(values)) > 1:
             by_rank[metric] = values
         reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
@@ -122,6 +127,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         unstable=unstable,
         by_rank=by_rank,
         details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
+        sites=sites,
     )
 
 

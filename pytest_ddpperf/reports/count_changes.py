@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number
 
+_SITES = 3  # lines of code that are named; of the others only the number is told
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
@@ -61,7 +63,7 @@ def ungated_counts(
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
 
-    ``all_reduce 5 -> 9 calls per step (+4), bytes unchanged``.
+    ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
@@ -71,6 +73,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
         f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
+        f"{_places(metric, name, then, now)}"
         for name in changed
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
@@ -95,6 +98,51 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
     other, noun = _SIBLINGS[metric]
     before, after = then.details.get(other, {}).get(name), now.details.get(other, {}).get(name)
     return f", {noun} unchanged" if before is not None and before == after else ""
+
+
+def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
+    """Says which lines of code a detail's change comes from; empty where that is not known of both sides."""
+    sides = [[site for site in counts.sites.get(metric, ()) if site.part == name] for counts in (then, now)]
+    other, _ = _SIBLINGS.get(metric, ("", ""))
+    if metric == "collective_bytes" and then.details.get(other, {}).get(name) != now.details.get(other, {}).get(name):
+        return ""  # the calls say it
+    counted = [counts.details.get(metric, {}).get(name, 0.0) for counts in (then, now)]
+    if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
+        return ""  # of a baseline from before sites were kept
+    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1
+    changes = changed_sites(*sides)
+    told = _sites_text(changes, lambda value: exact_texts(unit, [value])[0], calls=unit == "1", alone=alone)
+    return f": {told}" if told else ""
+
+
+def _sites_text(changes: Sequence[SiteChange], size: Callable[[float], str], *, calls: bool, alone: bool) -> str:
+    """The changed sites in words: ``the new one at train.py:41 in step, under backward``; empty without any.
+
+    ``calls``: their values are numbers of calls. ``alone``: there are no other sites, so that values are known.
+    """
+    told = [_change_text(change, size, calls=calls, alone=alone) for change in changes[:_SITES]]
+    more = [f"and {len(changes) - _SITES} more"] if len(changes) > _SITES else []
+    return ", ".join([*told, *more])
+
+
+def _change_text(change: SiteChange, size: Callable[[float], str], *, calls: bool, alone: bool) -> str:
+    old, new = change
+    if new is None:
+        return "" if old is None else f"{size(old.value)} gone from {_place_text(old)}"
+    place = _place_text(new)
+    if old is not None:
+        return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
+    if calls and new.value == 1:
+        return f"the new one at {place}"
+    return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
+
+
+def _place_text(site: CallSite) -> str:
+    """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
+    by = f"strategy {site.strategy}" if site.strategy else ""
+    place = f"{site.file}:{site.line} in {site.function}" if site.file else ""
+    under = "under backward" if site.backward else ""
+    return ", ".join(filter(None, (by, place, under))) or "an unknown place"
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

@@ -61,7 +61,8 @@ class BenchmarkRun:
             if job.timed:
                 self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
-            return self.launches.launch(variant, PREPARE_LAUNCH, job, patience=job.parts)
+            training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
+            return self.launches.launch(variant, PREPARE_LAUNCH, replace(job, training=training), patience=job.parts)
 
         # Without timed launches, these alone tell what both sides import.
         forgetful = self.settings.counted_only and self._paired is not None

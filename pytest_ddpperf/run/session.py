@@ -112,6 +112,12 @@ class Session:
         """Process ids of the zygotes of both sides, which are the parents of ranks; None for one that does not run."""
         return (*self.launchers.pids, *(() if self.reference is None else self.reference.launchers.pids))
 
+    def roots_of(self, *, reference: bool) -> tuple[str, ...]:
+        """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""
+        side = self.reference if reference else self.candidate
+        own = str(self._root)
+        return (own,) if side is None else (side.redirection.path(own), own)
+
     @cached_property
     def _torch(self) -> TorchMachine:
         return self.launchers[0].machine()

@@ -54,6 +54,7 @@ class LaunchJob:
     times_matter: bool = True  # if not, the steps only have to be of full size in memory
     turns: TurnSlot | None = None  # where an interleaved launch asks for its turns; None for a launch alone
     blocks: int = BLOCKS  # the most blocks that the timed steps are divided into
+    roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are told relative to it
     stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
 
     @property

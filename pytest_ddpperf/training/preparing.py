@@ -63,13 +63,20 @@ def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
 
     with closing(build_step(ctx, job)) as step:
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
-        return count_warm_step(step.run, _countable(ctx, step), compiled)
+        return count_warm_step(step.run, _countable(ctx, step, job), compiled)
 
 
-def _countable(ctx: RankView, step: Step) -> Countable:
+def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
     from pytest_ddpperf.instruments.counting.counting import Countable
 
-    return Countable(device=ctx.device, modules=step.modules, optimizers=step.optimizers, period=step.work_period)
+    return Countable(
+        device=ctx.device,
+        modules=step.modules,
+        optimizers=step.optimizers,
+        period=step.work_period,
+        roots=job.roots,
+        strategy="" if job.strategy is None else job.strategy.name,
+    )
 
 
 def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Counts | None, float]:
@@ -89,7 +96,7 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
         if job.counted:
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
                 step.run()
-            counts = count_warm_step(step.run, _countable(ctx, step), compiled)
+            counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
         return timed, counts, time.monotonic() - begun
 
 

@@ -169,7 +169,7 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     }
     run.stdout.fnmatch_lines(
         [
-            "collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)",
+            "collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2): all at src/demo/training.py:*",
             f"  strategy custom, 2 ranks, gloo; revision {short} (HEAD), side by side, counted only",
             "*at perf/test_demo.py:* in test_more",
             f"the ranks of {short} (HEAD) imported stray from {root}/perf/stray.py, which is not that revision's:*",
@@ -461,7 +461,7 @@ def test_calls(ddpperf):
     training.write_text(OLD.replace("steps(1)", "steps(3)"))
     options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
     run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
-    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)"])
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)*"])
     modules = results(root)["test_calls"]["against"]["modules"]
     assert modules["demo.training"]["there"].endswith("/checkout/src/demo/training.py")
     assert modules["built"]["there"].endswith("/site-packages/built.py")

@@ -12,6 +12,7 @@ from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.sites import CallSite
 
 FILE = Path("baselines/k/m/t.json")
 Make = Callable[..., BaselineRecord]
@@ -52,10 +53,15 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
         by_rank={"flops": (1.0,)},
     )
     apart = replace(counts, details_by_rank={"collective_calls": {"send": (0.0, 1.0)}})
-    for kept in (counts, apart):
+    site = CallSite(
+        part="all_reduce", file="a.py", line=1, function="f", source="x()", backward=True, value=16777217.25
+    )
+    placed = replace(counts, sites={"collective_calls": (site,)})
+    for kept in (counts, apart, placed):
         content = BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=kept),))
         assert decode(encode(content, FILE), FILE) == content
         assert ("details_by_rank" in encode(content, FILE)) is (kept is apart)
+        assert ("sites" in encode(content, FILE)) is (kept is placed)
     assert "recipe" not in encode(BaselineFile(test="m.py::t", records=(make_record(),)), FILE)
 
 

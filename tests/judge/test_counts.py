@@ -13,6 +13,7 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
@@ -68,6 +69,34 @@ def test_counts_are_compared_exactly_with_those_of_any_machine(calls: float, ver
     assert findings(result) == (less if verdict is Verdict.IMPROVED else ())
     if verdict is Verdict.REGRESSED:
         assert words_of_note(result["collective_calls"].note) == "part 2 -> 3 calls per step (+1)"
+
+
+def called(**lines: int) -> Counts:
+    """An all-reduce in each of these functions, at that line."""
+    sites = tuple(
+        CallSite(part="all_reduce", file="train.py", line=line, function=name, source=name, backward=False, value=1.0)
+        for name, line in lines.items()
+    )
+    calls = float(len(lines))
+    return replace(
+        made_of("collective_calls", calls, all_reduce=calls), sites={"collective_calls": sites} if sites else {}
+    )
+
+
+def test_the_line_of_a_new_call_is_named_and_one_that_moved_is_not() -> None:
+    moved = counted(called(step=43), called(step=41))
+    assert (moved.verdict, moved["collective_calls"].note, moved.findings) == (Verdict.UNCHANGED, None, ())
+    more = counted(called(step=43, log=50), called(step=41))
+    assert words_of_note(more["collective_calls"].note) == (
+        "all_reduce 1 -> 2 calls per step (+1): the new one at train.py:50 in log"
+    )
+    old = replace(called(step=41), sites={})  # of a baseline from before lines were kept
+    assert words_of_note(counted(called(step=43, log=50), old)["collective_calls"].note) == (
+        "all_reduce 1 -> 2 calls per step (+1)"
+    )
+    assert words_of_note(counted(called(log=50), called())["collective_calls"].note) == (
+        "all_reduce 0 -> 1 calls per step (+1): the new one at train.py:50 in log"
+    )
 
 
 def test_counts_that_a_run_lacks_are_missed() -> None:

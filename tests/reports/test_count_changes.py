@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.count_changes import difference_text
 
 MIB = 2.0**20
@@ -184,3 +187,52 @@ def test_of_many_ranks_some_are_told() -> None:
     lines = difference_text("operators", ranks(1), ranks(2))
     assert lines[1] == "rank 0 1 -> 2 per step (+1)"
     assert lines[6:] == ["and 3 more ranks"]
+
+
+def reduced(*sites: CallSite) -> Counts:
+    """All-reduces of these lines."""
+    calls = sum(site.value for site in sites)
+    return replace(counts({"collective_calls": {"all_reduce": calls}}), sites={"collective_calls": sites})
+
+
+def site(line: int, function: str = "step", value: float = 1.0, file: str = "train.py", **more: Any) -> CallSite:
+    fields = {"part": "all_reduce", "source": f"reduce({function})", "backward": False, **more}
+    return CallSite(file=file, line=line, function=function, value=value, **fields)
+
+
+def places(then: Counts, now: Counts) -> str:
+    (line,) = difference_text("collective_calls", then, now)
+    return line.partition("): ")[2]
+
+
+def test_new_lines_come_first_and_what_is_not_named_is_counted() -> None:
+    then = [site(41), *(site(line, f"f{line}") for line in (1, 2))]
+    now = [site(41, value=4.0), *(site(line, f"f{line}") for line in (7, 8))]
+    assert places(reduced(*then), reduced(*now)) == (
+        "the new one at train.py:7 in f7, the new one at train.py:8 in f8, 1 -> 4 at train.py:41 in step, and 2 more"
+    )
+
+
+def test_backward_and_strategies_are_named_beside_lines() -> None:
+    ours, new = "pytest_ddpperf/strategies/naive.py", reduced(site(41))
+    more = site(38, "synchronise", 6.0, ours, strategy="naive")
+    assert places(new, reduced(site(41), more)) == f"6 new ones at strategy naive, {ours}:38 in synchronise"
+    assert places(new, reduced(site(44), site(41, "g", backward=True))) == (
+        "the new one at train.py:41 in g, under backward"
+    )
+    assert places(reduced(site(41), site(50, "g")), new) == "1 gone from train.py:50 in g"
+    torchs = site(0, "", 1.0, "", strategy="ddp", backward=True)
+    assert places(reduced(torchs), reduced(replace(torchs, value=3.0))) == "all at strategy ddp, under backward"
+
+
+def test_bytes_have_lines_only_where_the_calls_are_as_many() -> None:
+    def moved(calls: float, nbytes: float) -> Counts:
+        details = {"collective_calls": {"all_reduce": calls}, "collective_bytes": {"all_reduce": nbytes}}
+        return replace(counts(details), sites={"collective_bytes": (site(41, value=nbytes),)})
+
+    assert difference_text("collective_bytes", moved(1.0, 4.0), moved(1.0, 8.0)) == [
+        "all_reduce 4 B -> 8 B per step (+4 B, +100 %), calls unchanged: all at train.py:41 in step"
+    ]
+    assert difference_text("collective_bytes", moved(1.0, 4.0), moved(2.0, 8.0)) == [
+        "all_reduce 4 B -> 8 B per step (+4 B, +100 %)"
+    ]

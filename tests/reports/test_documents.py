@@ -22,6 +22,7 @@ from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import Document, about, write
 from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, VerdictWord, results_document
@@ -37,6 +38,11 @@ COUNTS = Counts(
     details={"collective_calls": {"all_reduce": 2.0}},
     unstable={"operators": "add"},
     details_by_rank={"collective_calls": {"all_reduce": (2.0, 1.0), "send": (0.0, 1.0)}},
+    sites={
+        "collective_calls": (
+            CallSite(part="all_reduce", file="a.py", line=7, function="f", source="x()", backward=True, value=2.0),
+        )
+    },
 )
 CALLS = Comparison(
     series=counted_series(COUNTS)[0],

@@ -384,7 +384,7 @@ def test_both(ddpperf):
     assert result["verdict"] == "regressed"
     run.stdout.fnmatch_lines(
         [
-            "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step (+1)",
+            "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step (+1): the new one at test_*",
             "collective_bytes regressed, counted: all_reduce 16 B -> 28 B per step (+12 B, +75 %)",
         ]
     )

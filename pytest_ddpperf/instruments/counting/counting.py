@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
+from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, eagerly, warmed_up
 from pytest_ddpperf.records.counts import Counts, count_row
@@ -91,6 +92,8 @@ class Countable:
     modules: Sequence[nn.Module] = ()  # other models are found as they run
     optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
     period: int = 1  # steps after which it does the same again
+    roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are told relative to them
+    strategy: str = ""  # of the plugin that it trains with
 
 
 def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
@@ -107,19 +110,22 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
     the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
     ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found.
     """
-    pass_ = _Pass(subject)
+    pass_, learning = _Pass(subject), max(_LEARNING_STEPS, subject.period)
 
     def period(count: Callable[[], Details]) -> Details:
         return _per_step([count() for _ in range(subject.period)])
 
     with collector_paused(), eagerly(), pass_.counting():
-        for _ in range(max(_LEARNING_STEPS, subject.period)):
+        for _ in range(learning):
             pass_.step(run)
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
         counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
-    return _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
+    found = _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
+    sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
+    breaks = call_sites([{"graph_breaks": break_sites()}], 1, subject.roots)
+    return replace(found, sites={**sites, **breaks})
 
 
 class _Pass:
@@ -132,6 +138,7 @@ class _Pass:
         self.used.optimizers += subject.optimizers
         self._tracker = TensorTracker(subject.device.type)
         self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.used.running)
+        self.sites: list[SiteCounts] = []  # of each step
         self._optimizer_steps: dict[str, float] = {}
         self._state: dict[str, float] = {}
 
@@ -145,7 +152,7 @@ class _Pass:
         with self._operators.paused():
             self._file_known()
             self._tracker.begin_step()
-            before = dict(self._tracker.live)
+            before, made = dict(self._tracker.live), self._tracker.passing()
         self._operators.begin_step()
         self._optimizer_steps, self._state = {}, {}
         run()
@@ -156,6 +163,9 @@ class _Pass:
             gc.collect()  # garbage is not kept
             self._tracker.settle()
             after = self._tracker.live
+            kept = self._tracker.passing()
+            kept.subtract(made)
+        self.sites.append({**self._operators.sites(), "retained_bytes": kept})
         return {
             **self._operators.details(),
             "optimizer_steps": self._optimizer_steps,

@@ -25,6 +25,7 @@ from pytest_ddpperf.instruments.counting.collectives import (
 )
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution
 from pytest_ddpperf.instruments.counting.operators import flops_of, host_to_device_bytes, operator_name, synchronisation
+from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import replaced
 
@@ -39,6 +40,8 @@ METRICS = (
     "synchronisations",
     "host_to_device_bytes",
 )
+
+SITED = ("collective_calls", "collective_bytes", "synchronisations", "host_to_device_bytes")
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -63,16 +66,23 @@ class OperatorCounter(TorchDispatchMode):
         self._lock = threading.RLock()
         self._paused = False
         self._counts: dict[str, defaultdict[str, float]] = {}
+        self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
+        self._stack = Stack()
         self.begin_step()
 
     def begin_step(self) -> None:
         """Counts from zero."""
         self._counts = {metric: defaultdict(float) for metric in METRICS}
+        self._sites = {metric: defaultdict(float) for metric in SITED}
         self._attribution.forget()
 
     def details(self) -> dict[str, dict[str, float]]:
         """What was counted since the step began, by metric and by what it is made of."""
         return {metric: dict(found) for metric, found in self._counts.items()}
+
+    def sites(self) -> SiteCounts:
+        """Where it was called from, by metric and by what it is made of."""
+        return {metric: dict(found) for metric, found in self._sites.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -118,9 +128,11 @@ class OperatorCounter(TorchDispatchMode):
         self._follow(tensors, results)
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        for call in collectives_of(func, args, kwargs):
-            self._counts["collective_calls"][call.name] += 1
-            self._counts["collective_bytes"][call.name] += call.nbytes
+        calls = collectives_of(func, args, kwargs)
+        place = self._stack.place() if calls else None
+        for call in calls:
+            self._add("collective_calls", call.name, 1, place)
+            self._add("collective_bytes", call.name, call.nbytes, place)
             self._counts["collective_send_bytes"][call.name] += call.sent_bytes
 
     def _count_flops(self, flops: int) -> None:
@@ -132,10 +144,15 @@ class OperatorCounter(TorchDispatchMode):
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]):
-            self._counts["synchronisations"][wait] += 1
+            self._add("synchronisations", wait, 1)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
-            self._counts["host_to_device_bytes"][str(func._overloadpacket)] += copied  # noqa: SLF001  its name
+            self._add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
+
+    def _add(self, metric: str, part: str, value: float, place: Place | None = None) -> None:
+        """Counts, with the place that led here."""
+        self._counts[metric][part] += value
+        self._sites[metric][part, place or self._stack.place()] += value
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""
@@ -148,7 +165,7 @@ class OperatorCounter(TorchDispatchMode):
             else:
                 self._tracker.meet(tensor)
         for result in results:
-            self._tracker.see(result, "activations" if recorded else "temporaries")
+            self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._stack.place)
 
 
 def _has_a_say(kind: type) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+
+from pytest_ddpperf.instruments.counting.sites import Place
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -61,6 +63,7 @@ class _Record:
 
     nbytes: int
     category: str
+    place: Place | None = None  # where it was made; None where nobody saw that
     reference: weakref.ref[torch.UntypedStorage] | None = None  # None once it is dead
 
 
@@ -117,15 +120,20 @@ class TensorTracker:
                 elif self._met[key][1] != self._step:
                     self._add(key, storage, "temporaries")
 
-    def see(self, tensor: torch.Tensor, category: str, *, mark: bool = False) -> None:
-        """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too."""
+    def see(
+        self, tensor: torch.Tensor, category: str, *, mark: bool = False, made_by: Callable[[], Place] | None = None
+    ) -> None:
+        """Follows a tensor; the category applies to new storages, and with ``mark`` to known ones too.
+
+        ``made_by`` tells the place of code that has made it just now.
+        """
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
                 record = self._records.get(key)
                 if record is None:
                     if mark or not self._is_met(key, storage):
-                        self._add(key, storage, category)
+                        self._add(key, storage, category, None if made_by is None else made_by())
                     continue
                 if record.nbytes != storage.nbytes():
                     self._resize(record, storage.nbytes())
@@ -172,6 +180,16 @@ class TensorTracker:
                 at_peak["temporaries"] -= nbytes
                 at_peak[record.category] += nbytes
             return at_peak
+
+    def passing(self) -> Counter[tuple[str, Place]]:
+        """The live bytes of tensors that steps have made for themselves, by the places that have made them."""
+        with self._lock:
+            self._bury()
+            places: Counter[tuple[str, Place]] = Counter()
+            for record in self._records.values():
+                if record.category in PASSING and record.place is not None:
+                    places[KEPT, record.place] += record.nbytes
+            return places
 
     def settle(self) -> None:
         """Counts what has died, and what only a backend still holds."""
@@ -225,8 +243,8 @@ class TensorTracker:
     def _is_met(self, key: int, storage: torch.UntypedStorage) -> bool:
         return key in self._met and self._met[key][0]() is storage
 
-    def _add(self, key: int, storage: torch.UntypedStorage, category: str) -> None:
-        record = _Record(0, category)
+    def _add(self, key: int, storage: torch.UntypedStorage, category: str, place: Place | None = None) -> None:
+        record = _Record(0, category, place)
         record.reference = weakref.ref(storage, partial(self._died, key, record))
         self._records[key] = record
         if category == "temporaries":

@@ -77,6 +77,19 @@ class HealthData(Document):
     gpus: list[GpuData] = about("The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of)
 
 
+class CallSiteData(Document):
+    """A line of code that a part of a count comes from."""
+
+    part: str = about("Of the count, such as all_reduce.")
+    file: str = about("Relative to the root of the project; empty where only code of torch led to it.")
+    line: Natural = about("Its number.")
+    function: str = about("The function that it is in.")
+    source: str = about("The text of the line; empty where unknown.")
+    backward: bool = about("Whether autograd's backward led to it.")
+    value: float = about("For one step.")
+    strategy: str = about("That the line belongs to, or that has torch do it.", optional=True)
+
+
 class CountsData(Document):
     """What one step does, counted: what the counted metrics are made of."""
 
@@ -88,6 +101,9 @@ class CountsData(Document):
     by_rank: dict[str, list[float]] = about("Metrics that are not equal on all ranks: their totals by rank.")
     details_by_rank: dict[str, dict[str, list[float]]] = about(
         "Of collectives and optimizer steps what is not equal on all ranks: each detail by rank.", optional=True
+    )
+    sites: dict[str, list[CallSiteData]] = about(
+        "By metric, the lines of code that the total comes from; they decide nothing.", optional=True
     )
 
     @classmethod

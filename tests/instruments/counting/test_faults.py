@@ -6,9 +6,11 @@ against the counts of another variant as baseline.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,23 +272,44 @@ def judged(then: Counts, now: Counts) -> Result:
     return compare("test_training.py::test_step", run, found, DecisionContext(tolerance=0.03, alpha=0.01))
 
 
+def at(source: str, function: str) -> str:
+    """The words for the line of this file that begins with a text."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    number = next(i for i, line in enumerate(lines, start=1) if line.strip().startswith(source))
+    return f"tests/instruments/counting/test_faults.py:{number} in {function}"
+
+
+BACKWARD = at("loss.backward(", "micro_step") + ", under backward"
+COMPRESSED = f"8.50 KiB new at {BACKWARD}, 4.25 KiB gone from pytest_ddpperf/strategies/ddp.py:"
+REDUCED = at("dist.all_reduce(", "reduce_loss")
+
 # Parameters of a layer: 16 x 48 + 48 + 16 x 16 + 16 = 1088, so two layers' gradients are 8704 bytes in 8 tensors.
 FAULTS = [
-    ("sound", "extra all-reduce", "collective_calls", ["all_reduce 1 -> 2 calls per step (+1)"]),
-    ("accumulating", "lost no_sync", "collective_calls", ["all_reduce 1 -> 4 calls per step (+3)"]),
+    (
+        "sound",
+        "extra all-reduce",
+        "collective_calls",
+        [f"all_reduce 1 -> 2 calls per step (+1): the new one at {REDUCED}"],
+    ),
+    ("accumulating", "lost no_sync", "collective_calls", [f"all_reduce 1 -> 4 calls per step (+3): all at {BACKWARD}"]),
     (
         "bf16",
         "sound",
         "collective_bytes",
-        ["all_reduce 4.25 KiB -> 8.50 KiB per step (+4.25 KiB, +100 %), calls unchanged"],
+        [f"all_reduce 4.25 KiB -> 8.50 KiB per step (+4.25 KiB, +100 %), calls unchanged: {COMPRESSED}"],
     ),
-    ("large buckets", "small buckets", "collective_calls", ["all_reduce 1 -> 3 calls per step (+2), bytes unchanged"]),
+    (
+        "large buckets",
+        "small buckets",
+        "collective_calls",
+        [f"all_reduce 1 -> 3 calls per step (+2), bytes unchanged: all at {BACKWARD}"],
+    ),
     ("large buckets", "small buckets", "ddp_buckets", ["1 -> 3 buckets, 3.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB"]),
     (  # one int32 for each of 8 parameters
         "sound",
         "unused parameters looked for",
         "collective_calls",
-        ["all_reduce 1 -> 2 calls per step (+1)"],
+        [f"all_reduce 1 -> 2 calls per step (+1): all at {BACKWARD}"],
     ),
     (
         "buffers kept",
@@ -320,12 +343,30 @@ FAULTS = [
         "extra all-reduce",
         "extra broadcast",
         "collective_calls",
-        ["all_reduce 2 -> 1 calls per step (-1)", "broadcast 0 -> 1 calls per step (+1)"],
+        [
+            f"all_reduce 2 -> 1 calls per step (-1): 1 gone from {REDUCED}",
+            f"broadcast 0 -> 1 calls per step (+1): the new one at {at('dist.broadcast(', 'broadcast_loss')}",
+        ],
     ),
     ("item on the first rank", "item", "synchronisations", ["rank 1 0 -> 1 waits for the device per step (+1)"]),
-    ("sound", "kept tensor", "retained_bytes", ["kept_tensors 0 B -> 100 B per step (+100 B)"]),
-    ("sharded", "gathered twice", "collective_calls", ["all_gather 2 -> 4 calls per step (+2)"]),
-    ("sound", "item", "synchronisations", ["item 0 -> 1 waits for the device per step (+1)"]),
+    (
+        "sound",
+        "kept tensor",
+        "retained_bytes",
+        [f"kept_tensors 0 B -> 100 B per step (+100 B): 100 B new at {at('kept.append(loss.detach', 'keep_value')}"],
+    ),
+    (
+        "sharded",
+        "gathered twice",
+        "collective_calls",
+        [f"all_gather 2 -> 4 calls per step (+2): 2 new ones at {BACKWARD}"],
+    ),
+    (
+        "sound",
+        "item",
+        "synchronisations",
+        [f"item 0 -> 1 waits for the device per step (+1): the new one at {at('loss.item(', 'read')}"],
+    ),
 ]
 
 
@@ -340,8 +381,10 @@ def test_a_fault_is_found_and_named(
     assert result.verdict is Verdict.REGRESSED
     assert result[GATE.get(metric, metric)].gated
     assert result[GATE.get(metric, metric)].verdict is Verdict.REGRESSED
-    assert words_of_note(result[metric].note) == "; ".join(words)
-    assert difference_text(metric, counted[then], counted[now]) == words
+    told = difference_text(metric, counted[then], counted[now])
+    assert words_of_note(result[metric].note) == "; ".join(told)
+    told = [re.sub(r"(strategies/ddp.py:).*", r"\1", line) for line in told]  # the rest is for that file to say
+    assert told == words
     assert metric not in {**counted[then].unstable, **counted[now].unstable}
 
 
@@ -349,7 +392,7 @@ def test_a_fault_of_every_second_step_is_found_and_named(counted: dict[str, Coun
     told = judged(counted["sound"], counted["extra all-reduce in every second step"])["collective_calls"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
     assert words_of_note(told.note) == (
-        "all_reduce 1 -> 2 calls per step (+1); "
+        f"all_reduce 1 -> 2 calls per step (+1): the new one at {REDUCED}; "
         "no longer the same in every step: all_reduce 2 in one step, 1 in the next"
     )
 
@@ -363,7 +406,12 @@ def test_a_retained_graph_shows_as_tensors_that_every_step_keeps(counted: dict[s
     assert counted["sound"].totals["retained_bytes"] == 0
     told = judged(counted["sound"], retained)["retained_bytes"]
     assert (told.verdict, told.gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(told.note) == "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB)"  # 20740 bytes
+    assert words_of_note(told.note) == (
+        "kept_tensors 0 KiB -> 20.3 KiB per step (+20.3 KiB): "  # 20740 bytes
+        f"12.0 KiB new at {at('queries, keys', 'forward')}, "
+        f"4.25 KiB new at {at('mixed = ', 'forward')}, "
+        f"4.00 KiB new at {at('return inputs + hidden', 'forward')}, and 1 more"
+    )
 
 
 def test_a_forgotten_no_grad_shows_as_activations_at_the_peak(counted: dict[str, Counts]) -> None:

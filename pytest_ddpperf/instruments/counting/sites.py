@@ -1,0 +1,159 @@
+"""The lines of the user's code that operators are called from."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+
+from pytest_ddpperf.instruments.torch_internals import graph_breaks
+from pytest_ddpperf.records.sites import STRATEGIES, CallSite
+
+_SHOWN = 100  # characters of a line
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_PLUGIN = Path(__file__).parents[2]
+
+
+class Place(NamedTuple):
+    """A line of code."""
+
+    file: str  # absolute; empty where no frame but those of torch and of the plugin is on the stack
+    line: int
+    function: str
+    backward: bool  # whether autograd's backward led to it
+
+
+SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
+"""What was counted by metric, and by part and place."""
+
+
+class _Owner(Enum):
+    """Whose code a file is."""
+
+    USER = "the project's or a strategy's"
+    PACKAGE = "another package's"
+    MACHINERY = "torch's, Python's or the plugin's"
+
+
+class Stack:
+    """Tells where the code that runs now was called from.
+
+    Autograd of a GPU runs in threads of its own, without the frames that called it. There the thread that made this
+    object has them, as it waits for backward.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def place(self) -> Place:
+        """The innermost line of the user's own code or of a strategy; without any, that of another package."""
+        backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
+        package: FrameType | None = None
+        for frame in self._frames():
+            owner = _owner(frame.f_code.co_filename)
+            if owner is _Owner.USER:
+                return _place(frame, backward=backward)
+            if owner is _Owner.PACKAGE and package is None:
+                package = frame
+        return Place("", 0, "", backward) if package is None else _place(package, backward=backward)
+
+    def _frames(self) -> Iterator[FrameType]:
+        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+        if threading.get_ident() != self._thread:
+            frame = sys._current_frames().get(self._thread)  # noqa: SLF001  there is no other way
+            while frame is not None:
+                yield frame
+                frame = frame.f_back
+
+
+def break_sites() -> dict[tuple[str, Place], float]:
+    """The places of the graph breaks of all steps so far, by the first line of their reason."""
+    found: defaultdict[tuple[str, Place], float] = defaultdict(float)
+    for reason, stack in graph_breaks():
+        users = [frame for frame in stack if _owner(frame.filename) is _Owner.USER] or list(stack)
+        if users:
+            last = users[-1]
+            found[reason, Place(last.filename, last.lineno or 0, last.name, backward=False)] += 1
+    return dict(found)
+
+
+def call_sites(
+    steps: Sequence[SiteCounts], period: int, roots: Sequence[str], strategy: str = ""
+) -> dict[str, tuple[CallSite, ...]]:
+    """The sites of some steps for one step: of the periods of so many steps the most, by metric."""
+    metrics = dict.fromkeys(metric for step in steps for metric in step)
+    found = {metric: _sites([step[metric] for step in steps], period, roots) for metric in metrics}
+    return {
+        metric: tuple(
+            replace(site, strategy="" if site.file and not site.file.startswith(STRATEGIES) else strategy)
+            for site in sites
+        )
+        for metric, sites in found.items()
+        if sites
+    }
+
+
+def _sites(
+    steps: Sequence[Mapping[tuple[str, Place], float]], period: int, roots: Sequence[str]
+) -> tuple[CallSite, ...]:
+    found: defaultdict[tuple[str, str, int, str, str, bool], float] = defaultdict(float)
+    for key in dict.fromkeys(key for step in steps for key in step):
+        values = [step.get(key, 0.0) for step in steps]
+        most = max(sum(values[i : i + period]) / period for i in range(0, len(values), period))
+        part, place = key
+        source = linecache.getline(place.file, place.line).strip()[:_SHOWN]
+        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward] += most
+    return tuple(
+        CallSite(part=part, file=file, line=line, function=function, source=source, backward=backward, value=value)
+        for (part, file, line, function, source, backward), value in sorted(found.items())
+        if value
+    )
+
+
+def _place(frame: FrameType, *, backward: bool) -> Place:
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, backward)
+
+
+@cache
+def _owner(file: str) -> _Owner:
+    """Whose code a file is; what is compiled from a text, such as a dataclass's methods, is nobody's."""
+    if file.startswith(("<", f"{Path(torch.__file__).parent}/")):
+        return _Owner.MACHINERY
+    if file.startswith(f"{_PLUGIN}/"):
+        return _Owner.USER if file.startswith(f"{_PLUGIN.parent}/{STRATEGIES}") else _Owner.MACHINERY
+    if any(folder in file for folder in _PACKAGES):
+        return _Owner.PACKAGE
+    library = any(file.startswith(f"{sysconfig.get_path(name)}/") for name in ("stdlib", "platstdlib"))
+    return _Owner.MACHINERY if library else _Owner.USER
+
+
+def _relative(file: str, roots: Sequence[str]) -> str:
+    """A file as it is called on every machine: relative to the project, or to where it was imported from."""
+    for folder in _PACKAGES:
+        if folder in file:
+            return file.rpartition(folder)[2]
+    for folder in _folders(roots):
+        if file.startswith(folder):
+            return file.removeprefix(folder)
+    return file
+
+
+def _folders(roots: Sequence[str]) -> Iterable[str]:
+    imported = sorted((entry for entry in sys.path if Path(entry).is_absolute()), key=len, reverse=True)
+    folders = [*roots, *map(os.path.realpath, roots), str(_PLUGIN.parent), *imported]
+    return [f"{folder.rstrip(os.sep)}{os.sep}" for folder in folders]

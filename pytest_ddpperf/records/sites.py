@@ -1,0 +1,80 @@
+"""The lines of code that a count comes from, and which of them changed: they explain a verdict, and decide none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+STRATEGIES = "pytest_ddpperf/strategies/"  # the files of the plugin's own ones begin so
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallSite:
+    """A line of code that a part of a count comes from."""
+
+    part: str  # of the count: all_reduce
+    file: str  # relative to the root of the project; empty where only code of torch's led to it
+    line: int
+    function: str
+    source: str  # the text of the line; empty where unknown
+    backward: bool  # whether autograd's backward led to it
+    value: float  # for one step
+    strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code
+
+
+SiteChange = tuple[CallSite | None, CallSite | None]
+"""A site before and after; None where it is new or gone."""
+
+
+def changed_sites(then: Iterable[CallSite], now: Iterable[CallSite]) -> list[SiteChange]:
+    """The sites whose value changed: new ones first, then those with more, less, and those that are gone.
+
+    A site is the same on both sides if file and function are, by its text or else by its order there; or by its text in
+    another function or file. Its line number may differ.
+    """
+    before, after = _by_place(then), _by_place(now)
+    pairs = [pair for place in {**before, **after} for pair in _aligned(before.get(place, []), after.get(place, []))]
+    gone = [old for old, new in pairs if new is None and old is not None]
+    changes: list[SiteChange] = []
+    for old, new in pairs:
+        if new is not None and old is None:
+            old = next((site for site in gone if _moved(site, new)), None)  # noqa: PLW2901 - where it was before
+            if old is not None:
+                gone.remove(old)
+        if new is not None and (old is None or old.value != new.value):
+            changes.append((old, new))
+    changes += [(old, None) for old in gone]
+    return sorted(changes, key=_rank)
+
+
+def _by_place(sites: Iterable[CallSite]) -> dict[tuple[str, str, str, bool], list[CallSite]]:
+    """The sites of each function, in the order of its lines."""
+    places: dict[tuple[str, str, str, bool], list[CallSite]] = {}
+    for site in sorted(sites, key=lambda site: site.line):
+        places.setdefault((site.part, site.file, site.function, site.backward), []).append(site)
+    return places
+
+
+def _aligned(before: Sequence[CallSite], after: Sequence[CallSite]) -> list[SiteChange]:
+    """The sites of a function in pairs: those of equal text, and between them by their order."""
+    matcher = SequenceMatcher(None, [site.source for site in before], [site.source for site in after], autojunk=False)
+    pairs: list[SiteChange] = []
+    for _, first, last, start, end in matcher.get_opcodes():
+        common = min(last - first, end - start)
+        pairs += zip(before[first : first + common], after[start : start + common], strict=True)
+        pairs += [(old, None) for old in before[first + common : last]]
+        pairs += [(None, new) for new in after[start + common : end]]
+    return pairs
+
+
+def _moved(old: CallSite, new: CallSite) -> bool:
+    """Whether a site may be the same in another function or file."""
+    return bool(old.source) and (old.part, old.source, old.backward) == (new.part, new.source, new.backward)
+
+
+def _rank(change: SiteChange) -> tuple[int, float]:
+    old, new = change
+    before, after = (0.0 if site is None else site.value for site in change)
+    kind = 0 if old is None else 3 if new is None else 1 if after > before else 2
+    return kind, -abs(after - before)

@@ -1,0 +1,104 @@
+"""Where operators are called from: the innermost line of the user's own code."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites
+from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.strategies import naive
+from pytest_ddpperf.training import timing
+
+HERE = Path(__file__)
+USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(naive.__file__)
+PACKAGE, TORCH = f"{sysconfig.get_path('purelib')}/somebodys/trainer.py", str(torch.__file__)
+
+
+def through(*files: str, stack: Callable[[], Stack] = Stack) -> Callable[[], Place]:
+    """A function ``step`` of the first of these files that calls one of the next, in its third line, and so on."""
+    scope: dict[str, Any] = {"stack": stack}
+    exec(compile("def step():\n    return stack().place()", TORCH, "exec"), scope)  # noqa: S102
+    for file in reversed(files):
+        scope = {"inner": scope["step"]}
+        exec(compile("def step():\n    pass\n    return inner()", file, "exec"), scope)  # noqa: S102
+    innermost: Callable[[], Place] = scope["step"]
+    return innermost
+
+
+def in_a_thread(function: Callable[[], Place]) -> Place:
+    """What a function finds in a thread, which has no frames of this file."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def test_the_innermost_line_of_the_project_or_of_a_strategy_counts_and_else_that_of_a_package() -> None:
+    def found(*files: str) -> tuple[str, int]:
+        place = in_a_thread(through(*files))
+        return place.file, place.line
+
+    assert found(USERS, OURS, PACKAGE, TORCH) == (USERS, 3)
+    assert found(USERS, OURS, STRATEGY, TORCH) == (STRATEGY, 3)
+    assert found(OURS, PACKAGE, TORCH) == (PACKAGE, 3)
+    assert found(OURS, TORCH) == ("", 0)
+
+
+def test_a_thread_of_autograd_has_the_line_that_waits_for_it() -> None:
+    of_this_thread = Stack()
+    place = in_a_thread(through(TORCH, stack=lambda: of_this_thread))
+    assert (Path(place.file).name, place.function) == (HERE.name, "in_a_thread")
+
+
+def test_backward_a_hooks_function_and_waits_are_told_relative_to_the_project() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def hook(gradient: Tensor) -> None:
+        gradient.sum().item()
+
+    weight.register_hook(hook)  # type: ignore[no-untyped-call]  # torch
+
+    def step() -> None:
+        weight.sum().backward()  # type: ignore[no-untyped-call]  # torch
+
+    roots = (str(HERE.parents[1]),)
+    found = count_step(step, Countable(device=torch.device("cpu"), roots=roots), warmup=1)
+    (site,) = found.sites["synchronisations"]
+    assert (site.file, site.function, site.source, site.backward, site.value) == (
+        "counting/test_sites.py",
+        "hook",
+        "gradient.sum().item()",
+        True,
+        1.0,
+    )
+
+
+def test_a_period_counts_with_the_mean_of_its_steps_and_the_most_of_several() -> None:
+    place = Place("/elsewhere/train.py", 3, "step", backward=False)
+    steps = [{"collective_calls": {("all_reduce", place): calls}} for calls in (0.0, 4.0, 2.0, 4.0)]
+    assert call_sites(steps, 2, ("/elsewhere",)) == {
+        "collective_calls": (
+            CallSite(part="all_reduce", file="train.py", line=3, function="step", source="", backward=False, value=3.0),
+        )
+    }
+
+
+def test_a_graph_break_has_its_line() -> None:
+    def broken(inputs: Tensor) -> Tensor:
+        total = inputs.sum()
+        print(end="")
+        return total * 2
+
+    torch.compiler.reset()
+    compiled = torch.compile(broken, backend="eager")
+    found = count_step(lambda: compiled(torch.ones(3)), Countable(device=torch.device("cpu")), warmup=1)
+    torch.compiler.reset()
+    assert found.totals["graph_breaks"] == 1
+    (site,) = found.sites["graph_breaks"]
+    assert (Path(site.file).name, site.function, site.source) == (HERE.name, "broken", 'print(end="")')

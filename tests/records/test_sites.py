@@ -1,0 +1,41 @@
+"""Lines of code on two sides, and which of them changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
+
+
+def site(line: int, source: str = "reduce(a)", value: float = 1.0, **where: object) -> CallSite:
+    fields = {"part": "all_reduce", "file": "train.py", "function": "step", "backward": False, **where}
+    return CallSite(line=line, source=source, value=value, **fields)  # type: ignore[arg-type]
+
+
+A, B = site(41), site(45, "reduce(b)")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ([A], [site(43)], []),  # the line moved
+        ([A, B], [site(50, "reduce(b)"), site(52)], []),  # the lines changed places
+        ([A], [site(41, "reduce(a, group)")], []),  # the line was changed: the same by its order
+        ([A], [site(40, "reduce(b)"), site(42)], [(None, site(40, "reduce(b)"))]),
+        ([A, B], [A], [(B, None)]),
+        ([A], [site(41, value=4.0)], [(A, site(41, value=4.0))]),
+        ([A], [site(9, function="train_step")], []),  # the function was renamed
+        ([A], [site(9, file="src/train.py")], []),  # or moved
+        ([A], [site(41, backward=True)], [(None, site(41, backward=True)), (A, None)]),
+        ([A], [site(41, part="broadcast")], [(None, site(41, part="broadcast")), (A, None)]),
+        (
+            [site(0, "", file="")],
+            [site(0, "", file="", value=2.0)],
+            [(site(0, "", file=""), site(0, "", file="", value=2.0))],
+        ),
+    ],
+)
+def test_sites_are_matched_by_function_and_text_and_not_by_line(
+    then: list[CallSite], now: list[CallSite], expected: list[SiteChange]
+) -> None:
+    assert changed_sites(then, now) == expected
