@@ -115,7 +115,7 @@ def breaks_builtins(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"RecursionError"}, passes="may")
 def allows_little_recursion(place: Place) -> None:
     depth, frame = 0, sys._getframe()
     while frame.f_back is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pytest_ddpperf.launch.messages import FailureKind, Stage
+    from pytest_ddpperf.launch.stacks import StackPosition
 
 T = TypeVar("T")
 _INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
@@ -26,7 +27,6 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
-    stack = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)]
     return Failed(
         stage=stage,
         kind=_unless_it_raises("raised", _kind, error),
@@ -34,7 +34,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
         text=_in_words(_text, error),
         traceback=_in_words(_traceback, error),
         stamp=time_ns(),
-        position=position(stack),
+        position=_unless_it_raises(None, _position, error),
         sent=_unless_it_raises("", _sent, error),
         sequence=_unless_it_raises(None, _sequence, error),
     )
@@ -69,6 +69,11 @@ def _in_words(describe: Callable[[BaseException], str], error: BaseException) ->
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     """The frames of an exception and their lines, innermost first."""
     return list(traceback.walk_tb(error.__traceback__))[::-1]
+
+
+def _position(error: BaseException) -> StackPosition | None:
+    """The position at which an exception was raised."""
+    return position([Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)])
 
 
 def _sent(error: BaseException) -> str:

@@ -44,6 +44,7 @@ GRACE = 0.25  # seconds in which the other ranks may still report after the firs
 _LEAVE_SECONDS = 3.0
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _STACK_SECONDS = 2.0
+_OTHERS_SECONDS = 1.0
 _MIN_LOAD_SECONDS = 2.0
 _STACK_POLL = 0.025
 
@@ -65,6 +66,7 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
                 standing = ranks.stacks()
             elif any(rank.end.mismatch for rank in ranks.ranks):
                 with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
+                    ranks.hear_others()
                     standing = ranks.stacks()
         finally:
             sweep()
@@ -190,7 +192,9 @@ class RankProcesses:
 
     def _prepared(self, rank: int) -> _RankProcess:
         of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
-        stdout, stderr, stacks = (self._open.enter_context(open_output()) for _ in range(3))
+        stdout, stderr = (self._open.enter_context(open_output()) for _ in range(2))
+        # Not on a disk, which may be full.
+        stacks = self._open.enter_context(os.fdopen(os.memfd_create("ddpperf-stacks"), "r+b", buffering=0))
         channel, state = Channel(of_controller), RankEnd(rank=rank)
         return _RankProcess(channel=channel, of_rank=of_rank, stdout=stdout, stderr=stderr, stacks=stacks, state=state)
 
@@ -235,6 +239,14 @@ class RankProcesses:
         if any(rank.state.failed for rank in self.ranks):
             return LaunchEnd.FAILED
         return LaunchEnd.FINISHED if all(rank.state.over for rank in self.ranks) else LaunchEnd.LATE
+
+    def hear_others(self) -> None:
+        """End the ranks that have reported: those that wait for them fail as well, and report what they have called."""
+        reported = tuple(rank.state.rank for rank in self.ranks if rank.state.report is not None)
+        self._zygote.request(Signal(reported, signal.SIGKILL))
+        deadline = time.monotonic() + _OTHERS_SECONDS
+        while not all(rank.state.over for rank in self.ranks) and time.monotonic() < deadline:
+            self.watch(deadline)
 
     def _note(self, events: list[ZygoteEvent]) -> None:
         for event in events:

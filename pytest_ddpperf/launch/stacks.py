@@ -170,7 +170,10 @@ def _waits(where: StackPosition | None) -> bool:
 
 
 def _shown(file: str) -> str:
-    relative = os.path.relpath(file)
+    try:
+        relative = os.path.relpath(file)
+    except OSError:  # the current folder was removed
+        return file
     return file if relative.startswith("..") else relative
 
 

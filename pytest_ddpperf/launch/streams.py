@@ -21,6 +21,7 @@ OUTPUT_LIMIT = 64 * 1024  # bytes
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
 _MAGIC = b"ddpperf\n"
 _CHUNK = 1 << 20
+_MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
 _dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv  # users' code may patch them
 _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of fallocate(2)
 
@@ -100,7 +101,10 @@ class Channel:
             raise GarbledMessage
 
     def _is_garbled(self) -> bool:
-        return not _MAGIC.startswith(self._received[: len(_MAGIC)])
+        if len(self._received) < _HEADER.size:
+            return not _MAGIC.startswith(self._received[: len(_MAGIC)])
+        magic, length = _HEADER.unpack_from(self._received)
+        return bool(magic != _MAGIC or length > _MAX_LENGTH)
 
     def dismiss(self) -> None:
         """Tell the other end that no message will follow."""

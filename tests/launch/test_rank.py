@@ -82,10 +82,16 @@ def test_what_writes_to_the_socket_of_a_rank_fails_that_rank(launcher: Launcher)
     assert caught.value.rank == 1
 
 
-def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(launcher: Launcher) -> None:
-    """Tools that freeze clocks or forbid the network patch these."""
+def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools that freeze clocks or forbid the network patch these; the current folder may be gone."""
+    monkeypatch.chdir(tmp_path)
 
     def patches(_ctx: RankContext) -> None:
+        Path("gone").mkdir()
+        os.chdir("gone")
+        Path("../gone").rmdir()
         for module, names in ((os, ("_exit", "getpid")), (time, ("time_ns",)), (socket.socket, ("sendall", "recv"))):
             for name in names:
                 setattr(module, name, None)

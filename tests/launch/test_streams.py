@@ -49,7 +49,14 @@ def test_half_a_message_is_none_and_does_not_block(ends: tuple[socket.socket, so
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"hello", b"\0" * 100, b"ddpperf\n" + (4).to_bytes(8, "big") + b"none", b"ddpperf?" + b"\0" * 8]
+    "garbage",
+    [
+        b"hello",
+        b"\0" * 100,
+        b"ddpperf\n" + (4).to_bytes(8, "big") + b"none",
+        b"ddpperf?" + b"\0" * 8,
+        b"ddpperf\n" + b"\1" * 8,
+    ],
 )
 def test_what_is_no_message_is_refused_at_once(ends: tuple[socket.socket, socket.socket], garbage: bytes) -> None:
     ours, theirs = Channel(ends[0]), ends[1]
