@@ -115,9 +115,11 @@ def roll_call(
 
 
 def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int]) -> int | None:
-    """The one rank outside the largest group of waiting ranks; None where several ranks are."""
+    """The one rank outside the largest group of waiting ranks, or that waits alone; None where there is no such one."""
     waiting = [ranks for where, ranks in order if _waits(where)]
     elsewhere = [rank for where, ranks in order if not _waits(where) for rank in ranks] + finished
+    if len(finished) > 1 and elsewhere == finished and sum(map(len, waiting)) == 1:
+        return waiting[0][0]  # for a collective that no other rank has called
     unknown = [rank for where, ranks in order if where is None for rank in ranks]
     if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
         elsewhere = unknown or minority([ranks for _, ranks in order])
@@ -139,7 +141,9 @@ def listing(stacks: Mapping[int, str], guilty: int | None = None) -> str:
     groups: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items(), key=lambda item: (item[0] != guilty, item[0])):
         groups.setdefault(written(text), []).append(rank)
-    return "\n\n".join(f"{numbers(ranks)}:\n{text}" for text, ranks in groups.items())
+    listed = [f"{numbers(ranks)}:\n{text}" for text, ranks in groups.items()]
+    finished = [f"rank {guilty}:\n  had finished"] if guilty is not None and guilty not in stacks else []
+    return "\n\n".join([*finished, *listed])
 
 
 def written(text: str) -> str:

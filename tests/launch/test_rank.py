@@ -54,7 +54,7 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
         "oom": "1000",
     }
     assert isinstance(files, list)
-    own = [file for file in files if "/ddpperf-" not in file and "#" not in file and file != "/dev/null"]
+    own = [file for file in files if "ddpperf-" not in file and "#" not in file and file != "/dev/null"]
     assert own == [], files
 
 

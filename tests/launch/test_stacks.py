@@ -117,6 +117,12 @@ def test_a_main_thread_that_is_not_listed_stands_at_an_unknown_place() -> None:
             None,
         ),
         (
+            {2: BARRIER},
+            [0, 1],
+            "rank 2 of 3 blocked after 10 s in barrier (/x/t.py:20 in end); ranks 0, 1 had finished",
+            2,
+        ),
+        (
             {0: ""},
             [1],
             "rank 0 of 2 still running after 10 s at an unknown place (it gave no stack); rank 1 had finished",
@@ -161,6 +167,7 @@ def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
 def test_the_rank_to_blame_is_listed_first() -> None:
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}, guilty=1).startswith("rank 1:\n")
     assert stacks.listing({0: ALL_REDUCE, 1: BUILD}).startswith("rank 0:\n")
+    assert stacks.listing({0: ALL_REDUCE}, guilty=1).startswith("rank 1:\n  had finished\n\nrank 0:\n")
 
 
 def test_a_rank_that_waits_for_its_turn_says_so() -> None:
