@@ -226,10 +226,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_ddpperf.reports.table import verdict_painter
 
     writer = config.get_terminal_writer()
-    width = writer.fullwidth if terminalreporter.isatty else None
     brief = config.get_verbosity() < QUIET
     session = config.stash[SESSION]
-    parts = summary_parts(session.summary(), width, verdict_painter(writer.markup), brief=brief)
+    parts = summary_parts(session.summary(), writer.fullwidth, verdict_painter(writer.markup), brief=brief)
     for title, text in (*parts, *session.parts):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)

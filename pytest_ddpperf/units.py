@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -62,17 +63,28 @@ def _largest(steps: tuple[tuple[float, str], ...], typical: float, *, smallest: 
 
 
 def significant(value: float) -> str:
-    """A number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0."""
-    if value == 0:
-        return "0"
+    """A number in three digits, or three decimals, or all digits before its point: 4.18, 41.8, 4182, 0.012, 0.
+
+    One that is too small for three decimals has two digits: 0.0042, 4.2e-06.
+    """
     size = abs(value)
+    if size < 0.00995:  # noqa: PLR2004 - in three decimals it would have one digit or none
+        return f"{value + 0.0:.2g}"
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3  # noqa: PLR2004 - digits
     return f"{_rounded(value, decimals):.{decimals}f}"
 
 
 def format_number(value: float) -> str:
     """A plain number, such as that of calls: 1,234 if it is whole, else with three decimals at most: 0.25."""
+    if 0 < abs(value) < 0.001:  # noqa: PLR2004 - three decimals show nothing of it
+        return significant(value)
     return f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def span(text: Callable[[Any], str], values: Iterable[Any]) -> str:
+    """The least and the most of values as ``text`` writes them: ``12 to 38``, ``12 % to 38 %``; equal ones once."""
+    every = list(values)
+    return " to ".join(dict.fromkeys((text(min(every)), text(max(every)))))
 
 
 def format_value(value: float, unit: str) -> str:
@@ -120,6 +132,8 @@ def format_percent(share: float) -> str:
     """A share in percent, without sign and trailing zero: 0.03 is ``3 %``, 0.021 is ``2.1 %``; cut off at 1000 %."""
     if share > 10:  # noqa: PLR2004 - an effect of that size from a handful of launches means: anything
         return "over 1000 %"
+    if 1e-9 < share < 0.0005:  # noqa: PLR2004 - one decimal shows nothing of it, and less is what rounding left
+        return f"{100 * share:.2g} %"
     return f"{100 * share:.1f}".removesuffix(".0") + " %"
 
 

@@ -75,4 +75,5 @@ def launcher(launchers: Launchers) -> Launcher:
 def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
     monkeypatch.setattr(session, "Launchers", lambda _make: launchers)
+    monkeypatch.setenv("COLUMNS", "200")  # a summary whose lines are whole
     return pytester

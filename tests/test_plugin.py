@@ -468,7 +468,8 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
             "*= ddpperf calibration =*",
             "*test_step*custom*2*of 2*",
             "2 runs of each*",
-            "*test_suite.py::test_step  @pytest.mark.ddpperf(launches=*, tolerance=*",
+            "  @pytest.mark.ddpperf(launches=*, tolerance=*",
+            "    test_suite.py::test_step",
             "*= ddpperf baselines =*",
             "*noise.json: noise of test_suite.py::test_step: custom",
         ]

@@ -18,7 +18,7 @@ from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name, several
 from pytest_ddpperf.reports.stored import list_table, record_table
-from pytest_ddpperf.reports.table import render
+from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
@@ -96,7 +96,7 @@ def _list(options: argparse.Namespace) -> int:
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
     if contents:
-        print(render(list_table(contents)))
+        print(render(list_table(contents), terminal_width()))
     elif not files:
         print(f"no baselines in {store.folder}; pytest --ddpperf-save stores some")
     return 0 if len(contents) == len(files) else FAILED
@@ -112,7 +112,7 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 def _show(options: argparse.Namespace) -> int:
     tables = [
-        render(record_table(content.test, record))
+        render(record_table(content.test, record), terminal_width())
         for content in _chosen(options.test, options)
         for record in content.records
     ]

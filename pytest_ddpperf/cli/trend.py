@@ -15,7 +15,7 @@ from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.reports.document import write
 from pytest_ddpperf.reports.documents.trend import trend_document
 from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.reports.table import render
+from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.trend import changes_text, trend_table
 from pytest_ddpperf.settings import KNOBS
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.test is None:
         print(changes_text(found, options.metric))
     else:
-        print("\n\n".join(render(trend_table(trend)) for trend in found))
+        print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
     return 0
 
 

@@ -10,63 +10,103 @@ from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.phrases import find, headed, intervals_explained, labels_of, variant_text, with_interval
-from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import Scale, format_count, format_percent, format_value, format_values, scale, significant
+from pytest_ddpperf.reports.phrases import find, interval_header, names_by_remark, names_of, with_interval
+from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
+from pytest_ddpperf.units import Scale, format_percent, scale, significant
 
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
-_EXPOSED_MEANING = "exposed: whole steps less steps that average no gradients, in blocks that alternate"
 _ProfileCell: TypeAlias = "Callable[[CommunicationProfile, Scale], str]"
 _PROFILE_COLUMNS: dict[str, _ProfileCell] = {
-    "profiler: busy\n{unit}": lambda profile, common: common.number(profile.busy),
+    "busy\n{unit}": lambda profile, common: common.number(profile.busy),
     "of its step\n%": lambda profile, _: significant(100 * profile.busy_share),
     "overlap\n%": lambda profile, _: NOTHING if profile.overlap is None else significant(100 * profile.overlap),
-    "exposed (of it gaps)\n{unit}": lambda profile, common: (
-        f"{common.number(profile.exposed)} ({common.number(profile.gaps)})"
-    ),
+    "profiled exposed\n{unit}": lambda profile, common: common.number(profile.exposed),
+    "gaps\n{unit}": lambda profile, common: common.number(profile.gaps),
+}
+_WINDOW_MEANINGS = {
+    "window": "DDP's own, from its first all-reduce to the last",
+    "late": "the part of the window after backward",
+}
+_PROFILE_MEANINGS = {
+    "busy": "time of collectives, by the profiler",
+    "of its step": "the share of the profiled step that collectives take",
+    "overlap": "the share of collectives beside which the rank computes",
+    "profiled exposed": "time of collectives beside which the rank computes nothing",
+    "gaps": "the part of profiled exposed between operators",
 }
 
 
 def phase_table(results: Sequence[Result]) -> Table | None:
     """One row for each benchmark whose steps were taken apart; None if there is none."""
-    labels = labels_of(results)
-    rows, notes = [], []
-    for result in results:
+    rows = []
+    for name, result in zip(names_of(results), results, strict=True):
         phases = [find(result, f"phase_{phase}") for phase in PHASES]
         seconds = [0.0 if phase is None else phase.series.value for phase in phases]
-        if not sum(seconds):
-            continue
-        name = (labels[result.test], variant_text(result))
-        rows.append((*name, *(f"{100 * part / sum(seconds):.0f}" if part else NOTHING for part in seconds)))
-        notes += [f"{' '.join(name)}, {_section_text(section)}" for section in sections_of(result.measurement)]
+        if sum(seconds):
+            rows.append((name, *(_share(part / sum(seconds)) for part in seconds)))
     if not rows:
         return None
     return Table(
         title="shares of a step in %, of the average rank, in steps of their own",
-        headers=("benchmark", "variant", *(phase.replace("_", " ") for phase in PHASES)),
+        headers=("benchmark", *(phase.replace("_", " ", 1).replace(" ", "\n") for phase in PHASES)),
         rows=tuple(rows),
-        notes=tuple(notes),
+        right=0,
+    )
+
+
+def _share(share: float) -> str:
+    percent = f"{100 * share:.0f}"
+    return NOTHING if not share else "<1" if percent == "0" else percent
+
+
+def section_table(results: Sequence[Result]) -> Table | None:
+    """One row for each section that users marked in their steps; None if there is none."""
+    named = [
+        (name, section)
+        for name, result in zip(names_of(results), results, strict=True)
+        for section in sections_of(result.measurement)
+    ]
+    if not named:
+        return None
+    times = scale([section.mean for _, section in named], "s")
+    kinds = dict.fromkeys(_MEMORY[section.memory.kind] for _, section in named if section.memory is not None)
+    memory = (f"{' or '.join(kinds)}\nMiB",) if kinds else ()
+    return Table(
+        headers=("benchmark", "section", "entries\na step", f"each\n{times.unit}", "of the step\n%", *memory),
+        rows=tuple(
+            (
+                name,
+                section.path,
+                significant(section.count) if section.count != round(section.count) else f"{section.count:.0f}",
+                times.number(section.mean),
+                significant(100 * section.share),
+                *((_growth(section),) if kinds else ()),
+            )
+            for name, section in named
+        ),
         left=2,
         right=0,
     )
 
 
-def _section_text(section: SectionSummary) -> str:
-    """A section in one line: ``encode: 2 entries a step, 1.50 ms each, 30.0 % of the step, +4.00 MiB of heap``."""
-    whole = section.count == round(section.count)
-    count = format_count(round(section.count), "entry") if whole else f"{significant(section.count)} entries"
-    each = format_value(section.mean, "s")
-    text = f"{section.path}: {count} a step, {each} each, {100 * section.share:.1f} % of the step"
-    memory = section.memory
-    return text if memory is None else f"{text}, {memory.change / 2**20:+.2f} MiB of {_MEMORY[memory.kind]}"
+def _growth(section: SectionSummary) -> str:
+    """By how much memory grew in the section, in MiB with its sign."""
+    if section.memory is None:
+        return NOTHING
+    change = significant(section.memory.change / 2**20)
+    return change if change.startswith("-") else f"+{change}"
 
 
 def communication_table(results: Sequence[Result]) -> Table | None:
     """One row for each benchmark whose communication was measured; None if there is none."""
-    labels = labels_of(results)
-    shown = [result for result in results if find(result, EXPOSED) or result.measurement.profile]
-    if not shown:
+    named = [
+        (name, result)
+        for name, result in zip(names_of(results), results, strict=True)
+        if find(result, EXPOSED) or result.measurement.profile
+    ]
+    if not named:
         return None
+    shown = [result for _, result in named]
     exposed = [comparison for result in shown if (comparison := find(result, EXPOSED)) is not None]
     profiles = [result.measurement.profile for result in shown if result.measurement.profile is not None]
     steps = [seconds for result in shown if (seconds := synchronised_step(result.measurement)) is not None]
@@ -74,24 +114,94 @@ def communication_table(results: Sequence[Result]) -> Table | None:
     common = scale([*steps, *shared], "s")
     columns = _PROFILE_COLUMNS if profiles else {}
     return Table(
-        title="; ".join((_EXPOSED_MEANING, *intervals_explained(exposed))),
         headers=(
-            *("benchmark", "variant", f"step\n{common.unit}", f"exposed\n{common.unit}", "of it\n%"),
+            *("benchmark", f"step\n{common.unit}"),
+            interval_header(f"exposed\n{common.unit}", (comparison.series.interval for comparison in exposed)),
+            "of it\n%",
             *(header.format(unit=common.unit) for header in columns),
         ),
         rows=tuple(
             (
-                *(labels[result.test], variant_text(result), *_exposed_cells(result, common)),
+                *(name, *_exposed_cells(result, common)),
                 *(_profile_cell(result.measurement.profile, cell, common) for cell in columns.values()),
             )
-            for result in shown
+            for name, result in named
         ),
         notes=tuple(
-            headed({f"{labels[result.test]} {variant_text(result)}": _communication_notes(result) for result in shown})
+            RowNote(text, tuple(names))
+            for text, names in names_by_remark(
+                (name, text) for name, result in named for text in _left_out(result)
+            ).items()
         ),
-        left=2,
+        narrower=("exposed", "of its step", "gaps", "overlap"),
+        legend={
+            "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
+            **(_PROFILE_MEANINGS if profiles else {}),
+        },
         right=0,
     )
+
+
+def collective_table(results: Sequence[Result]) -> Table | None:
+    """One row for each benchmark whose collectives were profiled on all ranks; None if there is none."""
+    named = [
+        (name, profile)
+        for name, result in zip(names_of(results), results, strict=True)
+        if (profile := result.measurement.profile) is not None
+        if profile.transfer is not None or profile.window is not None or profile.bandwidths
+    ]
+    if not named:
+        return None
+    times = [time for _, profile in named for time in (profile.transfer, profile.wait) if time is not None]
+    windows = [profile.window for _, profile in named if profile.window is not None]
+    common = scale([*times, *(window.communication for window in windows)], "s")
+
+    def time(seconds: float | None) -> str:
+        return NOTHING if seconds is None else common.number(seconds)
+
+    kinds = dict.fromkeys(bandwidth.kind for _, profile in named for bandwidth in profile.bandwidths)
+    return Table(
+        headers=(
+            *("benchmark", f"transfer\n{common.unit}", f"wait\n{common.unit}", "last\nrank"),
+            *(f"{kind}\nGB/s (bus)" for kind in kinds),
+            *((f"window\n{common.unit}", f"late\n{common.unit}") if windows else ()),
+        ),
+        rows=tuple(
+            (
+                *(name, time(profile.transfer), time(profile.wait), _last_rank(profile)),
+                *(_bandwidth(profile, kind) for kind in kinds),
+                *(_window(profile, common) if windows else ()),
+            )
+            for name, profile in named
+        ),
+        narrower=tuple(reversed(kinds)),
+        legend={
+            "transfer": "of a step's collectives, by the profiler, once all ranks are there",
+            "wait": "for the last rank",
+            "last": "the rank that came last most often, and in how many of the collectives",
+            **(_WINDOW_MEANINGS if windows else {}),
+        },
+        right=0,
+    )
+
+
+def _last_rank(profile: CommunicationProfile) -> str:
+    if profile.slowest is None:
+        return NOTHING
+    rank, share = profile.slowest
+    return f"{rank} ({format_percent(share)})"
+
+
+def _bandwidth(profile: CommunicationProfile, kind: str) -> str:
+    """Its algorithm and bus bandwidth."""
+    found = [each for each in profile.bandwidths if each.kind == kind]
+    return f"{significant(found[0].algorithm / 1e9)} ({significant(found[0].bus / 1e9)})" if found else NOTHING
+
+
+def _window(profile: CommunicationProfile, common: Scale) -> tuple[str, str]:
+    if profile.window is None:
+        return NOTHING, NOTHING
+    return common.number(profile.window.communication), common.number(profile.window.exposed)
 
 
 def _exposed_cells(result: Result, common: Scale) -> tuple[str, str, str]:
@@ -108,28 +218,13 @@ def _profile_cell(profile: CommunicationProfile | None, cell: _ProfileCell, comm
     return NOTHING if profile is None else cell(profile, common)
 
 
-def _communication_notes(result: Result) -> list[str]:
-    """What is left out of the exposed communication, transfer and wait, bandwidths, and DDP's window, a line each."""
+def _left_out(result: Result) -> list[str]:
+    """What is not among the measured communication."""
     sent, profile = still_sent(result.measurement), result.measurement.profile
     notes = [f"exposed communication is without {sent}"] if sent else []
-    if profile is None:
-        return notes
-    if profile.unplaced:
+    if profile is not None and profile.unplaced:
         notes.append(
             "no transfer, wait and bandwidths: there are process groups of fewer ranks, and the profile does not tell "
             "which ranks met in a collective"
         )
-    if profile.transfer is not None and profile.wait is not None and profile.slowest is not None:
-        transfer, wait = format_values((profile.transfer, profile.wait), "s")
-        rank, share = profile.slowest
-        notes.append(
-            f"collectives of a step: {transfer} transfer, {wait} wait for the last rank; rank {rank} came last in "
-            f"{format_percent(share)} of them"
-        )
-    for bandwidth in profile.bandwidths:
-        algorithm, bus = significant(bandwidth.algorithm / 1e9), significant(bandwidth.bus / 1e9)
-        notes.append(f"{bandwidth.kind} {algorithm} GB/s, {bus} GB/s on the bus")
-    if profile.window is not None:
-        whole, exposed = format_values((profile.window.communication, profile.window.exposed), "s")
-        notes.append(f"DDP's own window, from the first all-reduce to the last: {whole}, {exposed} after backward")
     return notes

@@ -6,34 +6,33 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.parsers import written
-from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.reports.phrases import (
-    confidence_text,
-    environment_text,
-    labels_of,
-    names_by_remark,
-    variant_text,
-    whom,
-    with_interval,
-)
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.gathered import Remark, gathered, remark_of
+from pytest_ddpperf.reports.phrases import environment_text, interval_header, names_by_remark, names_of, with_interval
+from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
 from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.units import format_count, format_percent, format_value, scale
+from pytest_ddpperf.units import format_count, format_percent, format_value, scale, significant
 
+_LEGEND = {
+    "steps": "standard deviation within a launch",
+    "launches": "standard deviation between a run's launches",
+    "runs": "standard deviation of runs beyond that of their launches",
+    "floor": "one run in 20 is slower than another of the same code by more; no tolerance below it has a meaning",
+    "MDE": "minimal detectable effect: the smallest slowdown that is found",
+    "false alarms": "as MDE and undecided, of each run held against each other as its baseline, by the rule without a "
+    "floor; suspicions are confirmed by launches of other runs",
+}
 BLUNT = 0.10  # a floor above it leaves little to find
 
 
 def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
     """One row for each benchmark; below them what to set, and what disturbed the machine."""
-    labels = labels_of(calibrated)
+    named = list(zip(names_of(calibrated), calibrated, strict=True))
     times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
-    level = confidence_text(calibrated[0].alarms.interval.confidence) if calibrated else ""
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
     return Table(
-        title="; ".join([*machines, f"[intervals]: {level}"]),
+        title="; ".join(machines),
         headers=(
             "benchmark",
-            "variant",
             "ranks",
             f"step time\n{times.unit}",
             "steps\n%",
@@ -42,12 +41,11 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
             "floor\n%",
             "MDE\n%",
             "undecided",
-            "false alarms\n%",
+            interval_header("false alarms\n%", (benchmark.alarms.interval for benchmark in calibrated)),
         ),
         rows=tuple(
             (
-                labels[benchmark.test],
-                variant_text(benchmark),
+                name,
                 str(benchmark.measurement.world_size),
                 times.number(benchmark.measurement["step_time"].value),
                 _percent(benchmark.calibration.within.sd),
@@ -58,28 +56,21 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
                 f"{benchmark.inconclusive.found} of {benchmark.inconclusive.of}",
                 _alarms(benchmark.alarms),
             )
-            for benchmark in calibrated
+            for name, benchmark in named
         ),
-        notes=("", *_legend(), *_runs(calibrated), *_remarks(calibrated, labels), *_wanted(calibrated)),
-        left=2,
+        notes=(*_runs(calibrated), *_remarks(named), *_wanted(named)),
+        narrower=("false alarms", "steps", "launches", "ranks", "runs", "undecided"),
+        legend=_LEGEND,
     )
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f}" if share < 0.01 else format_percent(share).removesuffix(" %")  # noqa: PLR2004 - of 1 %
+    small = share < 0.01  # noqa: PLR2004 - of 1 %
+    return significant(100 * share) if small else format_percent(share).removesuffix(" %").replace("over ", ">")
 
 
 def _alarms(rate: Rate) -> str:
     return with_interval(lambda share: format_percent(share).removesuffix(" %"), rate.value, rate.interval)
-
-
-def _legend() -> tuple[str, ...]:
-    return (
-        "steps, launches, runs: standard deviation within a launch, between a run's launches, and of runs beyond that",
-        "floor: one run in 20 is slower than another of the same code by more; no tolerance below it has a meaning",
-        "MDE, undecided, false alarms: each run held against each other as its baseline, by the rule without a floor",
-        "what is to be confirmed there is confirmed by the launches of other runs, which do not share its deviation",
-    )
 
 
 def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
@@ -90,36 +81,36 @@ def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     span = " to ".join(dict.fromkeys(format_value(end, "s") for end in (min(apart), max(apart))))
     return (
         f"{runs} runs of each, {span} from start to start: what changes over hours or days is not in their spread",
-        f"[intervals] rest on {independent} without a common run; more runs make them narrower",
+        f"the interval of false alarms rests on {independent} without a common run; more runs make it narrower",
     )
 
 
-def _remarks(calibrated: Sequence[Calibrated], labels: dict[str, str]) -> tuple[str, ...]:
+def _remarks(named: Sequence[tuple[str, Calibrated]]) -> list[RowNote]:
     """What disturbed the runs, each remark once."""
-    names = names_by_remark(
-        (f"{labels[benchmark.test]} {variant_text(benchmark)}", remark)
-        for benchmark in calibrated
-        for remark in dict.fromkeys((*map(finding_text, benchmark.findings), *_blunt(benchmark)))
+    return gathered(
+        (name, remark)
+        for name, benchmark in named
+        for remark in (*map(remark_of, benchmark.findings), *_blunt(benchmark))
     )
-    return tuple(f"{whom(those, len(calibrated))}: {remark}" for remark, those in names.items())
 
 
-def _blunt(benchmark: Calibrated) -> tuple[str, ...]:
+def _blunt(benchmark: Calibrated) -> tuple[Remark, ...]:
     floor = benchmark.calibration.floor
     remark = (
         f"no slowdown below {format_percent(floor)} fails it from now on: calibrate again where less disturbs it or "
         "with more launches, or hold it against a revision side by side with --ddpperf-against"
     )
-    return (remark,) if floor > BLUNT else ()
+    return (Remark(text=remark, code="blunt", facts={"floor": floor}),) if floor > BLUNT else ()
 
 
-def _wanted(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
+def _wanted(named: Sequence[tuple[str, Calibrated]]) -> list[str]:
     """For each test, the marker that suits all of its benchmarks."""
     tests: dict[str, list[Calibrated]] = {}
-    for benchmark in calibrated:
+    for _, benchmark in named:
         tests.setdefault(benchmark.test, []).append(benchmark)
-    markers = (f"  {test}  {marker(benchmarks)}" for test, benchmarks in tests.items())
-    return ("settings that suit this noise:", *markers)
+    markers = names_by_remark((test, marker(benchmarks)) for test, benchmarks in tests.items())
+    lines = [line for text, names in markers.items() for line in (f"  {text}", *(f"    {name}" for name in names))]
+    return ["settings that suit this noise:", *lines]
 
 
 def marker(calibrated: Sequence[Calibrated]) -> str:

@@ -72,7 +72,8 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
-        f"{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}{_sibling(metric, name, then, now)}"
+        f"{_named(name)} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}"
+        f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"
         for name in changed
     ]
@@ -80,6 +81,11 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
     lines = _shortened(lines, "smaller change") + on_each
     return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
+
+
+def _named(part: str) -> str:
+    """The name of a part; modules of a Sequential are called 0, 1 and so on."""
+    return f"module {part}" if part.isdecimal() else part
 
 
 def _change(metric: str, before: float, after: float) -> str:

@@ -13,7 +13,9 @@ from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
+from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.reports.phrases import (
+    ACCEPT_PAIRED,
     change_text,
     commit_text,
     comparison_text,
@@ -56,9 +58,16 @@ def failure_text(
         _measured(result),
         *([] if general else _about_metrics(result, heads)),
         *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
-        *([f"{_ACCEPT[verdict]}: {accept}"] if verdict in _ACCEPT and not result.paired else []),
+        *_cure(result, verdict, accept),
     ]
-    return "\n".join([*lines, *(f"  {detail}" for detail in details)])
+    return "\n".join(map(printable, [*lines, *(f"  {detail}" for detail in details)]))
+
+
+def _cure(result: Result, verdict: Verdict, accept: str) -> list[str]:
+    """How to accept what is meant; nothing is stored beside another revision."""
+    if result.paired is None:
+        return [f"{_ACCEPT[verdict]}: {accept}"] if verdict in _ACCEPT else []
+    return [f"accept: {ACCEPT_PAIRED}"] if verdict is Verdict.REGRESSED else []
 
 
 def _general(result: Result, verdict: Verdict) -> str:
@@ -164,8 +173,8 @@ def _is_unchanged(part: Comparison, limit: float) -> bool:
 def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The gated metrics that were still open when the failure was known."""
     undecided = [comparison for comparison in decisive(result, {Verdict.INCONCLUSIVE}) if comparison not in heads]
-    others = map(short_text, undecided)
-    return [f"undecided: {'; '.join(others)}"] if undecided else []
+    others = [": ".join(filter(None, (short_text(c), note_text(c)))) for c in undecided]
+    return [f"undecided: {'; '.join(others)}"] if others else []
 
 
 def _slowest(measurement: Measurement) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
-from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values
+from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
 
 CONFIRMED = "judged by fresh ones alone"  # launches that follow a suspicion
 
@@ -103,11 +103,6 @@ def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
         f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
         f"ranks train, to put it back, take {copies} of its memory, and {room} are free for them"
     )
-
-
-def _span(text: Callable[[float], str], least: float, most: float) -> str:
-    """``12 % to 38 %``; one figure where both ends read the same."""
-    return " to ".join(dict.fromkeys((text(least), text(most))))
 
 
 def _seen(seen: int, launches: int) -> str:
@@ -224,21 +219,21 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "no_memory_headroom": _no_memory_headroom,
     # What else the machine did.
     "cores_used_by_others": lambda least, most, seen, launches: (
-        f"other processes used {_span(format_percent, least, most)} of the cores in {_seen(seen, launches)}"
+        f"other processes used {span(format_percent, (least, most))} of the cores in {_seen(seen, launches)}"
     ),
     "cores_stolen": lambda least, most, seen, launches: (
-        f"the hypervisor gave {_span(format_percent, least, most)} of the cores away in {_seen(seen, launches)}"
+        f"the hypervisor gave {span(format_percent, (least, most))} of the cores away in {_seen(seen, launches)}"
     ),
     "cpu_quota": lambda least, most, seen, launches: (
-        f"a CPU quota held processes back for {_span(format_percent, least, most)} of the time "
+        f"a CPU quota held processes back for {span(format_percent, (least, most))} of the time "
         f"in {_seen(seen, launches)}"
     ),
     "hot_cores": lambda least, most, seen, launches: (
-        f"cores were too hot and slowed down {_span(lambda number: format_count(int(number), 'time'), least, most)} "
+        f"cores were too hot and slowed down {span(lambda number: format_count(int(number), 'time'), (least, most))} "
         f"in {_seen(seen, launches)}"
     ),
     "swapping": lambda least, most, seen, launches: (
-        f"the machine swapped {_span(lambda nbytes: format_value(nbytes, 'B'), least, most)} in {_seen(seen, launches)}"
+        f"the machine swapped {span(lambda size: format_value(size, 'B'), (least, most))} in {_seen(seen, launches)}"
     ),
     "gpu_clocks_held_back": lambda reason, seen, launches: (
         f"GPU clocks were held back ({reason}) in {_seen(seen, launches)}"

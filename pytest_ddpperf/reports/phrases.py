@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.records.counts import count_row, quantity_texts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -21,10 +23,12 @@ from pytest_ddpperf.units import (
     signed_percent,
 )
 
+ACCEPT_PAIRED = "where it is meant, widen the test's tolerance, or give --ddpperf-fail-on=broken for this run"
 _SHORT_COMMIT = 7  # characters
+_METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
-_NAMED = 3  # benchmarks with the same remark
 
+T = TypeVar("T")
 Listed: TypeAlias = "Result | Calibrated"
 """What has a row of its own: a benchmark of a test."""
 
@@ -36,8 +40,16 @@ def find(result: Result, metric: str) -> Comparison | None:
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
     """The comparisons without those that follow from a step time among them with the same verdict."""
-    told = {c.verdict for c in comparisons if c.series.metric == "step_time"}
-    return tuple(c for c in comparisons if not c.series.rules.repeats_step_time or c.verdict not in told)
+    steps = {c.verdict: c for c in comparisons if c.series.metric == "step_time"}
+    repeated = [c for c in comparisons if c.series.rules.repeats_step_time and _follows(c, steps.get(c.verdict))]
+    return tuple(c for c in comparisons if c not in repeated)
+
+
+def _follows(rate: Comparison, step: Comparison | None) -> bool:
+    """Whether a rate changed as the step time did, and not because a step does another amount of work."""
+    if step is None or rate.change is None or step.change is None:
+        return step is not None
+    return abs((1 + rate.change) * (1 + step.change) - 1) <= step.tolerance
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
@@ -46,10 +58,21 @@ def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison,
     return tuple(sorted(told, key=lambda comparison: count_row(comparison.series.metric).symptom))
 
 
-def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
-    """All findings on a result in words, each once, in order; without those of some codes."""
+def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Finding, ...]:
+    """All findings on a result, each once, in order; without those of some codes."""
     every = dict.fromkeys((*result.findings, *result.measurement.findings))
-    return tuple(finding_text(finding) for finding in every if finding.code not in without)
+    return tuple(finding for finding in every if finding.code not in without)
+
+
+def findings(result: Result, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """``every_finding`` in words."""
+    return tuple(map(finding_text, every_finding(result, without=without)))
+
+
+def named_metrics(metrics: Sequence[str]) -> str:
+    """The names of metrics, of many the first ones: ``flops, operators, buffers and 2 more``."""
+    more = len(metrics) - _METRICS
+    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
 
 
 def words_of(names: Sequence[str]) -> str:
@@ -114,6 +137,12 @@ def size_text(size: float, comparison: Comparison) -> str:
     return format_value(size, comparison.series.unit)
 
 
+def found_by_luck(comparison: Comparison) -> bool:
+    """Whether a regression is smaller than what the run would have found for sure: its MDE then says nothing more."""
+    worse, mde = comparison.verdict is Verdict.REGRESSED, comparison.mde
+    return worse and mde is not None and mde >= abs(comparison.change or 0.0)
+
+
 def tolerance_text(comparison: Comparison) -> str:
     """What the test accepts: ``tolerance 3 %``, and what is proven where nothing got worse: ``margin 5 %``."""
     tolerance = f"tolerance {size_text(comparison.tolerance, comparison)}"
@@ -130,7 +159,7 @@ def comparison_text(comparison: Comparison) -> str:
     parts = [values_text(comparison)]
     if comparison.change is not None:
         parts += [change_text(comparison), tolerance_text(comparison)]
-    if comparison.mde is not None:
+    if comparison.mde is not None and not found_by_luck(comparison):
         parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
     return f"{comparison.series.metric} {comparison.verdict.value}: {', '.join(parts)}"
 
@@ -201,23 +230,39 @@ def variant_text(result: Listed) -> str:
     return name if strategy in name else f"{name} {strategy}"
 
 
-def labels_of(results: Sequence[Listed]) -> dict[str, str]:
-    """A short name for each test: without its module where only one module was run."""
+def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
+    """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
+
+    Its variant follows, unless the test's parameters have it.
+    """
     modules = {result.test.partition("::")[0] for result in results}
-    labels = {}
-    for result in results:
-        module, _, test = result.test.partition("::")
-        stem = module.rpartition("/")[2].removesuffix(".py")
-        labels[result.test] = test if len(modules) == 1 else f"{stem}::{test}"
-    if len(modules) == 1 or len({label.partition("::")[2] for label in labels.values()}) < len(labels):
-        return labels
-    return {test: label.partition("::")[2] for test, label in labels.items()}
+    tests = {result.test: result.test.partition("::")[2] for result in results}
+    if len(modules) > 1 and len(set(tests.values())) < len(tests):
+        tests = {test: f"{_stem(test)}::{name}" for test, name in tests.items()}
+    several = Counter(result.test for result in results)
+
+    def name(result: Listed) -> str:
+        test, variant = tests[result.test], variant_text(result)
+        said = several[result.test] == 1 and variant in _parameters(test)
+        return test if said else f"{test} {variant}"
+
+    return tuple(map(name, results))
 
 
-def intervals_explained(comparisons: Sequence[Comparison]) -> list[str]:
-    """What stands in brackets behind these metrics' values: ``[intervals]: 95 % CI``; empty where nothing does."""
-    levels = {shown.series.interval.confidence for shown in comparisons if shown.series.interval is not None}
-    return [f"[intervals]: {confidence_text(level)}" for level in sorted(levels)]
+def _stem(test: str) -> str:
+    return test.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+
+
+def _parameters(test: str) -> list[str]:
+    """The parameters in a test's name: ``bucketed`` and ``bf16`` of ``test_step[bucketed-bf16]``."""
+    inside = test.partition("[")[2].removesuffix("]")
+    return [inside, *inside.split("-")]
+
+
+def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
+    """A column's header with what stands in brackets behind its values, if anything does: ``ms [95 % CI]``."""
+    levels = {interval.confidence for interval in intervals if interval is not None}
+    return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
 
 
 def with_interval(number: Callable[[float], str], value: float, interval: Interval | None) -> str:
@@ -225,29 +270,9 @@ def with_interval(number: Callable[[float], str], value: float, interval: Interv
     return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
-def names_by_remark(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def names_by_remark(remarks: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
     """Each remark once, with the names of those that it concerns, from pairs of name and remark."""
-    names: dict[str, list[str]] = {}
+    names: dict[T, list[str]] = {}
     for name, remark in remarks:
         names.setdefault(remark, []).append(name)
     return names
-
-
-def whom(names: Sequence[str], number: int) -> str:
-    """Those of so many benchmarks that a remark concerns: all, or by their names."""
-    if len(names) == number > 1:
-        return "both benchmarks" if number == 2 else f"all {number} benchmarks"  # noqa: PLR2004
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
-
-
-def headed(remarks: Mapping[str, Sequence[str]]) -> list[str]:
-    """Remarks by what they are on: one in a line with its name, several below it."""
-    lines: list[str] = []
-    for name, texts in remarks.items():
-        if len(texts) == 1:
-            lines.append(f"{name}: {texts[0]}")
-        elif texts:
-            lines += [f"{name}:", *(f"  {text}" for text in texts)]
-    return lines

@@ -1,4 +1,4 @@
-"""Remarks on a verdict, below the summary: what it rests on, and what got better beside it."""
+"""Remarks on a verdict, beside the summary's table: what it rests on, and what got better beside it."""
 
 from __future__ import annotations
 
@@ -6,52 +6,142 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import broken_reason, words_of_note
+from pytest_ddpperf.reports.gathered import UNSAID, Remark, gathered, remark_of
 from pytest_ddpperf.reports.phrases import (
-    comparison_text,
+    ACCEPT_PAIRED,
     decisive,
+    every_finding,
     incomparable_changes,
+    named_metrics,
     names_by_remark,
     note_text,
     short_text,
-    tolerance_text,
 )
+from pytest_ddpperf.reports.table import RowNote
 
-_OPEN = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE)
-_METRICS = 3  # with the same remark, that are named
+_TOLD = 3  # metrics of one benchmark
+_MOST_RED = 10  # benchmarks of which it is told why they are red
+_RED = (Verdict.BROKEN, Verdict.REGRESSED)
+_STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
+_ACCEPT_STORED = "each failed test tells the cause, and the command that accepts what is meant"
 
 
-def verdict_remarks(result: Result) -> list[str]:
+def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
+    """Why benchmarks are red, the worst first, and what to do."""
+    red = [(name, result) for verdict in _RED for name, result in named if result.verdict is verdict]
+    told = names_by_remark((name, (result.verdict.value, _red_text(result))) for name, result in red)
+    notes: list[str | RowNote] = [RowNote(text, tuple(names), before) for (before, text), names in told.items()]
+    more = sum(len(names) for names in list(told.values())[_MOST_RED:])
+    notes = [*notes[:_MOST_RED], *([f"and {more} more"] if more else [])]
+    worse = [result for _, result in red if result.verdict is Verdict.REGRESSED]
+    if worse:
+        notes.append(f"what to do: {_ACCEPT_STORED if worse[0].paired is None else ACCEPT_PAIRED}")
+    return notes
+
+
+def _red_text(result: Result) -> str:
+    if result.verdict is Verdict.BROKEN:
+        return broken_reason(result).partition("\n")[0]
+    return _few(list(map(short_text, decisive(result, {Verdict.REGRESSED}))))
+
+
+def _few(texts: Sequence[str]) -> str:
+    more = len(texts) - _TOLD
+    return "; ".join([*texts[:_TOLD], *([f"and {more} more"] if more > 0 else [])])
+
+
+def notes_of(named: Sequence[tuple[str, Result]], *, accepting: bool) -> list[RowNote]:
+    """All remarks on benchmarks, each once; ``accepting`` leaves out those on verdicts."""
+    return gathered(
+        (name, remark)
+        for name, result in named
+        for remark in (
+            *([] if accepting else verdict_remarks(result)),
+            *(remark_of(finding) for finding in every_finding(result, without=UNSAID)),
+        )
+    )
+
+
+def verdict_remarks(result: Result) -> list[Remark]:
     """What a row's verdict rests on, and what got better beside it, where the row itself does not show it."""
-    return [*_grounds(result), *_stale(result), *_promises(result), *_ours_alone(result)]
+    undecided = [] if result.verdict is Verdict.INCOMPATIBLE else _open(decisive(result, {Verdict.INCONCLUSIVE}))
+    return [*_grounds(result), *undecided, *_stale(result), *_promises(result), *_ours_alone(result)]
 
 
-def _ours_alone(result: Result) -> list[str]:
-    """Metrics that the other revision does not have, although it ran."""
-    ran = result.paired is not None and not result.paired.lacking
-    return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
+def _grounds(result: Result) -> list[Remark]:
+    """What the row's verdict rests on."""
+    if result.verdict is Verdict.NEW:
+        return _new_remarks(result)
+    if result.verdict is Verdict.IMPROVED:
+        return _gains(result)
+    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
+        differs = f"the baseline is not comparable: {', '.join(result.differs)}"
+        changes = incomparable_changes(result)
+        return [Remark(text=differs), *([Remark(text=_few(changes))] if changes else [])]
+    return _open(decisive(result, {Verdict.INCOMPATIBLE})) if result.verdict is Verdict.INCOMPATIBLE else []
 
 
-def _gains(result: Result) -> list[str]:
-    """That the baseline is stale; beside another revision what improved, and what is undecided with it."""
+def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
+    """Metrics that could not be judged, and why; of the step time only what its row does not show."""
+    return [
+        Remark(
+            text=f"{_metric(comparison)} {comparison.verdict.value}: {words_of_note(comparison.note)}".removesuffix(
+                ": "
+            ),
+            code=comparison.note.code if comparison.note else "",
+            facts=comparison.note.facts if comparison.note else {},
+            metrics=(comparison.series.metric,),
+            verdict=comparison.verdict.value,
+        )
+        for comparison in comparisons
+        if comparison.note or comparison.series.metric != "step_time"
+    ]
+
+
+def _metric(comparison: Comparison) -> str:
+    """What its row does not show of a metric: of the step time no figures."""
+    return "step_time" if comparison.series.metric == "step_time" else short_text(comparison)
+
+
+def _gains(result: Result) -> list[Remark]:
+    """That the baseline is stale; beside another revision what improved."""
     if result.paired is None:
         timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
-        stale = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
-        return [stale] if timed else []
+        return [Remark(text=_STALE)] if timed else []
     better = [
-        # What became of counts is told by findings.
-        comparison.series.metric if comparison.series.scale == "exact" else short_text(comparison)
-        for comparison in decisive(result, {Verdict.IMPROVED})
-        if comparison.series.metric != "step_time"
+        comparison for comparison in decisive(result, {Verdict.IMPROVED}) if comparison.series.metric != "step_time"
     ]
-    undecided = map(_remark, decisive(result, {Verdict.INCONCLUSIVE}))
-    return [*([f"improved: {'; '.join(better)}"] if better else []), *undecided]
+    if not better:
+        return []
+    # What became of counts is told by findings.
+    texts = [c.series.metric if c.series.scale == "exact" else short_text(c) for c in better]
+    metrics = tuple(comparison.series.metric for comparison in better)
+    return [Remark(text=f"improved: {_few(texts)}", code="improved", metrics=metrics, verdict="improved")]
 
 
-def _promises(result: Result) -> list[str]:
+def _stale(result: Result) -> list[Remark]:
+    """Metrics that got better, where others keep the result from being called improved."""
+    # To save what has regressed elsewhere would store the regression.
+    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
+        return []
+    better = [c for c in decisive(result, {Verdict.IMPROVED}) if c.series.scale != "exact"]  # counts are findings
+    if not better:
+        return []
+    text = f"{_few(list(map(short_text, better)))}: the baseline is stale, --ddpperf-save renews it"
+    metrics = tuple(comparison.series.metric for comparison in better)
+    return [Remark(text=text, code="stale", metrics=metrics)]
+
+
+def _promises(result: Result) -> list[Remark]:
     """What is shown to be no worse, and looks better."""
     return [
-        f"{short_text(comparison)} {note}"
+        Remark(
+            text=f"{short_text(comparison)} {note}",
+            code=comparison.note.code if comparison.note else "",
+            facts=comparison.note.facts if comparison.note else {},
+            metrics=(comparison.series.metric,),
+        )
         for comparison in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
         if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
@@ -59,55 +149,19 @@ def _promises(result: Result) -> list[str]:
     ]
 
 
-def _stale(result: Result) -> list[str]:
-    """Metrics that got better, where others keep the result from being called improved."""
-    # To save what has regressed elsewhere would store the regression.
-    if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
-        return []
-    better = [
-        short_text(comparison)
-        for comparison in decisive(result, {Verdict.IMPROVED})
-        if comparison.series.scale != "exact"  # counts are findings
-    ]
-    return [f"{'; '.join(better)}: the baseline is stale, --ddpperf-save renews it"] if better else []
-
-
-def _grounds(result: Result) -> list[str]:
-    """What the row's verdict rests on."""
-    if result.verdict is Verdict.NEW:
-        return _new_remarks(result)
-    if result.verdict is Verdict.IMPROVED:
-        return _gains(result)
-    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
-        return [f"the baseline is not comparable: {', '.join(result.differs)}", *incomparable_changes(result)]
-    telling = decisive(result, {result.verdict})
-    if result.verdict is Verdict.REGRESSED:  # told in full where the test failed
-        others = [short_text(comparison) for comparison in telling if comparison.series.metric != "step_time"]
-        return [f"regressed{' too' * (len(others) < len(telling))}: {'; '.join(others)}"] if others else []
-    if result.verdict not in _OPEN:
-        return []
-    return [_remark(comparison) for comparison in telling if comparison.series.metric != "step_time" or comparison.note]
-
-
-def _new_remarks(result: Result) -> list[str]:
+def _new_remarks(result: Result) -> list[Remark]:
     if result.baseline is not None:
         return _named_notes(decisive(result, {Verdict.NEW}))
-    return ["no baseline; --ddpperf-save stores one"] if result.paired is None else []
+    return [Remark(text="no baseline; --ddpperf-save stores one")] if result.paired is None else []
 
 
-def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
+def _ours_alone(result: Result) -> list[Remark]:
+    """Metrics that the other revision does not have, although it ran."""
+    ran = result.paired is not None and not result.paired.lacking
+    return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
+
+
+def _named_notes(comparisons: Sequence[Comparison]) -> list[Remark]:
     """Each note once, with the metrics that it is of."""
     metrics = names_by_remark((comparison.series.metric, words_of_note(comparison.note)) for comparison in comparisons)
-    return [f"{_named(names)}: {note}" for note, names in metrics.items() if note]
-
-
-def _named(metrics: Sequence[str]) -> str:
-    more = len(metrics) - _METRICS
-    return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
-
-
-def _remark(comparison: Comparison) -> str:
-    """A metric that decided the verdict; of the step time only what its row does not show."""
-    if comparison.series.metric == "step_time":
-        return f"step_time {comparison.verdict.value}, {tolerance_text(comparison)}: {words_of_note(comparison.note)}"
-    return "; ".join(filter(None, (comparison_text(comparison), note_text(comparison))))
+    return [Remark(text=f"{named_metrics(names)}: {note}") for note, names in metrics.items() if note]

@@ -29,6 +29,7 @@ def list_table(files: Sequence[BaselineFile]) -> Table:
         ),
         left=5,
         right=0,
+        narrower=("commit", "date"),
     )
 
 
@@ -85,26 +86,37 @@ def _step_time(record: BaselineRecord) -> str:
 def saved_lines(saved: SavedRecord, place: str) -> list[str]:
     """What a reviewer of the file at ``place`` needs to know: each gated time, and of the counts those that changed."""
     old, new = saved.old, saved.new
-    before = {series.metric: series for series in old.series} if old else {}
     replaced = "" if old is None else f", replacing that of {old.date}"
+    if old is not None and _times(new) and _times(old) == _times(new):
+        replaced = f", its counts replaced, its times kept as of {old.date}"
+    return [f"{place}: {new.name}{replaced}", *(f"  {change}" for change in _changes(saved))]
+
+
+def _times(record: BaselineRecord) -> tuple[Series, ...]:
+    return tuple(series for series in record.series if series.scale != "exact")
+
+
+def _changes(saved: SavedRecord) -> list[str]:
+    """Each gated time that was measured, the counts that changed, and how many others there are."""
+    old, new = saved.old, saved.new
+    before = {series.metric: series for series in old.series} if old else {}
     changes, added, kept = [], 0, 0
     for series in new.series:
         was = before.get(series.metric)
         if not series.gated:
             continue
         if series.scale != "exact":
-            changes.append(f"  {series.metric} {_change(was, series)}")
+            changes += [f"{series.metric} {_change(was, series)}"] if was != series else []
         elif was is None or old is None:
             added += 1
         elif change := _count_change(was, series, old, new):
-            changes.append(f"  {series.metric} {change}")
+            changes.append(f"{series.metric} {change}")
         else:
             kept += 1
     return [
-        f"{place}: {new.name}{replaced}",
         *changes,
-        *([f"  {format_count(added, 'count')} new"] if added else []),
-        *([f"  {format_count(kept, 'count')} as before"] if kept else []),
+        *([f"{format_count(added, 'count')} new"] if added else []),
+        *([f"{format_count(kept, 'count')} as before"] if kept else []),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,28 +14,28 @@ from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import communication_table, phase_table
+from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
+from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.phrases import (
     environment_text,
     find,
-    findings,
-    headed,
-    intervals_explained,
-    labels_of,
-    names_by_remark,
-    variant_text,
-    whom,
+    found_by_luck,
+    interval_header,
+    names_of,
     with_interval,
 )
-from pytest_ddpperf.reports.remarks import verdict_remarks
-from pytest_ddpperf.reports.table import NOTHING, Table, render, wrapped
-from pytest_ddpperf.units import Scale, format_count, format_percent, format_values, scale, signed_percent
+from pytest_ddpperf.reports.remarks import notes_of, red_notes
+from pytest_ddpperf.reports.table import NOTHING, Table, render
+from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
 _MDE_MEANING = (
-    f"MDE: the smallest slowdown that this run would have found in {format_percent(POWER)} of cases; "
-    "unchanged: no worse by 5/3 of the tolerance"
+    "minimal detectable effect, the smallest slowdown that this run would have found "
+    f"in {format_percent(POWER)} of cases"
 )
+_VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to tell whether it is worse"}
+# What a narrow terminal does without, the first one first: intervals, then columns.
+_NARROWER = ("step time", "speedup", "throughput", "memory", "change", "speedup", "MDE", "eff.", "ranks")
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
 
@@ -65,49 +66,72 @@ def summary_parts(
     parts = {
         "": rendered(summary_table(results, accepting=summary.accepting, here=summary.here)) if results else "",
         "phases": "" if brief else rendered(phase_table(results)),
+        "sections": "" if brief else rendered(section_table(results)),
         "communication": "" if brief else rendered(communication_table(results)),
-        "batch sizes": "\n".join(wrapped([_batch_size_line(search) for search in summary.searches], width)),
-        "calibration": rendered(calibration_table(summary.calibrated)) if summary.calibrated else "",
-        "errors": "\n".join(summary.complaints),
+        "collectives": "" if brief else rendered(collective_table(results)),
+        "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
+        "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
+        "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(wrapped(summary.stored, width)),
-        "history": summary.recorded,
+        "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",
     }
     return [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
 
 
 def summary_table(results: Sequence[Result], *, accepting: bool = False, here: str = "") -> Table:
-    """One row for each benchmark: what was measured, how it changed, and the verdict.
+    """One row for each benchmark, tests with the worst verdict first: what was measured, how it changed, the verdict.
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
     """
-    labels = labels_of(results)
+    results = _worst_first(results)
+    names = names_of(results)
+    named = list(zip(names, results, strict=True))
+    sizes = dict.fromkeys(result.measurement.world_size for result in results)
     columns: list[_Column] = [
-        ("benchmark", lambda result: labels[result.test]),
-        ("variant", variant_text),
-        ("ranks", lambda result: str(result.measurement.world_size)),
+        *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
         ("verdict", lambda result: _verdict(result, accepting=accepting)),
     ]
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
+    ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
+    headline = [_headline(results)] if len(results) > 1 else []
     return Table(
-        title="; ".join([*machines, *intervals_explained(_filled(results, "step_time"))]),
-        headers=tuple(header for header, _ in columns),
-        rows=tuple(tuple(cell(result) for _, cell in columns) for result in results),
-        notes=(*_columns_explained(results, here), *_notes(results, labels, accepting=accepting)),
-        left=2,
+        title="; ".join(machines) + ranks,
+        above=(*headline, *([] if accepting else red_notes(named))),
+        headers=("benchmark", *(header for header, _ in columns)),
+        rows=tuple((name, *(cell(result) for _, cell in columns)) for name, result in named),
+        notes=tuple(notes_of(named, accepting=accepting)),
+        narrower=_NARROWER,
+        legend=_legend(results, here),
     )
+
+
+def _worst_first(results: Sequence[Result]) -> list[Result]:
+    """The benchmarks by the worst verdict of their tests, else in their order."""
+    worst: dict[str, int] = {}
+    for result in results:
+        worst[result.test] = max(result.verdict.severity, worst.get(result.test, 0))
+    return sorted(results, key=lambda result: -worst[result.test])
+
+
+def _headline(results: Sequence[Result]) -> str:
+    """How many benchmarks have each verdict, the worst first."""
+    found = Counter(result.verdict for result in results)
+    counts = [f"{found[verdict]} {verdict.value}" for verdict in reversed(Verdict) if found[verdict]]
+    return f"{format_count(len(results), 'benchmark')}: {', '.join(counts)}"
 
 
 def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
     """The columns that some benchmark fills: those of times, or of counts where nothing was timed."""
-    speedup = any(result.measurement.over for result in results)
+    steps = _filled(results, "step_time")
+    speedups = _filled(results, "speedup") if any(result.measurement.over for result in results) else []
     timed: list[_MetricColumn] = [
-        ("step time\n{unit}", "step_time", _value_with_interval),
+        (_header("step time", steps), "step_time", _value_with_interval),
         ("throughput\n{unit}", "throughput" if _filled(results, "throughput") else "token_throughput", _value),
         ("memory\n{unit}", "peak_allocated" if _filled(results, "peak_allocated") else RESIDENT, _value),
         ("eff.\n{unit}", "scaling_efficiency", _value),
-        *([("speedup\n{unit}", "speedup", _value_with_interval)] if speedup else []),
-        ("change\n%", "step_time", _change),
+        *([(_header("speedup", speedups), "speedup", _value_with_interval)] if speedups else []),
+        (interval_header("change\n%", (step.change_interval for step in steps)), "step_time", _change),
         ("MDE\n%", "step_time", _mde),
     ]
     counted: list[_MetricColumn] = [
@@ -118,6 +142,10 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
     ]
     columns = timed if _filled(results, "step_time") else counted
     return [(header, metric, cell) for header, metric, cell in columns if _filled(results, metric)]
+
+
+def _header(word: str, comparisons: Sequence[Comparison]) -> str:
+    return interval_header(f"{word}\n{{unit}}", (comparison.series.interval for comparison in comparisons))
 
 
 def _filled(results: Sequence[Result], metric: str) -> list[Comparison]:
@@ -135,7 +163,7 @@ def _metric_column(
         comparison = find(result, metric)
         return NOTHING if comparison is None else cell(comparison, common)
 
-    return header.format(unit=common.unit).rstrip(), text
+    return header.format(unit=common.unit).replace("\n ", "\n").rstrip(), text
 
 
 def _value(comparison: Comparison, common: Scale) -> str:
@@ -147,8 +175,7 @@ def _value_with_interval(comparison: Comparison, common: Scale) -> str:
 
 
 def _whole(comparison: Comparison, _common: Scale) -> str:
-    value = comparison.series.value
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"  # a mean over several steps
+    return format_number(comparison.series.value)  # a mean over several steps need not be whole
 
 
 def _change(step_time: Comparison, _common: Scale) -> str:
@@ -158,7 +185,7 @@ def _change(step_time: Comparison, _common: Scale) -> str:
 
 
 def _mde(step_time: Comparison, _common: Scale) -> str:
-    if step_time.mde is None:
+    if step_time.mde is None or found_by_luck(step_time):
         return NOTHING
     return format_percent(step_time.mde).removesuffix(" %").replace("over ", ">")
 
@@ -168,47 +195,73 @@ def _verdict(result: Result, *, accepting: bool) -> str:
     return f"{result.verdict.value} (accepted)" if accepted else result.verdict.value
 
 
-def _columns_explained(results: Sequence[Result], here: str) -> list[str]:
-    """What columns mean, a line for each that its header does not tell."""
-    memory = [f"memory: {LABELS[kind]}" for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
-    others = dict.fromkeys(result.paired.revision for result in results if result.paired is not None)
-    timed = _filled(results, "step_time")
-    if not timed:
-        this = f"{here}{',' * (',' in here)} " if here else ""
-        return [*memory, *(f"{this}compared with revision {other}" for other in others)]
+def _legend(results: Sequence[Result], here: str) -> dict[str, str]:
+    """What headers and verdicts mean that do not tell it themselves."""
+    memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
+    others = " or ".join(dict.fromkeys(result.paired.revision for result in results if result.paired is not None))
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
-    partners = [f"speedup: over {' or '.join(over)}, measured side by side"] if over else []
-    to = f" to {here}" if here else ""
-    changes = [f"change: from revision {other}{to}, measured side by side" for other in others]
-    mde = [_MDE_MEANING] if any(comparison.mde is not None for comparison in timed) else []
-    return [*memory, *partners, *changes, *mde]
+    known = {result.verdict for result in results}
+    meanings = {
+        "compared": f"with revision {others}{f', this being {here}' if here else ''}" if others else "",
+        "memory": "; or ".join(memory),
+        "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
+        "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
+        "change": _change_meaning(results, others, here),
+        "MDE": _MDE_MEANING,
+        "calls": "of collectives, by a rank in a step",
+        "sent": "by a rank in a step's collectives",
+        "peak": "of the bytes in live tensors",
+        **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in known},
+        "unchanged": _unchanged_meaning(results),
+    }
+    headers = {header.partition("\n")[0] for header, *_ in _metric_columns(results)}
+    words = {*(verdict.value for verdict in Verdict), *headers}
+    if not _filled(results, "step_time"):
+        words.add("compared")
+    return {word: meaning for word, meaning in meanings.items() if meaning and word in words}
 
 
-def _notes(results: Sequence[Result], labels: dict[str, str], *, accepting: bool) -> tuple[str, ...]:
-    """Remarks, each once: below the benchmark's name if it concerns one, else behind those that it concerns."""
-    names = names_by_remark(
-        (f"{labels[result.test]} {variant_text(result)}", remark)
-        for result in results
-        for remark in (*([] if accepting else verdict_remarks(result)), *findings(result))
+def _change_meaning(results: Sequence[Result], others: str, here: str) -> str:
+    """From what the step time changed; empty where no change is shown."""
+    if all(comparison.change is None for comparison in _filled(results, "step_time")) and not others:
+        return ""
+    if others:
+        return f"of the step time, from revision {others}{f' to {here}' if here else ''}, measured side by side"
+    return "of the step time, from the stored baseline"
+
+
+def _unchanged_meaning(results: Sequence[Result]) -> str:
+    """What is shown of a step time that is unchanged, where any is."""
+    steps = [comparison for comparison in _filled(results, "step_time") if comparison.verdict is Verdict.UNCHANGED]
+    margins = [comparison.margin for comparison in steps if comparison.margin is not None]
+    return f"shown to be slower by less than {span(format_percent, margins)}" if margins else ""
+
+
+def _batch_size_table(searches: Sequence[Search]) -> Table:
+    """One row for each search: what fits, what does not, what it takes and what was tried."""
+    peaks = [search.found.peak for search in searches if search.found.peak is not None]
+    limits = [search.memory_limit for search in searches if search.memory_limit is not None]
+    common = scale([*peaks, *limits], "B")
+
+    def memory(nbytes: float | None) -> str:
+        return NOTHING if nbytes is None else common.number(nbytes)
+
+    def row(search: Search) -> tuple[str, ...]:
+        found = search.found
+        too_large = min((trial.size for trial in found.tried if not trial.fits), default=None)
+        return (
+            f"{search.test.partition('::')[2]} {search.training}",
+            str(search.environment.world_size),
+            str(found.size),
+            "the limit" if too_large is None else str(too_large),
+            memory(found.peak),
+            memory(search.memory_limit),
+            ", ".join(str(trial.size) for trial in found.tried),
+        )
+
+    return Table(
+        title="the largest batch of a rank, by its number of samples",
+        headers=("search", "ranks", "fits", "does not", f"peak\n{common.unit}", f"of\n{common.unit}", "tried"),
+        rows=tuple(map(row, searches)),
+        narrower=("tried",),
     )
-    several = [f"{whom(those, len(results))}: {remark}" for remark, those in names.items() if len(those) > 1]
-    by_name: dict[str, list[str]] = {}
-    for remark, (name, *others) in names.items():
-        if not others:
-            by_name.setdefault(name, []).append(remark)
-    return (*several, *headed(by_name))
-
-
-def _batch_size_line(search: Search) -> str:
-    """What fits, what does not, what it takes and what was tried."""
-    found = search.found
-    group = f"{search.training}, {format_count(search.environment.world_size, 'rank')}"
-    too_large = [trial.size for trial in found.tried if not trial.fits]
-    limit = f"{min(too_large)} does not" if too_large else "and is the limit"
-    peak = ""
-    if found.peak is not None:
-        memory = [found.peak] if search.memory_limit is None else [found.peak, search.memory_limit]
-        peak = f"; a rank's peak is {' of '.join(format_values(memory, 'B'))}"
-    tried = ", ".join(str(trial.size) for trial in found.tried)
-    name = search.test.partition("::")[2]
-    return f"{name} {group}: batch size {found.size} fits, {limit}{peak}; tried {tried}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
+from pytest_ddpperf.baselines.history.shifts import MIN_SIDE
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
@@ -18,6 +19,8 @@ from pytest_ddpperf.units import format_change, format_count, format_difference,
 _SHORT_COMMIT = 7
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
+_UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
+_NOTHING = 1e-9  # of the largest value: a difference that rounding leaves
 
 
 def trend_table(trend: Trend) -> Table:
@@ -49,8 +52,9 @@ def trend_table(trend: Trend) -> Table:
             )
             for i, point in enumerate(points)
         ),
-        notes=("", *change_texts(trend), *_remarks(trend)),
+        notes=(*change_texts(trend), *_remarks(trend)),
         left=2,
+        narrower=(benchmark.metric, "runs", "date"),
     )
 
 
@@ -61,6 +65,8 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
     # A count has no noise: two points are enough.
     short = sum(len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact" for trend in trends)
     last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
+    if len(changed) < len(trends) and any(trend.benchmark.scale != "exact" for trend in trends):
+        last += f"; {_UNTOLD}"
     if short:
         last += f"; {short} of them {'has' if short == 1 else 'have'} fewer than {MIN_POINTS} commits, too few to tell"
     return "\n\n".join([*parts, last])
@@ -70,7 +76,9 @@ def change_texts(trend: Trend) -> tuple[str, ...]:
     """A sentence for each change, or one that says why there is none."""
     if len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact":
         return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
-    return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
+    if trend.changes or trend.benchmark.scale == "exact":
+        return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)
+    return (f"no change; {_UNTOLD}",)
 
 
 def _heading(trend: Trend) -> str:
@@ -182,9 +190,9 @@ def _change(trend: Trend, point: Point, column: _NumberFormat) -> str:
         return NOTHING
     if trend.benchmark.scale == "ratio":
         return signed_percent(point.change)
-    number = column.number(point.change)
-    if not number.strip("-0."):  # all digits of this unit are 0
+    if abs(point.change) <= _NOTHING * max(abs(each.value) for each in trend.points):
         return "0"
+    number = column.number(point.change)
     return number if number.startswith("-") else f"+{number}"
 
 

@@ -22,6 +22,7 @@ from pytest_ddpperf.records.results import (
     StoredBaseline,
 )
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.stats.rates import Rate
 from tests.factories import make_environment
 
@@ -99,6 +100,11 @@ REGRESSED = comparison(
     base_samples=(0.0416, 0.042),
     margin=0.05,
 )
+
+
+def notes_of(table: Table) -> tuple[str, ...]:
+    """A table's remarks as lines."""
+    return tuple(note if isinstance(note, str) else note.line(len(table.rows)) for note in table.notes)
 
 
 @pytest.fixture

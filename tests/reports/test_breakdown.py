@@ -13,8 +13,9 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.breakdown import communication_table, phase_table
+from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from tests.factories import PROFILE, make_rank_launch
+from tests.reports.conftest import notes_of
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -42,18 +43,17 @@ def test_shares_of_a_step_add_up(taken_apart: Result) -> None:
     table = phase_table([taken_apart])
     assert table is not None
     assert table.headers == (
-        *("benchmark", "variant"),
-        *("data wait", "forward", "backward", "gradient sync", "optimizer", "other"),
+        *("benchmark", "data\nwait", "forward", "backward", "gradient\nsync", "optimizer", "other"),
     )
-    assert table.rows == (("test_step[bucketed]", "bucketed", "-", "25", "50", "-", "-", "25"),)
+    assert table.rows == (("test_step[bucketed]", "-", "25", "50", "-", "-", "25"),)
 
 
-def test_the_users_own_sections_are_told_below(taken_apart: Result) -> None:
-    table = phase_table([taken_apart])
+def test_the_users_own_sections_have_a_table(taken_apart: Result, make_result: Make) -> None:
+    table = section_table([taken_apart])
     assert table is not None
-    assert table.notes == (
-        "test_step[bucketed] bucketed, encode: 2 entries a step, 625 us each, 12.5 % of the step, +1.50 MiB of heap",
-    )
+    assert table.headers == (*("benchmark", "section", "entries\na step", "each\nus", "of the step\n%", "heap\nMiB"),)
+    assert table.rows == (("test_step[bucketed]", "encode", "2", "625", "12.5", "+1.50"),)
+    assert section_table([make_result()]) is None
 
 
 def test_without_phases_there_is_no_table(make_result: Make) -> None:
@@ -93,9 +93,8 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
     )
     table = communication_table([result])
     assert table is not None
-    assert table.headers == ("benchmark", "variant", "step\nms", "exposed\nms", "of it\n%")
-    assert table.rows == (("test_step[bucketed]", "bucketed", "50.0", "6.30 [6.00, 6.60]", "12.6"),)
-    assert table.title.endswith("; [intervals]: 95 % CI")
+    assert table.headers == ("benchmark", "step\nms", "exposed\nms [95 % CI]", "of it\n%")
+    assert table.rows == (("test_step[bucketed]", "50.0", "6.30 [6.00, 6.60]", "12.6"),)
     assert table.notes == ()
 
 
@@ -116,13 +115,13 @@ def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compa
     )
     table = communication_table([make_result(comparisons=(below,), measured={"launches": launches})])
     assert table is not None
-    assert table.rows == (("test_step[bucketed]", "bucketed", "50.0", "-1.00 [-3.00, 1.00]", "-"),)
+    assert table.rows == (("test_step[bucketed]", "50.0", "-1.00 [-3.00, 1.00]", "-"),)
 
 
 def test_what_was_not_measured_is_left_open(make_result: Make, make_comparison: Compare) -> None:
     table = communication_table([make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),))])
     assert table is not None
-    assert table.rows[0][2:] == ("-", "-", "-")
+    assert table.rows[0][1:] == ("-", "-", "-")
 
 
 def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: Compare) -> None:
@@ -134,9 +133,9 @@ def test_what_the_figure_leaves_out_is_told(make_result: Make, make_comparison: 
     )
     table = communication_table([result])
     assert table is not None
-    assert table.rows[0][2:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
-    assert table.notes == (
-        "test_step[bucketed] bucketed: exposed communication is without the parameters that are gathered",
+    assert table.rows[0][1:] == ("20.0", "6.30 [6.00, 6.60]", "31.5")
+    assert notes_of(table) == (
+        "test_step[bucketed]: exposed communication is without the parameters that are gathered",
     )
 
 
@@ -148,24 +147,28 @@ def test_a_profile_stands_beside_it(make_result: Make, make_comparison: Compare)
     plain = make_result(comparisons=profiled.comparisons, measured={"name": "naive", "strategy": "naive"})
     table = communication_table([profiled, plain])
     assert table is not None
-    assert table.headers[5:] == (*("profiler: busy\nms", "of its step\n%", "overlap\n%"), "exposed (of it gaps)\nms")
-    assert [row[5:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00 (1.00)"), ("-", "-", "-", "-")]
-    assert table.notes == (
-        "test_step[bucketed] bucketed:",
-        ("  collectives of a step: 12.0 ms transfer, 8.00 ms wait for the last rank; rank 1 came last in 75 % of them"),
-        "  all_reduce 2.50 GB/s, 3.75 GB/s on the bus",
-        "  DDP's own window, from the first all-reduce to the last: 30.0 ms, 10.0 ms after backward",
+    assert table.headers[4:] == (*("busy\nms", "of its step\n%", "overlap\n%", "profiled exposed\nms", "gaps\nms"),)
+    assert [row[4:] for row in table.rows] == [("20.0", "40.0", "75.0", "5.00", "1.00"), ("-",) * 5]
+
+
+def test_what_the_profile_knows_of_collectives_has_a_table(make_result: Make) -> None:
+    table = collective_table([make_result(measured={"profile": PROFILE}), make_result()])
+    assert table is not None
+    assert table.headers == (
+        *("benchmark", "transfer\nms", "wait\nms", "last\nrank", "all_reduce\nGB/s (bus)", "window\nms", "late\nms"),
     )
+    assert table.rows == (("test_step[bucketed] bucketed", "12.0", "8.00", "1 (75 %)", "2.50 (3.75)", "30.0", "10.0"),)
+    assert collective_table([make_result()]) is None
 
 
 def test_where_nobody_knows_which_ranks_met_it_is_said(make_result: Make) -> None:
     unplaced = replace(PROFILE, transfer=None, wait=None, slowest=None, bandwidths=(), window=None, unplaced=True)
     table = communication_table([make_result(measured={"profile": unplaced})])
     assert table is not None
-    assert table.rows[0][5:] == ("20.0", "40.0", "75.0", "5.00 (1.00)")
-    (note,) = table.notes
+    assert table.rows[0][4:] == ("20.0", "40.0", "75.0", "5.00", "1.00")
+    (note,) = notes_of(table)
     assert note == (
-        "test_step[bucketed] bucketed: no transfer, wait and bandwidths: there are process groups of fewer ranks, and "
+        "test_step[bucketed]: no transfer, wait and bandwidths: there are process groups of fewer ranks, and "
         "the profile does not tell which ranks met in a collective"
     )
 
@@ -174,7 +177,7 @@ def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
     nothing = replace(PROFILE, busy=0.0, overlapped=0.0, gaps=0.0, slowest=None, bandwidths=(), window=None)
     table = communication_table([make_result(measured={"profile": nothing})])
     assert table is not None
-    assert table.rows[0][2:] == ("-", "-", "-", "0", "0", "-", "0 (0)")
+    assert table.rows[0][1:] == ("-", "-", "-", "0", "0", "-", "0", "0")
     assert table.notes == ()
 
 

@@ -14,8 +14,8 @@ Make = Callable[..., Calibrated]
 def test_a_row_for_each_benchmark(make_calibrated: Make) -> None:
     table = calibration_table([make_calibrated(), make_calibrated(mde=None, alarms=Rate(1, 20, 2))])
     assert table.rows == (
-        ("test_step[bucketed]", "bucketed", "2", "50.0", "15", "2", "0.40", "4.2", "6.1", "3 of 20", "0 [0, 84.2]"),
-        ("test_step[bucketed]", "bucketed", "2", "50.0", "15", "2", "0.40", "4.2", "-", "3 of 20", "5 [0, 86.6]"),
+        ("test_step[bucketed] bucketed", "2", "50.0", "15", "2", "0.400", "4.2", "6.1", "3 of 20", "0 [0, 84.2]"),
+        ("test_step[bucketed] bucketed", "2", "50.0", "15", "2", "0.400", "4.2", "-", "3 of 20", "5 [0, 86.6]"),
     )
     assert {len(row) for row in table.rows} == {len(table.headers)}
 
@@ -25,9 +25,10 @@ def test_what_is_said_below(make_calibrated: Make) -> None:
     other = make_calibrated(test="perf_tests/test_strategies.py::test_other")
     text = render(calibration_table([make_calibrated(), other]))
     assert "5 runs of each, 12.8 s from start to start" in text
-    assert "[intervals] rest on 2 comparisons without a common run" in text
+    assert "the interval of false alarms rests on 2 comparisons without a common run" in text
     assert "both benchmarks: other processes used 37.1 % of the cores in 1 of 8 launches" in text
-    assert "  perf_tests/test_strategies.py::test_other  @pytest.mark.ddpperf(launches=8, steps=24, tol" in text
+    assert '  @pytest.mark.ddpperf(launches=8, steps=24, tolerance="4.5%")\n    perf_tests/test_' in text
+    assert "\n    perf_tests/test_strategies.py::test_other\n" in text
 
 
 def test_a_marker_suits_all_benchmarks_of_its_test(make_calibrated: Make) -> None:
@@ -46,6 +47,6 @@ def test_a_floor_that_leaves_little_to_find_is_told(make_calibrated: Make) -> No
     one = make_calibrated()
     blunt = replace(one, calibration=replace(one.calibration, floor=0.33))
     assert "fails it from now on" not in render(calibration_table([one]))
-    assert "bucketed: no slowdown below 33 % fails it from now on: calibrate again" in render(
+    assert "test_step[bucketed]: no slowdown below 33 % fails it from now on: calibrate again" in render(
         calibration_table([blunt])
     )

@@ -20,6 +20,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text, parts_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.summary import summary_table
+from tests.reports.conftest import notes_of
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
 HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
@@ -201,10 +202,9 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
         "operators, counted: 5 -> 9 per step; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
     ]
     assert failure_text(result, accept=ACCEPT).splitlines()[:3] == [f"incompatible: {obstacle}", *changes]
-    assert summary_table([result]).notes == (
-        "test_step[bucketed] bucketed:",
-        f"  {obstacle}",
-        *(f"  {change}" for change in changes),
+    assert notes_of(summary_table([result])) == (
+        f"test_step[bucketed]: {obstacle}",
+        f"test_step[bucketed]: {'; '.join(changes)}",
     )
     # Where only kernels differ, it is told metric by metric.
     alike = replace(result, reference=StoredBaseline(record=result.baseline, origin=""))
@@ -303,6 +303,7 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,
         f"{MEASURED}; revision 3f2a1c0 (main), side by side, 8+8 launches",
+        "  accept: where it is meant, widen the test's tolerance, or give --ddpperf-fail-on=broken for this run",
     ]
 
 

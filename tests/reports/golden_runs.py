@@ -1,0 +1,346 @@
+"""Runs of 1, 6 and 30 benchmarks with a bit of everything, for the golden files of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
+from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Spread
+from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.records.results import (
+    BaselineRecord,
+    Calibration,
+    Comparison,
+    PairedRevision,
+    Result,
+    StoredBaseline,
+)
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.summary import SummaryData
+from pytest_ddpperf.stats.rates import Rate
+from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_rank_launch, make_series
+
+MIB = 2.0**20
+RULES = {row.name: row.rules for row in METRICS}
+UNITS = {row.name: row.unit for row in METRICS}
+OTHERS = {"least": 0.48, "most": 0.73, "seen": 6, "launches": 6}
+AGAIN = {"steps": 40, "launches": 2}
+LONG = "perf/test_language_model.py::TestPretraining::test_step_of_a_decoder_with_rotary_embeddings"
+PHASE_SHARES = dict(zip(PHASES, (0.01, 0.3, 0.45, 0.18, 0.058, 0.002), strict=True))
+
+
+def environment(world_size: int = 2) -> Any:
+    """A small machine that is shared with others."""
+    return make_environment(cpu_model="AMD EPYC", cores=2, world_size=world_size)
+
+
+def metric(name: str, value: float, verdict: Verdict, change: float | None = None, **fields: Any) -> Comparison:
+    """A judged metric whose intervals have 1 % to either side of its value, and 2 % of its change."""
+    exact = fields.pop("exact", False)
+    half = fields.pop("half", 0.02)
+    series = make_series(
+        name,
+        value,
+        unit=UNITS.get(name, "1"),
+        scale="exact" if exact else "ratio",
+        rules=RULES.get(name, MetricRules()),
+        interval=None if exact else Interval(low=0.99 * value, high=1.01 * value, confidence=0.95),
+    )
+    known = {}
+    if change is not None:
+        baseline = value - change if exact else value / (1 + change)
+        interval = None if exact else Interval(low=change - half, high=change + half, confidence=0.95)
+        known = {"baseline": baseline, "change": change, "change_interval": interval}
+    defaults = {"tolerance": 0.03, "margin": 0.05, "gated": True, "mde": None if change is None or exact else 2 * half}
+    return Comparison(series=series, verdict=verdict, **{**defaults, **known, **fields})
+
+
+def diagnosed(step: float) -> list[Comparison]:
+    """Phases and exposed communication, which are not gated."""
+    parts = {f"phase_{phase}": share * step for phase, share in PHASE_SHARES.items()}
+    shown = {**parts, "exposed_communication": 0.15 * step}
+    return [metric(name, value, Verdict.NEW, gated=False) for name, value in shown.items()]
+
+
+def result(
+    test: str,
+    verdict: Verdict,
+    step: float = 0.0,
+    change: float | None = None,
+    more: tuple[Comparison, ...] = (),
+    **fields: Any,
+) -> Result:
+    """A benchmark with the time of its step, throughput and memory, and what else it has."""
+    measured: dict[str, Any] = fields.pop("measured", {})
+    world_size = fields.pop("world_size", 2)
+    step_fields: Mapping[str, Any] = fields.pop("step_time", {})
+    comparisons: list[Comparison] = []
+    launches: tuple[Launch, ...] = ()
+    if step:
+        judged = Verdict(step_fields.get("verdict", verdict))
+        others = {key: value for key, value in step_fields.items() if key != "verdict"}
+        comparisons = [
+            metric("step_time", step, judged, change, **others),
+            metric("throughput", 32 / step, judged, None if change is None else 1 / (1 + change) - 1),
+            metric("peak_resident", 100 * MIB + 1e9 * step, Verdict.UNCHANGED, None if change is None else 0.001),
+        ]
+        comparisons = [c for c in comparisons if c.series.metric not in {m.series.metric for m in more}]
+        blocks = BlockTimes(synchronised=(step,), unsynchronised=(0.85 * step,))
+        rank = make_rank_launch(0, (step,), communication=blocks)
+        launches = tuple(replace(make_launch(round=number), ranks=(rank,)) for number in range(6))
+        comparisons += diagnosed(step)
+    measurement = make_measurement(
+        **{
+            "name": "ddp",
+            "strategy": "ddp",
+            "plan": Plan(warmup=5, steps=40),
+            "launches": launches,
+            "environment": environment(world_size),
+            **measured,
+        }
+    )
+    record = BaselineRecord(
+        **{**measurement.identity_fields, "environment": environment(world_size)},
+        plan=measurement.plan,
+        series=(),
+        commit="3f2a1c0" + "0" * 33,
+        date="2026-01-12",
+        steps=({"min": step},),
+    )
+    known = fields.pop("reference", None) or StoredBaseline(
+        record=None if verdict in {Verdict.NEW, Verdict.BROKEN} else record,
+        origin="cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
+        differs=fields.pop("differs", ()),
+    )
+    return Result(
+        test=test,
+        measurement=measurement,
+        comparisons=(*comparisons, *more),
+        verdict=verdict,
+        reference=known,
+        findings=fields.pop("findings", ()),
+    )
+
+
+def strategy(name: str, **fields: Any) -> dict[str, Any]:
+    """The measurement's fields of a strategy."""
+    return {"name": name, "strategy": name.partition(" ")[0], **fields}
+
+
+def disturbed(**facts: float) -> Finding:
+    """What other processes did, by facts that differ from ``OTHERS``."""
+    return Finding("cores_used_by_others", {**OTHERS, **facts})
+
+
+REGRESSED = result(
+    "perf/test_strategies.py::test_step[naive]",
+    Verdict.REGRESSED,
+    0.0473,
+    0.132,
+    (
+        metric("collective_calls", 8.0, Verdict.REGRESSED, 6.0, exact=True),
+        metric("collective_bytes", 16.0 * MIB, Verdict.REGRESSED, 12.0 * MIB, exact=True),
+        metric("operators", 112.0, Verdict.REGRESSED, 24.0, exact=True),
+        metric("flops", 4.19e6, Verdict.REGRESSED, 2.1e6, exact=True),
+    ),
+    measured=strategy("naive", profile=PROFILE),
+    findings=(Finding("suspected", {"metrics": ("step_time",), "launches": 6}), disturbed()),
+)
+BROKEN = result(
+    "perf/test_strategies.py::test_step[zero1]",
+    Verdict.BROKEN,
+    measured=strategy("zero1"),
+    findings=(
+        Finding("broken", {"reason": "rank 1 raised RuntimeError: the size of tensor a (64) must match the size of b"}),
+    ),
+)
+UNDECIDED = result(
+    "perf/test_strategies.py::test_step[bucketed]",
+    Verdict.INCONCLUSIVE,
+    0.0429,
+    0.026,
+    measured=strategy("bucketed"),
+    step_time={"half": 0.06, "note": Finding("launches_needed", {"launches": 30, "max_time": 90, "known": None})},
+    findings=(disturbed(least=0.5),),
+)
+UNCHANGED = result(
+    "perf/test_strategies.py::test_step[ddp]", Verdict.UNCHANGED, 0.0412, -0.004, findings=(disturbed(most=0.6),)
+)
+IMPROVED = result(
+    "perf/test_strategies.py::test_step[overlap]", Verdict.IMPROVED, 0.0331, -0.21, measured=strategy("overlap")
+)
+NEW = result(f"{LONG}[fsdp2-bf16-4-1024]", Verdict.NEW, 0.412, measured=strategy("fsdp2"), findings=(disturbed(),))
+
+
+def _pretraining(number: int) -> Result:
+    """One of many with a long id; their numbers of steps and their loads differ a little."""
+    strategies = ("naive", "flat", "ddp", "fsdp1", "fsdp2")
+    name = strategies[number % len(strategies)]
+    change = 0.01 * (number % 3 - 1)
+    undecided = number % 4 == 3
+    return result(
+        f"{LONG}[{name}-{'bf16' if number % 2 else 'fp32'}-{2 ** (number // 5)}-1024]",
+        Verdict.INCONCLUSIVE if undecided else Verdict.UNCHANGED,
+        0.4 + 0.01 * number,
+        change,
+        measured=strategy(name),
+        step_time={"half": 0.04 + 0.01 * number, "note": _note(number)} if undecided else {},
+        findings=(disturbed(least=0.48 + 0.01 * number, most=0.6 + 0.01 * number),),
+    )
+
+
+def _note(number: int) -> Finding:
+    """Why it is undecided."""
+    if number % 8 == 3:
+        return Finding("disturbed", {"lost": 0.3 + 0.01 * number, "before": 0.1})
+    return Finding("launches_needed", {"launches": 20 + number, "max_time": 60 + 3 * number, "known": None})
+
+
+def _scaling(world_size: int, efficiency: float | None) -> Result:
+    """A point of a weak scaling curve."""
+    more = () if efficiency is None else (metric("scaling_efficiency", efficiency, Verdict.UNCHANGED, 0.001),)
+    crowded = Finding("oversubscribed", {"ranks": world_size, "shared": 2, "resource": "core"})
+    return result(
+        "perf/test_scaling.py::test_weak_scaling",
+        Verdict.UNCHANGED,
+        0.02 / (efficiency or 1.0),
+        0.003,
+        more,
+        world_size=world_size,
+        measured=strategy(f"weak w{world_size} ddp", mode="weak"),
+        findings=(crowded,) if world_size > 2 else (),
+    )
+
+
+def _compared(name: str, speedup: float | None, verdict: Verdict = Verdict.UNCHANGED) -> Result:
+    """A variant of a comparison, with its speedup over the first one."""
+    more = () if speedup is None else (metric("speedup", speedup, Verdict.UNCHANGED, 0.0),)
+    return result(
+        "perf/test_compare.py::test_strategies_side_by_side",
+        verdict,
+        0.05 / (speedup or 1.0),
+        0.31 if verdict is Verdict.REGRESSED else -0.002,
+        more,
+        measured=strategy(name, over="naive" if speedup else None),
+    )
+
+
+SPECIAL = (
+    _scaling(1, None),
+    _scaling(2, 0.91),
+    _scaling(4, 0.43),
+    _compared("naive", None),
+    _compared("ddp bucket_cap_mb=5 static_graph=true", 1.42, Verdict.REGRESSED),
+    _compared("ddp bucket_cap_mb=25 static_graph=true", 1.51),
+    result(
+        "perf/test_memory.py::test_activations",
+        Verdict.REGRESSED,
+        0.00004,
+        0.002,
+        (metric("peak_resident", 463 * MIB, Verdict.REGRESSED, 0.124),),
+        step_time={"verdict": Verdict.UNCHANGED},
+        findings=(
+            Finding(
+                "memory_growth",
+                {"device": "cpu", "least": 4e6, "most": 4.2e6, "ranks": (0, 1), "world_size": 2, **AGAIN},
+            ),
+        ),
+    ),
+    result(
+        "perf/test_memory.py::test_optimizer",
+        Verdict.INCOMPATIBLE,
+        0.031,
+        differs=("torch 2.11 -> 2.13",),
+        findings=(Finding("unsettled_warmup", {"slow": 4, "launches": 6, "slower": 0.1, "warmup": 5}), disturbed()),
+    ),
+    result(
+        "perf/test_counts.py::test_collectives",
+        Verdict.UNCHANGED,
+        more=(
+            metric("collective_calls", 2.0, Verdict.UNCHANGED, 0.0, exact=True),
+            metric("flops", 4.19e6, Verdict.UNCHANGED, 0.0, exact=True),
+        ),
+    ),
+)
+THIRTY = (REGRESSED, BROKEN, UNDECIDED, UNCHANGED, IMPROVED, NEW, *SPECIAL, *map(_pretraining, range(15)))
+
+
+def _search(number: int) -> Search:
+    tried = tuple(Trial(size, size <= 12 + number, None) for size in (8, 16, 12))
+    return Search(
+        test=f"perf/test_memory.py::test_largest_batch[{number}]",
+        training="ddp precision=bf16",
+        environment=environment(),
+        limit=None,
+        memory_limit=512 * 2**20,
+        found=BatchSize(size=12, peak=(480.0 + number) * MIB, tried=tried),
+    )
+
+
+def _stored(number: int) -> str:
+    return f"not stored: ddp of perf/test_a.py::test_{number} is inconclusive; the old baseline stays"
+
+
+def calibrated(number: int) -> Calibrated:
+    """A calibrated benchmark."""
+    measured = _pretraining(number).measurement
+    step_time = make_series("step_time", 0.4 + 0.01 * number, samples=(0.4, 0.41))
+    return Calibrated(
+        test=_pretraining(number).test,
+        measurement=make_measurement(
+            **{**measured.identity_fields, "environment": environment()}, plan=measured.plan, series=(step_time,)
+        ),
+        calibration=Calibration(
+            name=measured.name,
+            date="2026-01-12",
+            commit="3f2a1c0",
+            runs=5,
+            launches=8,
+            steps=24,
+            seconds=51.0,
+            within=Spread(sd=0.15, df=900),
+            between_launches=Spread(sd=0.02, df=35),
+            between_runs=Spread(sd=0.00004, df=4),
+            floor=0.042 + 0.01 * number,
+        ),
+        runs=((0.04, 0.05), (0.04, 0.05)),
+        alarms=Rate(0, 20, 2),
+        inconclusive=Rate(3, 20, 2),
+        mde=0.061,
+        recommended=Recommended(8, 24, 0.045 + 0.01 * (number // 5), None),
+        findings=(disturbed(most=0.6 + 0.01 * number),),
+    )
+
+
+PAIRED = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0" + "0" * 33, launches=6, candidate_launches=6)
+BESIDE = result(
+    "perf/test_trainer.py::test_step",
+    Verdict.REGRESSED,
+    0.0482,
+    0.373,
+    measured=strategy("custom"),
+    step_time={"half": 0.2, "mde": 0.538},
+    reference=PAIRED,
+)
+RUNS = {
+    1: SummaryData(results=(BESIDE,), here="8be01d2+changes"),
+    6: SummaryData(
+        results=(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
+        searches=(_search(0),),
+        stored=(_stored(0),),
+        complaints=(
+            "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped",
+        ),
+        recorded="recorded as run 31 of .ddpperf/history.sqlite",
+    ),
+    30: SummaryData(results=THIRTY, searches=tuple(map(_search, range(4))), stored=tuple(map(_stored, range(2)))),
+    15: SummaryData(calibrated=tuple(map(calibrated, range(15)))),
+}
+"""By their numbers of benchmarks; 15 are calibrated."""
