@@ -53,6 +53,11 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
+
+
 def test_every_python_example_is_run() -> None:
     blocks = sum(GENERATED.sub("", text).count("```python") for text in PAGES.values())
     assert blocks == sum(len(EXAMPLE.findall(text)) for text in PAGES.values())
@@ -65,11 +70,17 @@ def test_every_python_example_is_run() -> None:
     [
         (("front page",), 1),
         (("getting started",), 1),
-        (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect"), 9),
+        (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
+        (("training script", "script"), 1),
+        pytest.param(("script", "hugging face"), 2, marks=needs("transformers", "accelerate")),
+        pytest.param(("script", "lightning"), 2, marks=needs("lightning")),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:
-    inner.makepyfile(test_examples="\n\n".join(EXAMPLES[name] for name in names))
+    inner.makepyfile(
+        train=EXAMPLES["training script"],
+        test_examples="\n\n".join(EXAMPLES[name] for name in names if name != "training script"),
+    )
     options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
     run = inner.runpytest(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
     run.assert_outcomes(passed=passed)
@@ -81,7 +92,7 @@ def test_every_example_belongs_to_a_run() -> None:
         for mark in test_the_examples_run.pytestmark  # type: ignore[attr-defined]
         if mark.name == "parametrize"
     )
-    assert {name for names, _ in mark.args[1] for name in names} == set(EXAMPLES)
+    assert {name for row in mark.args[1] for name in getattr(row, "values", row)[0]} == set(EXAMPLES)
 
 
 def test_the_generated_table_has_every_setting(reference_tables: ModuleType) -> None:

@@ -506,3 +506,44 @@ def test_blocks(ddpperf):
         output, _ = run.communicate(timeout=60)
     assert run.returncode == pytest.ExitCode.INTERRUPTED, output
     assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+TRAIN = """
+import torch
+import torch.distributed as dist
+
+CALLS = 1
+dist.init_process_group("gloo")
+weight = torch.nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(30):
+    weight.square().sum().backward()
+    for _ in range(CALLS):
+        dist.all_reduce(weight.grad)
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        train=TRAIN,
+        test_train="""
+        from pytest_ddpperf import Script
+
+        def test_train(ddpperf):
+            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+        """,
+    )
+    git(pytester.path, "init", "-q")
+    git(pytester.path, "add", ".")
+    git(pytester.path, "commit", "-qm", "one call")
+    (pytester.path / "train.py").write_text(TRAIN.replace("CALLS = 1", "CALLS = 3"))
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step*"])
+    (result,) = json.loads((pytester.path / "results.json").read_text())["results"]
+    here, there = result["against"]["modules"]["__main__"].values()
+    assert here == str(pytester.path / "train.py")
+    assert there.endswith("/checkout/train.py")
