@@ -95,6 +95,15 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     run, found = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=2)
     run.stdout.fnmatch_lines(["*regressed (accepted)", "*final_loss*1*->*100*"])
+    run, found = verdicts(inner)
+    run.assert_outcomes(passed=2)
+    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
+
+
+@pytest.mark.slow  # the process starts a launcher of its own, as those of the paired runs do
+def test_a_run_in_a_process_of_its_own_is_judged_beside_the_baseline(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=SUITE)
+    verdicts(inner, "--ddpperf-save")
     run, found = verdicts(inner, apart=True)
     run.assert_outcomes(passed=2)
     assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
@@ -133,7 +142,7 @@ def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -
         + f"""
 @pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
 def test_step(ddpperf, fault):
-    ddpperf.check(lambda ctx: lambda: 1.0)
+    ddpperf.check(lambda ctx: lambda: 1.0, launches=2, counted=False)
 """
     )
     verdicts(inner, "--ddpperf-save")

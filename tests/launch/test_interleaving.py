@@ -217,7 +217,7 @@ def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -
     a, b = tmp_path / "a", tmp_path / "b"
     a.mkdir()
     b.mkdir()
-    with Launcher() as other:
+    with Launcher(like=launcher) as other:
         calls: list[Callable[[TurnSlot], list[bool]]] = [
             lambda turns: launcher.run(body, turns, a, b, world_size=1).rank(0),
             lambda turns: other.run(body, turns, b, a, world_size=1).rank(0),
@@ -239,7 +239,7 @@ def test_a_rank_that_waits_for_its_turn_is_told_so(launcher: Launcher) -> None:
             launcher.run(waits, TurnSlot(address, 0, 2, b""), world_size=1, device="cpu", backend="gloo", timeout=1)
 
 
-def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
+def test_a_launch_that_is_aborted_raises(shared_launcher: Launcher, tmp_path: Path) -> None:
     """By another thread, as soon as its rank runs."""
     running = tmp_path / "running"
     os.mkfifo(running)
@@ -248,7 +248,7 @@ def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
         running.write_text("now")
         threading.Event().wait()
 
-    with Launcher() as launcher:
+    with Launcher(like=shared_launcher) as launcher:
 
         def abort() -> None:
             running.read_text()
@@ -256,7 +256,7 @@ def test_a_launch_that_is_aborted_raises(tmp_path: Path) -> None:
 
         aborting = threading.Thread(target=abort)
         aborting.start()
-        with pytest.raises(LaunchError, match="was killed by SIGKILL"):
+        with pytest.raises(LaunchError, match="the process that ranks are forked from has ended"):
             launcher.run(hang, world_size=1)
         aborting.join()
         assert launcher.run(lambda ctx: ctx.rank, world_size=1).values == (0,)

@@ -166,11 +166,11 @@ def test_any_thread_may_launch(launcher: Launcher) -> None:
     assert values == [0, 0]
 
 
-def test_a_zygote_that_died_is_replaced(all_gone: Callable[[Iterable[int]], bool]) -> None:
+def test_a_zygote_that_died_is_replaced(shared_launcher: Launcher, all_gone: Callable[[Iterable[int]], bool]) -> None:
     def parent(_ctx: RankContext) -> int:
         return os.getppid()
 
-    with Launcher() as launcher:
+    with Launcher(like=shared_launcher) as launcher:
         first = run(launcher, parent).rank(0)
         os.kill(first, signal.SIGKILL)
         assert all_gone([first])

@@ -21,6 +21,12 @@ from pytest_ddpperf.launch.launcher import Launcher, Launchers, LaunchResult
 T = TypeVar("T")
 
 
+@pytest.fixture
+def launchers(shared_launcher: Launcher) -> Launchers:
+    """Launchers of which the first is a copy too: it differs from one that has imported torch in how it was started."""
+    return Launchers(lambda first: Launcher(like=first or shared_launcher))
+
+
 def test_each_number_is_a_launcher_of_its_own() -> None:
     made: list[Launcher] = []
 
@@ -61,10 +67,9 @@ def test_the_memory_of_those_that_do_not_run_is_told(
 
 
 def test_they_run_launches_at_the_same_time_and_end_together(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+    launchers: Launchers, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     """Who writes waits for who reads: neither rank ends without the other."""
-    launchers = Launchers(lambda first: Launcher(like=first))
     launchers.wait(2)
     pids = launchers.pids
     os.mkfifo(tmp_path / "met")
@@ -86,7 +91,7 @@ def test_abort_ends_what_other_threads_have_under_way(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     launchers = Launchers(lambda first: Launcher(like=first))
-    launchers.start(2)
+    launchers.wait(2)
     os.mkfifo(tmp_path / "there")
 
     def stays(_ctx: RankContext) -> None:
@@ -99,16 +104,17 @@ def test_abort_ends_what_other_threads_have_under_way(
         assert os.read(there, 1) + os.read(there, 1) == b"xx"
         pids = known(launchers.pids)
         launchers.abort()
-        for end in ends:
-            with pytest.raises(LaunchError):
+        for end, how in zip(ends, ("was killed by SIGKILL", "has ended"), strict=True):
+            with pytest.raises(LaunchError, match=f"the process that ranks are forked from {how}"):
                 end.result()
     os.close(there)
     launchers.close()
     assert all_gone(pids)
 
 
-def test_those_that_are_not_kept_start_again_when_they_are_needed(all_gone: Callable[[Iterable[int]], bool]) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_those_that_are_not_kept_start_again_when_they_are_needed(
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     launchers.start(2)
     launchers.wait(2)
     kept, ended = known(launchers.pids)
@@ -127,8 +133,9 @@ def known(pids: Iterable[int | None]) -> list[int]:
     return [pid for pid in pids if pid is not None]
 
 
-def test_the_others_are_copies_of_the_first_and_outlive_its_launches(all_gone: Callable[[Iterable[int]], bool]) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_the_others_are_copies_of_the_first_and_outlive_its_launches(
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     launchers.wait(3)
     first, *copies = known(launchers.pids)
     assert [parent_of(pid) for pid in copies] == [first, first]
@@ -139,8 +146,7 @@ def test_the_others_are_copies_of_the_first_and_outlive_its_launches(all_gone: C
     assert all_gone([first, *copies])
 
 
-def test_a_killed_copy_is_made_anew(all_gone: Callable[[Iterable[int]], bool]) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_a_killed_copy_is_made_anew(launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]) -> None:
     launchers.wait(2)
     first, copy = known(launchers.pids)
     os.kill(copy, signal.SIGKILL)
@@ -152,8 +158,9 @@ def test_a_killed_copy_is_made_anew(all_gone: Callable[[Iterable[int]], bool]) -
 
 
 @pytest.mark.slow
-def test_copies_end_with_the_first_and_are_made_of_the_next_one(all_gone: Callable[[Iterable[int]], bool]) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_copies_end_with_the_first_and_are_made_of_the_next_one(
+    launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     launchers.wait(2)
     pids = known(launchers.pids)
     os.kill(pids[0], signal.SIGKILL)
@@ -163,8 +170,7 @@ def test_copies_end_with_the_first_and_are_made_of_the_next_one(all_gone: Callab
     launchers.close()
 
 
-def test_a_copy_that_ends_in_a_launch_is_told_of() -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_a_copy_that_ends_in_a_launch_is_told_of(launchers: Launchers) -> None:
     launchers.wait(2)
 
     def kill_parent(_ctx: RankContext) -> None:
@@ -209,15 +215,13 @@ def busy(launchers: Launchers, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_a_busy_one_to_copy_it(tmp_path: Path) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_nobody_waits_for_a_busy_one_to_copy_it(launchers: Launchers, tmp_path: Path) -> None:
     with busy(launchers, tmp_path):
         alone(launchers[1], lambda _ctx: (tmp_path / "end").write_text("now"))
 
 
 @pytest.mark.slow
-def test_starting_a_copy_does_not_wait_for_a_busy_one(tmp_path: Path) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
+def test_starting_a_copy_does_not_wait_for_a_busy_one(launchers: Launchers, tmp_path: Path) -> None:
     with busy(launchers, tmp_path):
         launchers.start(2)
         (tmp_path / "end").write_text("now")

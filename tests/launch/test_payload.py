@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -31,7 +30,6 @@ SUITE = """
 import functools
 import pytest
 import lib_of_repo
-from pytest_ddpperf.launch.launcher import Launcher
 
 SCALE = 3
 
@@ -46,10 +44,9 @@ class Child(Local):
 
 def helper(ctx): return SCALE + ctx.rank
 
-@pytest.fixture(scope="module")
-def go():
-    with Launcher() as launcher:
-        yield lambda f, *a: launcher.run(f, *a, world_size=2, device="cpu", backend="gloo", timeout=20).values
+@pytest.fixture
+def go(ddpperf_group):
+    return lambda f, *a: ddpperf_group.run(f, *a).values
 
 def test_all(go, request):
     n = 5
@@ -88,22 +85,17 @@ def test_assertion(go):
 @pytest.mark.parametrize(
     "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "append")), "importlib"]
 )
-def test_whatever_a_suite_defines_reaches_the_ranks(tmp_path: Path, mode: str) -> None:
-    suite = tmp_path / "suite"
+def test_whatever_a_suite_defines_reaches_the_ranks(inner: pytest.Pytester, mode: str) -> None:
+    suite = inner.path / "suite"
     suite.mkdir()
     fixture = "import pytest\n@pytest.fixture\ndef from_conftest(): return FromConftest\n"
     (suite / "conftest.py").write_text(CONFTEST + fixture)
     (suite / "test_suite.py").write_text(SUITE)
-    (tmp_path / "lib_of_repo.py").write_text(MODULE_OF_THE_REPO)
-    command = [sys.executable, "-m", "pytest", "-q", f"--import-mode={mode}", "-p", "no:cacheprovider", str(suite)]
-    result = subprocess.run(
-        [*command, "-o", "pythonpath=.", f"--rootdir={tmp_path}", "-c", "/dev/null"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "5 passed" in result.stdout, result.stdout + result.stderr
+    (inner.path / "lib_of_repo.py").write_text(MODULE_OF_THE_REPO)
+    inner.syspathinsert()
+    options = ["-p", "no:cacheprovider", f"--rootdir={inner.path}", "-c", "/dev/null"]
+    ranks = ["--ddpperf-world-size=2", "--ddpperf-device=cpu", "--ddpperf-backend=gloo", "--ddpperf-timeout=20"]
+    inner.runpytest("-q", f"--import-mode={mode}", *options, *ranks, str(suite)).assert_outcomes(passed=5)
 
 
 def test_test_modules_travel_by_value_and_installed_ones_by_name() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.rank_processes import LaunchEnd, RankProcesses
 from pytest_ddpperf.launch.streams import Channel
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_ddpperf.launch.context import RankContext
-    from pytest_ddpperf.launch.launcher import Launcher
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 DEADLINE = 20.0  # seconds: far above what finding a failure takes, so that a test can tell the two apart
@@ -328,15 +328,17 @@ def test_a_result_that_exits_when_it_is_loaded_ends_no_session(launcher: Launche
         run(launcher, lambda _ctx: Reduced(sys.exit, 5), world_size=1)
 
 
-def test_a_zygote_that_was_stopped_is_told_and_replaced(launcher: Launcher) -> None:
+def test_a_zygote_that_was_stopped_is_told_and_replaced(shared_launcher: Launcher) -> None:
     def stops(_ctx: RankContext) -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
         threading.Event().wait()
 
-    start = time.monotonic()
-    with pytest.raises(LaunchError, match=r"^the process that ranks are forked from was stopped by a signal; "):
-        run(launcher, stops, timeout=1)
-    assert time.monotonic() - start < AT_ONCE
+    with Launcher(like=shared_launcher) as launcher:
+        start = time.monotonic()
+        with pytest.raises(LaunchError, match=r"^the process that ranks are forked from was stopped by a signal; "):
+            run(launcher, stops, timeout=1)
+        assert time.monotonic() - start < AT_ONCE
+        assert run(launcher, lambda ctx: ctx.rank).values == (0, 1)
 
 
 @pytest.mark.slow

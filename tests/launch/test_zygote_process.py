@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -79,6 +81,7 @@ def test_ctrl_c_ends_everything_and_comes_through(tmp_path: Path, all_gone: Call
         assert all_gone(pids)
 
 
+@pytest.mark.slow  # the kernel sends SIGTERM to the zygote of a killed controller too
 def test_a_terminated_zygote_takes_its_ranks_along(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -20,24 +18,25 @@ SUITE = Path(__file__).parents[2] / "perf_tests"
 @pytest.mark.parametrize(
     "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "append")), "importlib"]
 )
-def test_a_copy_is_collected_under_every_import_mode(tmp_path: Path, mode: str) -> None:
-    shutil.copytree(SUITE, tmp_path / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", f"--import-mode={mode}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_copy_is_collected_under_every_import_mode(inner: pytest.Pytester, mode: str) -> None:
+    shutil.copytree(SUITE, inner.path / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
+    apart = mode != "importlib"  # which goes by the search path, where the tests of this process come first
+    runpytest = inner.runpytest_subprocess if apart else inner.runpytest
+    run = runpytest("perf_tests", "--collect-only", "-q", f"--import-mode={mode}")
+    assert run.ret == 0
     for test in ("test_small[naive]", "test_small[ddp]", "test_larger", "test_weak_scaling"):
-        assert f"::{test}" in done.stdout
-    assert "::test_options" not in done.stdout
+        assert f"::{test}" in run.stdout.str()
+    assert "::test_options" not in run.stdout.str()
 
 
 @pytest.mark.parametrize(
     "chosen", [["-m", "sweep"], pytest.param(["perf_tests/test_strategies.py::test_options"], marks=pytest.mark.slow)]
 )
-def test_the_sweeps_run_when_chosen(chosen: list[str]) -> None:
-    command = [sys.executable, "-m", "pytest", "perf_tests/test_strategies.py", "--collect-only", "-q", *chosen]
-    done = subprocess.run(command, cwd=SUITE.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "::test_options[ddp[comm_hook=powersgd]]" in done.stdout
+def test_the_sweeps_run_when_chosen(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:
+    monkeypatch.chdir(SUITE.parent)
+    run = inner.runpytest("perf_tests/test_strategies.py", "--collect-only", "-q", "-p", "no:cacheprovider", *chosen)
+    assert run.ret == 0
+    assert "::test_options[ddp[comm_hook=powersgd]]" in run.stdout.str()
 
 
 @pytest.fixture

@@ -55,8 +55,9 @@ def test_independent_comparisons_are_counted(tallies: Tallies) -> None:
     assert tallies["median + 5%"]["+5%"].alarms.independent == 60
 
 
-def test_the_same_seed_gives_the_same_findings(tallies: Tallies) -> None:
-    assert judged(CAMPAIGN, CELL, COMPARISONS, seed=0) == tallies
+def test_the_same_seed_gives_the_same_findings() -> None:
+    first, again = (judged(CAMPAIGN, CELL, 1, seed=0) for _ in range(2))
+    assert first == again
 
 
 def test_the_effect_is_that_of_the_round() -> None:

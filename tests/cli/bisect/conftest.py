@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -243,13 +244,25 @@ def git(tmp_path: Path) -> Git:
     return run
 
 
+@pytest.fixture(scope="session")
+def commits_in_a_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git folder with the commits ``v0`` to ``v16``."""
+    root = tmp_path_factory.mktemp("line")
+    subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "-q"], cwd=root, check=True)
+    lines = []
+    for number in range(17):
+        message = f"commit {number}"
+        lines += ["commit refs/heads/main", f"mark :{number + 1}", "committer Ada <a@b> now"]
+        lines += [f"data {len(message)}", message, f"reset refs/tags/v{number}", f"from :{number + 1}", ""]
+    command = ["git", "fast-import", "--quiet", "--date-format=now"]
+    subprocess.run(command, cwd=root, input="\n".join(lines), text=True, check=True)
+    return root / ".git"
+
+
 @pytest.fixture
-def repository(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(git: Git, commits_in_a_line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of commits ``v0`` to ``v16`` in a line, in whose folder we are."""
     root = tmp_path / "project"
     monkeypatch.chdir(root)
-    git("init", "-q")
-    for number in range(17):
-        git("commit", "-q", "--allow-empty", "-m", f"commit {number}")
-        git("tag", f"v{number}")
+    shutil.copytree(commits_in_a_line, root / ".git")
     return root
