@@ -44,7 +44,7 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
         good = sum(map(bool, known))
         met = "met" if good >= GOALS[name] * len(known) else "NOT MET"
         share = 100 * good / max(1, len(known))
-        yield f"  {name:<20} {good:4} of {len(known):4}  {share:6.1f} %  goal {GOALS[name]:.0%}: {met}"
+        yield f"  {name:<20} {good:4} of {len(known):4}  {share:6.2f} %  goal {GOALS[name]:.0%}: {met}"
     yield from _numbers(verdicts)
     bad = [verdict for verdict in verdicts if not verdict.good]
     yield ""
