@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
+from pytest_ddpperf.launch.cures import cure_of
 from pytest_ddpperf.launch.messages import Failed, Finished
 from pytest_ddpperf.launch.stacks import minority, numbers, position, threads, written
 from pytest_ddpperf.launch.streams import RankOutput, titled
@@ -194,7 +195,8 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
     if end.status is None or end.report is not None:
         return "was stopped"
     if end.status >= 0:
-        return f"exited with status {end.status}"
+        without_a_word = "" if end.status else ", which os._exit() or a library does: return from the function instead"
+        return f"exited with status {end.status}{without_a_word}"
     try:
         name = signal.Signals(-end.status).name
     except ValueError:
@@ -208,14 +210,16 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
 def _raised(report: Failed) -> str:
     first = report.text.partition("\n")[0]
     joining = " while it joined the group" if report.stage == "join" else ""
+    cure = cure_of(report.type, report.text)
     if report.kind == "exited":
-        return f"called {first}{joining}"
+        return f"called {first}{joining}{f'; {cure}' if cure else ''}"
     if report.kind == "garbled":
         return "sent something that is no report: its code writes to a socket that it did not open"
     if report.kind == "failed":
         return f"failed: {first}"
     verb = "ran out of memory:" if report.kind == "memory" else "raised"
-    return f"{verb} {report.type}{': ' if first else ''}{first}{joining}"
+    said = "; ".join(filter(None, (f"{first}{joining}", cure)))
+    return f"{verb} {report.type}{': ' if first or cure else ''}{said}"
 
 
 def _details(end: RankEnd) -> str:

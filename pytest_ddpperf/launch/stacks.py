@@ -111,6 +111,8 @@ def roll_call(
         parts[0] = f"{numbers(ranks)} of {world_size} {state} after {seconds:g} s {_standing(where)}"
     if finished:
         parts.append(f"{numbers(finished)} had finished")
+    if positions and all(where is not None and not where.waits for where in positions):
+        parts.append("if it only takes its time, raise timeout")
     return "; ".join(parts), _guilty(order, list(finished))
 
 

@@ -142,7 +142,45 @@ def test_a_crash_is_shown_with_the_users_frames_in_the_order_of_a_traceback() ->
 
 def test_exits_are_told_by_their_status() -> None:
     assert str(told(died(0, 3, 1))) == "rank 0 of 1 exited with status 3"
-    assert str(told(raised(0, "SystemExit", "sys.exit(0)", 1, "exited"))).startswith("rank 0 of 1 called sys.exit(0)")
+    assert str(told(died(0, 0, 1))) == (
+        "rank 0 of 1 exited with status 0, which os._exit() or a library does: return from the function instead"
+    )
+    assert str(told(raised(0, "SystemExit", "sys.exit(0)", 1, "exited"))).startswith(
+        "rank 0 of 1 called sys.exit(0); it ends the rank: return from the function instead\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "cure"),
+    [
+        ("bdb.BdbQuit", "", "a rank has no terminal: print instead"),
+        ("EOFError", "EOF when reading a line", "a rank has no terminal: print instead"),
+        ("StopIteration", "", "an iterator has ended, and a launch runs on"),
+        ("ValueError", "optimizer got an empty parameter list", "parameters can be read only once"),
+        ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and Double", "model and batch are of"),
+        ("TypeError", "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray", "give tensors"),
+        (
+            "_pickle.PicklingError",
+            "Can't pickle <class 't.Data'>: it's not the same object as t.Data",
+            "what a process",
+        ),
+        ("AssertionError", "Torch not compiled with CUDA enabled", "this rank computes on the CPU"),
+        (
+            "NotImplementedError",
+            "Cannot copy out of meta tensor; no data!",
+            "a tensor on the meta device has no values",
+        ),
+    ],
+)
+def test_the_cure_of_a_well_known_error_is_in_its_line(kind: str, message: str, cure: str) -> None:
+    first, _, _ = str(told(raised(0, kind, message, 1))).partition("\n")
+    assert first.startswith(f"rank 0 of 1 raised {kind}: {message}{'; ' * bool(message)}{cure}")
+
+
+def test_an_error_that_nobody_knows_is_told_as_it_is() -> None:
+    assert str(told(raised(0, "EOFError", "Ran out of input", 1))).startswith(
+        "rank 0 of 1 raised EOFError: Ran out of input\n"
+    )
 
 
 def test_the_same_failure_everywhere_is_told_once() -> None:

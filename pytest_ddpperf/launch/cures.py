@@ -1,0 +1,54 @@
+"""What exceptions of Python's and torch's mean in training code that runs on ranks, and what helps."""
+
+from __future__ import annotations
+
+import re
+
+_NO_TERMINAL = "a rank has no terminal: print instead, which the test's report shows"
+_DEVICE = "make it on the rank's device, such as ctx.device, or inputs.device in a model"
+_CPU = "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device)"
+_DTYPES = "model and batch are of different types: cast one, such as inputs.float()"
+_IMPORTABLE = (
+    "what a process that is started afresh is sent must be importable by name: move it to a module of its own, "
+    "or give the DataLoader multiprocessing_context='fork'"
+)
+
+# Names of exceptions, what their message says, and the cure.
+_CURES = tuple(
+    (kind, re.compile(message), cure)
+    for kind, message, cure in (
+        ("BdbQuit", "", f"{_NO_TERMINAL}, or set PYTHONBREAKPOINT to a debugger that listens on a port"),
+        ("EOFError", "reading a line", _NO_TERMINAL),
+        ("StopIteration", "", "an iterator has ended, and a launch runs on: begin it again, as itertools.cycle does"),
+        ("SystemExit", "", "it ends the rank: return from the function instead"),
+        (
+            "ValueError",
+            "empty parameter list",
+            "parameters can be read only once: begin with params = list(parameters)",
+        ),
+        ("RuntimeError", "have the same dtype|expected scalar type|Input type .* should be the same", _DTYPES),
+        ("TypeError", r"not numpy\.ndarray", "give tensors, such as torch.from_numpy(array)"),
+        ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
+        ("AssertionError", "not compiled with CUDA", _CPU),
+        ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
+        ("RuntimeError", "same device|expected device", _DEVICE),
+        ("NotImplementedError", "meta tensor", f"a tensor on the meta device has no values: {_DEVICE}"),
+        (
+            "RuntimeError",
+            "backward through the graph a second time",
+            "something of an earlier step is used again, such as a hidden state: detach() it",
+        ),
+        (
+            "RuntimeError",
+            "does not require grad",
+            "the loss does not depend on the parameters: no detach(), no_grad() or argmax() may be on the way to it",
+        ),
+    )
+)
+
+
+def cure_of(kind: str, message: str) -> str:
+    """What helps against an exception, by the name of its class; empty where nobody knows."""
+    name = kind.rpartition(".")[2]
+    found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
+    return next(found, "")
