@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -60,6 +61,13 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     from pytest_ddpperf import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main() -> None:
+    """Refuse a suite that a rank runs."""
+    if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
+        raise SettingError("pytest.main() was called on a rank, which would start the suite anew: call it in a test")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,6 +31,10 @@ _CURES = tuple(
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("AssertionError", "not compiled with CUDA", _CPU),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
+        ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
+        ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
+        ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
+        ("TypeError", "must be Tensor, not ", "take the tensor out of what the model gives, in loss or in forward"),
         ("RuntimeError", "same device|expected device", _DEVICE),
         ("NotImplementedError", "meta tensor", f"a tensor on the meta device has no values: {_DEVICE}"),
         (

@@ -174,6 +174,15 @@ def _raised_tolerance(tolerance: float, floor: float, calibrated: str, runs: int
     return f"tolerance {format_percent(tolerance)} raised to {format_percent(floor)}: the noise floor {origin}"
 
 
+def _left_by_steps(processes: int, threads: int) -> str:
+    """Processes and threads that go on after the step that started them."""
+    number, kind = max((processes, "processes"), (threads, "threads"))
+    return (
+        f"steps leave {kind} behind, {number} after the few steps of one launch: start them once in build(ctx) and end "
+        "them in close(), or join them in the step"
+    )
+
+
 WORDS: Mapping[str, Callable[..., str]] = {
     "broken": lambda reason: reason,
     # What the test asks for.
@@ -187,6 +196,14 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"effective batch size {size:g}: {micro_batches} micro-batches on each of {format_count(ranks, 'rank')}"
     ),
     "picked_loader": lambda reason: reason,
+    "other_batch_size": lambda size, samples: (
+        f"samples_per_step={samples:g}, but the tensors of a batch begin with a dimension of {size}: rates would be "
+        f"wrong; give samples_per_step={size} if that is their number"
+    ),
+    "evaluating": lambda model: (
+        f"the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call train()"
+    ),
+    "left_by_steps": _left_by_steps,
     # How it was verified, launched and timed.
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,

@@ -55,6 +55,7 @@ class Prepared:
     pilot: Pilot | None = None
     counts: Counts | None = None
     verification: Verification = field(default_factory=Verification)
+    remarks: tuple[Finding, ...] = ()
 
     def given_to(self, variant: Variant) -> Variant:
         """The variant with all of it, and remarks where it was verified less strictly than others or not at all."""
@@ -64,7 +65,9 @@ class Prepared:
             findings.append(
                 Finding("lenient_verification", {"precision": why.precision, "exact_steps": why.exact_steps})
             )
-        return replace(variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *findings))
+        return replace(
+            variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *self.remarks, *findings)
+        )
 
 
 def prepared(
@@ -200,6 +203,7 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
         pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
         counts=merged(counts) if counts else None,
         verification=ranks[0].verification or Verification(),
+        remarks=ranks[0].remarks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class Batches:
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
     size: int | None = None  # samples of a batch, by the first dimension of its first tensor; None if it has none
     burst: int = 1  # how many batches workers hold ready: so many steps may be fast, and the next one slow
+    shapes: tuple[tuple[int, ...], ...] = ()  # of a whole batch's tensors
     picked: tuple[str, str] | None = None  # what loader=auto picked, as the setting's text, and why; None without auto
     close: Callable[[], None] = lambda: None  # ends the workers
 
@@ -55,7 +56,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)
         pair = _on_device(ctx, _rank_share(ctx, whole, source))
-        return Batches(lambda: pair, loads=False, size=_size(pair))
+        return Batches(lambda: pair, loads=False, size=_size(pair), shapes=_shapes(whole))
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
     loader: Any = workload.loader(0, 1) if ctx.mode == "strong" else workload.loader(ctx.rank, ctx.world_size)
@@ -79,6 +80,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         lambda: _on_device(ctx, _rank_share(ctx, next(stream_of_all), source)),
         loads=True,
         size=_size(first),
+        shapes=_shapes(first),
         burst=_burst(loader),
         picked=picked,
         close=close,
@@ -169,6 +171,21 @@ def _require_samples(pair: tuple[Any, Any], source: str) -> None:
         raise WorkloadError(
             f"{source} gave a batch of 0 samples (its first tensor is empty along dimension 0): give at least one"
         )
+
+
+def _shapes(pair: tuple[Any, Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(leaf.shape) for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor))
+
+
+def contradicting_size(shapes: Sequence[tuple[int, ...]], samples: float) -> int | None:
+    """The size of a batch whose tensors all begin with one dimension, which is not the number of samples.
+
+    None where samples may lie along the second dimension, or be packed into a single row.
+    """
+    sizes = {shape[0] for shape in shapes if shape}
+    if len(sizes) != 1 or 1 in sizes or any(samples in shape[:2] for shape in shapes):
+        return None
+    return sizes.pop()
 
 
 def _size(pair: tuple[Any, Any]) -> int | None:

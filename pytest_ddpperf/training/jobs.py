@@ -12,6 +12,7 @@ from pytest_ddpperf.training.script import Script
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
     from pytest_ddpperf.records.counts import Counts
+    from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.settings import Settings
@@ -132,6 +133,7 @@ class RankPrepared:
     verification: Verification | None = None
     seconds: float = 0.0  # that counting and verifying took beside the timed steps
     trace: StepsTrace | None = None
+    remarks: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

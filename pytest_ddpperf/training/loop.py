@@ -86,8 +86,12 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
     with collector_paused():
-        timed = timed_blocks(step.run, sizes, clock, partial(begin_together, turns, step))
+        begin = partial(begin_together, turns, step)
+        timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
+    for number, loss in enumerate(timed.losses):
+        if number not in skipped:
+            loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
     times = by_period(timed.seconds, step.period)
     if job.counts:
         _refuse_compiling(compiled_graphs() - graphs, job.plan)

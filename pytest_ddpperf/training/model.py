@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import random
 import weakref
 from collections import defaultdict
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.errors import WorkloadError
@@ -45,7 +45,12 @@ def build_model(workload: Workload) -> nn.Module:
 
 def _require_trainable(model: nn.Module, gave: str) -> None:
     """Refuses a model without values, and one that has nothing to train."""
-    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise WorkloadError(f"{gave}: model() must give the plain module, which the strategy wraps (strategy='ddp')")
+    named = [*model.named_parameters(), *model.named_buffers()]
+    lazy = next((name for name, tensor in named if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise WorkloadError(f"{gave} with {lazy}, which has no shape yet: model() must run it once on a batch")
     empty = next((name for name, tensor in named if tensor.is_meta), None)
     if empty is not None:
         raise WorkloadError(

@@ -6,6 +6,7 @@ Importable without torch.
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.memory import most_taken, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
+from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.loop import begin_together, checked_run, time_steps, works_in_background
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.step import Step
 
 PROFILED_STEPS = 5
+_MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
 def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
@@ -39,12 +43,13 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 
         return RankPrepared(trace=trace_steps(ctx, job.training))
     timed, counts, verification, seconds = None, None, None, 0.0
+    remarks: list[Finding] = []
     if job.timed:
-        timed, counts, seconds = _timed_and_counted(ctx, job)
+        timed, counts, seconds = _timed_and_counted(ctx, job, remarks)
     elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
         plan = job.training.plan
-        counts = count_launch(ctx, replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps)))
+        counts = count_launch(ctx, replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps)), remarks)
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
 
@@ -53,17 +58,37 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
             _clean_up(ctx)
         verification = verify_launch(ctx, job.verified)
         seconds += time.monotonic() - begun
-    return RankPrepared(timed=timed, counts=counts, verification=verification, seconds=seconds)
+    return RankPrepared(timed=timed, counts=counts, verification=verification, remarks=tuple(remarks), seconds=seconds)
 
 
-def count_launch(ctx: RankView, job: LaunchJob) -> Counts:
-    """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored."""
+def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None) -> Counts:
+    """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored.
+
+    ``remarks`` gets what is strange about the step.
+    """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.training.step import build_step
 
     with closing(build_step(ctx, job)) as step:
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
-        return count_warm_step(step.run, _countable(ctx, step, job), compiled)
+        before = _at_work()
+        counts = count_warm_step(step.run, _countable(ctx, step, job), compiled)
+        if remarks is not None:
+            remarks += [*step.remarks, *_left_by_steps(before)]
+        return counts
+
+
+def _at_work() -> tuple[int, int]:
+    """The numbers of processes that this rank has started, and of its threads."""
+    return len(children()), threading.active_count()
+
+
+def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
+    """A finding where warm steps have started processes or threads that go on."""
+    processes, threads = (max(0, now - then) for now, then in zip(_at_work(), before, strict=True))
+    if max(processes, threads) < _MANY:
+        return []
+    return [Finding("left_by_steps", {"processes": processes, "threads": threads})]
 
 
 def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
@@ -79,8 +104,13 @@ def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
     )
 
 
-def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Counts | None, float]:
-    """Returns the timed steps, the counts of a later step, and the seconds that counting took."""
+def _timed_and_counted(
+    ctx: RankView, job: PrepareJob, remarks: list[Finding]
+) -> tuple[RankLaunch, Counts | None, float]:
+    """Returns the timed steps, the counts of a later step, and the seconds that counting took.
+
+    ``remarks`` gets what is strange about the step.
+    """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.training.step import build_step
 
@@ -88,6 +118,7 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
     watch_memory(ctx.device)  # from here on peaks are the step's own
     with closing(build_step(ctx, job.training)) as step:
         compiled = warmed_up(checked_run(ctx, step), plan.warmup)
+        before = _at_work()
         timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None)
         taken = most_taken() if ctx.device.type == "cpu" else None
         timed = replace(timed, background=works_in_background(), taken=taken)
@@ -97,6 +128,7 @@ def _timed_and_counted(ctx: RankView, job: PrepareJob) -> tuple[RankLaunch, Coun
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
+        remarks += [*step.remarks, *(_left_by_steps(before) if plan.warmup else ())]
         return timed, counts, time.monotonic() - begun
 
 

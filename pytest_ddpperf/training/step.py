@@ -17,8 +17,9 @@ from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
-from pytest_ddpperf.training.data import Batches, batches
+from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
@@ -51,6 +52,7 @@ class Step:
     phase_hooks: Sequence[PhaseHook] = ()  # functions that a diagnosed pass watches to tell phases apart
     group_kept: Callable[[], AbstractContextManager[None]] = nullcontext  # around steps that may touch the group
     group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
+    remarks: Sequence[Finding] = ()  # on what was given to be trained
     unsynchronised: Trainer | None = None  # the trainer that can train without the gradients of other ranks
 
 
@@ -94,8 +96,20 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
         phase_hooks=_phase_hooks(trainer, data, settings),
+        remarks=_remarks(trainer, data, subject, samples),
         unsynchronised=trainer if separable else None,
     )
+
+
+def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float) -> tuple[Finding, ...]:
+    """What is strange about a workload, though it can be trained."""
+    found = []
+    size = contradicting_size(data.shapes, samples)
+    if size is not None:
+        found.append(Finding("other_batch_size", {"size": size, "samples": samples}))
+    if trainer.evaluating:
+        found.append(Finding("evaluating", {"model": located(subject.model)}))
+    return tuple(found)
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:

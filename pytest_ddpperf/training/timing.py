@@ -27,12 +27,17 @@ class TimedSteps:
 
     seconds: tuple[float, ...]  # of each step
     loss: Any  # what the last step returned
+    losses: tuple[Any, ...]  # what each step returned, without its graph; empty on CUDA, where they would take memory
     cpu: float  # CPU seconds of the process per step
     cpu_blocks: tuple[float, ...]  # the same of each block
 
 
-def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple[float, ...], Any]:
+def timed_block(
+    run: Callable[[], Any], steps: int, clock: Clock, losses: list[Any] | None = None
+) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` for each step; returns the seconds of each call, and the last result.
+
+    ``losses`` gets the result of each call, without its graph.
 
     The marks are consecutive, so the loop's own time is inside and the times add up to the block's.
     """
@@ -45,25 +50,38 @@ def timed_block(run: Callable[[], Any], steps: int, clock: Clock) -> tuple[tuple
     marks = [mark()]
     for _ in range(steps):
         loss = run()
+        if losses is not None:
+            losses.append(loss.detach() if hasattr(loss, "detach") else loss)
         marks.append(mark())
     return clock.seconds(marks), loss
 
 
 def timed_blocks(
-    run: Callable[[], Any], sizes: Sequence[int], clock: Clock, begin: Callable[[float], None]
+    run: Callable[[], Any],
+    sizes: Sequence[int],
+    clock: Clock,
+    begin: Callable[[float], None],
+    *,
+    keep_losses: bool = False,
 ) -> TimedSteps:
     """Times blocks of these sizes; ``begin(part of the blocks that has ended)`` returns when the next may begin."""
     seconds: list[float] = []
     cpu: list[float] = []
-    loss = None
+    loss, losses = None, list[Any]() if keep_losses else None
     for number, size in enumerate(sizes):
         begin(number / len(sizes))
         before = time.process_time()
-        times, loss = timed_block(run, size, clock)
+        times, loss = timed_block(run, size, clock, losses)
         cpu.append(time.process_time() - before)
         seconds += times
     cpu_blocks = tuple(used / size for used, size in zip(cpu, sizes, strict=True))
-    return TimedSteps(seconds=tuple(seconds), loss=loss, cpu=math.fsum(cpu) / len(seconds), cpu_blocks=cpu_blocks)
+    return TimedSteps(
+        seconds=tuple(seconds),
+        loss=loss,
+        losses=tuple(losses or ()),
+        cpu=math.fsum(cpu) / len(seconds),
+        cpu_blocks=cpu_blocks,
+    )
 
 
 def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:

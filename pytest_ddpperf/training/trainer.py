@@ -58,6 +58,7 @@ class Trainer:
             )
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
+        self.evaluating = not model.training
         blocks = blocks_of(model, workload.blocks)
         if settings.activation_checkpointing:
             recompute(blocks or (model,))

@@ -190,6 +190,30 @@ CASES = [
         {"size": 96.0, "micro_batches": 4, "ranks": 3},
         "effective batch size 96: 4 micro-batches on each of 3 ranks",
     ),
+    Case(
+        "other_batch_size",
+        {"size": 32, "samples": 16.0},
+        (
+            "samples_per_step=16, but the tensors of a batch begin with a dimension of 32: rates would be wrong; "
+            "give samples_per_step=32 if that is their number"
+        ),
+    ),
+    Case(
+        "evaluating",
+        {"model": "net (t.py:3)"},
+        (
+            "the model of net (t.py:3) is in eval mode, without dropout and with fixed statistics of BatchNorm: "
+            "call train()"
+        ),
+    ),
+    Case(
+        "left_by_steps",
+        {"processes": 2, "threads": 9},
+        (
+            "steps leave threads behind, 9 after the few steps of one launch: start them once in build(ctx) and end "
+            "them in close(), or join them in the step"
+        ),
+    ),
     Case("picked_loader", {"reason": "data loading, picked"}, "data loading, picked"),
     Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
     Case(

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
-from pytest_ddpperf.training.data import batches, with_settings
+from pytest_ddpperf.training.data import batches, contradicting_size, with_settings
 from pytest_ddpperf.training.workload import Workload
 
 
@@ -75,6 +75,21 @@ def test_what_is_no_batch_is_refused(make_ctx: Any, batch: Any, message: str) ->
     if batch() is not None:
         with pytest.raises(WorkloadError, match=message):
             batches(make_ctx(), workload(loader=lambda _rank, _world_size: [batch()]))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "samples", "size"),
+    [
+        ([(32, 8), (32,)], 16, 32),
+        ([(32, 8), (32,), ()], 32, None),
+        ([(128, 16), (128, 16)], 16, None),  # samples along the second dimension
+        ([(1, 4096)], 8, None),  # packed into one row
+        ([(32, 8), (7,)], 16, None),
+        ([], 16, None),
+    ],
+)
+def test_a_batch_size_that_contradicts_the_samples_is_found(shapes: Any, samples: float, size: int | None) -> None:
+    assert contradicting_size(shapes, samples) == size
 
 
 def load(_rank: int, _world_size: int) -> DataLoader[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
+import torch
 
 from pytest_ddpperf.instruments.clock import Clock
 from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
@@ -30,6 +32,16 @@ def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
     )
     assert timed_block(run, 3, clock) == ((1.0, 3.0, 5.0), 3)
     assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
+
+
+def test_losses_are_kept_without_their_graphs() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    clock = Clock(settle=lambda: None, mark=lambda: 0.0, seconds=lambda marks: (0.0,) * (len(marks) - 1))
+    losses: list[Any] = []
+    results = iter([weight * 2, 3.0, None])
+    timed_block(lambda: next(results), 3, clock, losses)
+    assert losses == [torch.tensor([2.0]), 3.0, None]
+    assert not losses[0].requires_grad
 
 
 def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
