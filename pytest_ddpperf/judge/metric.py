@@ -105,7 +105,7 @@ def _negligible(then: float, now: float, amount: float) -> bool:
 def _tolerance(series: Series, base: Series, reference: Reference, context: DecisionContext) -> float:
     """The tolerance of a metric, no smaller than the noise that was learned for it."""
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
-    step_time = step.value if step is not None and step.gated else None
+    step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     accepted = tolerance_of(series, base.value, context.tolerance, step_time)
     return max(accepted, floor_of(series, reference.noise if isinstance(reference, StoredBaseline) else None))
 

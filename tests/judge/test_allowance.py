@@ -75,6 +75,7 @@ def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float)
         ("final_loss", -10.0, 0.05, 0.5),
         ("memory_growth", 1000.0, 0.05, 65536.0),  # the slack, in bytes
         ("memory_growth", 4e6, 0.05, 2e5),
+        ("phase_forward", 0.002, 0.03, 6e-5),  # of itself, where no step time is known
     ],
 )
 def test_tolerances(metric: str, baseline: float, tolerance: float, expected: float) -> None:

@@ -119,6 +119,18 @@ def test_exposed_communication_near_zero_is_not_known_better_than_the_step() -> 
     assert comparison.change_interval.low < 0 < comparison.change_interval.high
 
 
+def test_parts_of_a_step_may_differ_by_what_the_step_may() -> None:
+    """A phase of 2 ms takes 27 % more, in steps of 4 ms: 3 % of a step are 0.12 ms, and not 0.03 s."""
+    before, now = (
+        (series("step_time", STEADY, factor=step), series("phase_backward", STEADY, factor=phase))
+        for step, phase in ((0.004, 0.002), (0.00454, 0.00254))
+    )
+    phase = judged(measured(*now), beside(*before), tolerance=0.03)["phase_backward"]
+    assert phase.tolerance == pytest.approx(0.03 * 0.004, rel=0.01)
+    assert phase.verdict is Verdict.REGRESSED
+    assert not phase.gated
+
+
 def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
     base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
     quiet, wild = (
