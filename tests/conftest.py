@@ -72,8 +72,14 @@ def launcher(launchers: Launchers) -> Launcher:
 
 
 @pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Runs suites on a terminal whose lines are long enough for each sentence."""
+    monkeypatch.setenv("COLUMNS", "200")
+    return pytester
+
+
+@pytest.fixture
 def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
     monkeypatch.setattr(session, "Launchers", lambda _make: launchers)
-    monkeypatch.setenv("COLUMNS", "200")  # a summary whose lines are whole
     return pytester

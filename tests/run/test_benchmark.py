@@ -245,12 +245,11 @@ def test_something_goes_on(ddpperf):
     run.stdout.fnmatch_lines(
         [
             "*ddpperf communication*",
-            "test_both * ddp *",
-            "test_both ddp:",
-            "  collectives of a step: * transfer, * wait for the last rank; rank ? came last in * of them",
-            "  all_reduce * GB/s, * GB/s on the bus",
-            "  DDP's own window, from the first all-reduce to the last: *, * after backward",
+            "test_both ddp *",
             "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
+            "*ddpperf collectives*",
+            "benchmark*transfer*wait*last*all_reduce*window*late*",
+            "test_both ddp * (* %) * (*",
         ]
     )
 
@@ -315,8 +314,7 @@ def test_batch_size(ddpperf):
         ]
     )
     run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
-    search = "test_batch_size ddp, 2 ranks: batch size 3 fits, and is the limit; a rank's peak is * of *; tried 1, 2, 3"
-    run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", search])
+    run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", "test_batch_size ddp * 2 * 3 *the limit * 1, 2, 3"])
     (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
     assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
     assert [trial["size"] for trial in found["tried"]] == [1, 2, 3]
