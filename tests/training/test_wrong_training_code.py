@@ -353,7 +353,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]
     outcomes = {}
     for case in ET.parse(Path(folder, "told.xml")).getroot().iter("testcase"):  # noqa: S314  pytest has written it
         failure = case.find("failure")
-        line = done.stdout if failure is None else failure.attrib["message"].partition("\n")[0]
+        line = " ".join(done.stdout.split()) if failure is None else failure.attrib["message"].partition("\n")[0]
         outcomes[case.attrib["name"].removeprefix("test_")] = ("passed" if failure is None else "failed", line)
     return outcomes
 
