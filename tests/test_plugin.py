@@ -240,7 +240,7 @@ def test_good(ddpperf):
             "*loss is nan at warm-up step 1 on rank ?*",
             "what is to be measured cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_bad.py:*",
             "*'dpp'*ddp*",
-            "a Linear cannot be measured: expected a Workload or a function build(ctx) -> step",
+            "a Linear cannot be measured: expected a Workload, a Script or a function build(ctx) -> step",
             "ddpperf.check(tolerence=...): there is no setting tolerence; did you mean tolerance?*",
             "*two benchmarks named 'custom'*name=*",
             "backend 'nccl' needs a GPU*",
