@@ -23,6 +23,7 @@ from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant, counted_only
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, PrepareJob, RankPrepared
+from pytest_ddpperf.training.script import Script
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -86,7 +87,7 @@ class BenchmarkRun:
             )
             with self._shown():
                 if self.settings.profile:
-                    variants = [self._profiled(variant) for variant in variants]
+                    variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
                 self.launches.ready()
                 budget = self.launches.budget(compared=compared)
                 timed = TimedLaunches(self.launches, self.sections)
