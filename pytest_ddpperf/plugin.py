@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, NotTimed, SettingError, extended
-from pytest_ddpperf.launch.environment import started_by
+from pytest_ddpperf.errors import (
+    BaselineError,
+    DdpperfError,
+    HistoryError,
+    LaunchError,
+    NotTimed,
+    SettingError,
+    extended,
+)
 from pytest_ddpperf.run.configuration import (
     MARKER,
     declare,
     require_known,
+    require_no_launcher,
     require_other_mark,
     require_outputs,
     settings_of,
 )
+from pytest_ddpperf.run.frames import end_in_code_of_user, place
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.units import format_count
 
@@ -38,6 +47,7 @@ SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
+ATTEMPT = pytest.StashKey[int]()  # the number of runs of a test, this one included
 TESTS = pytest.StashKey[int]()  # that measure
 QUIET = -1  # as with -q; below it only what was judged is shown
 
@@ -99,19 +109,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure; refuse those that start ranks in one of several processes of a launcher."""
+    """Count the tests that measure, and refuse what none of them could do."""
+    config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
-    session.config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    launched = started_by(os.environ, terminal=reporter is not None and reporter.isatty)
-    starts_ranks = any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
-    if launched is not None and starts_ranks and not session.config.option.collectonly:
-        launcher, variable, processes = launched
-        raise pytest.UsageError(
-            f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
-            f"pytest starts the ranks itself, so start one pytest without {launcher}, or unset {variable} if it is "
-            f"left over: pytest --ddpperf-world-size={processes}"
-        )
+    config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
+    if config.option.collectonly or not any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    try:
+        require_no_launcher(terminal=reporter is not None and reporter.isatty)
+        if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
+            session_of(config).check_out_reference()
+    except (SettingError, LaunchError) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
@@ -180,6 +190,15 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     return RankGroup(session_of(request.config), *_of_test(request))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget an earlier attempt of the test, which another plugin runs again."""
+    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + 1
+    if attempt > 1 and SESSION in item.config.stash:
+        item.stash[FAILED], item.stash[SECTIONS] = False, []
+        item.config.stash[SESSION].begin_test(item.nodeid, attempt)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
     """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before."""
@@ -194,10 +213,12 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
-    report = yield
     error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, (DdpperfError, KeyboardInterrupt, pytest.fail.Exception)) and not item.config.option.fulltrace:
+        end_in_code_of_user(error)
+    report = yield
     if call.excinfo is not None and isinstance(error, DdpperfError):
-        placed = extended(error, after=f"\n{_place(item, call.excinfo)}")
+        placed = extended(error, after=f"\n{place(error, str(item.path), item.nodeid)}")
         shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
         if shown.reprcrash is not None:
             shown.reprcrash.message = str(placed)  # pytest's short summary has no room for the name of our class
@@ -218,14 +239,6 @@ def pytest_runtest_makereport(
     return report
 
 
-def _place(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
-    """The test's own line that led to the error."""
-    for entry in reversed(excinfo.traceback):
-        if str(entry.path) == str(item.path):
-            return f"  at {item.nodeid.split('::')[0]}:{entry.lineno + 1} in {entry.name}"
-    return f"  in {item.nodeid}"
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a row per benchmark and what was stored."""
     if SESSION not in config.stash or config.stash[SESSION].silent:
@@ -242,7 +255,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(text)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the JSON results, record the run in the history, and ask for further reports.
 
     The results are written where there are none too: a file of an earlier run must not pass for this one's.
@@ -261,7 +274,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if settings.json is not None or settings.history is not None:
-        for write in (session_of(config).write_json, session_of(config).record):
+        ended = (
+            session.shouldfail
+            or session.shouldstop
+            or ("interrupted" if exitstatus == pytest.ExitCode.INTERRUPTED else None)
+        )
+        interrupted = str(ended) if ended else None
+        for write in (partial(session_of(config).write_json, interrupted), session_of(config).record):
             _write(session, write)
     if SESSION in config.stash:
         _write(session, config.stash[SESSION].collect_reports)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.history.database import entries
+from tests.factories import git
 
 SETTINGS = """
 import os
@@ -428,6 +429,88 @@ ddpperf_fail_on = ["regressed"]
     run.stdout.fnmatch_lines(["*(1, 2) 3.5 False True 1"])
     run = inner.runpytest("-s", "--ddpperf-profile=false", "--ddpperf-verify=TRUE", "-o", "ddpperf_max_time=4")
     run.stdout.fnmatch_lines(["*(1, 2) 4.0 True False 1"])
+
+
+RERUN = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for _ in range(2):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if not any(report.failed for report in reports):
+            break
+        item._initrequest()
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+PRINTS = """
+def build(ctx):
+    print("built on", ctx.rank)
+    return lambda: 1.0
+"""
+
+
+def test_a_test_that_is_run_again_counts_once_and_what_its_ranks_print_is_in_its_report(inner: pytest.Pytester) -> None:
+    inner.makeconftest(RERUN)
+    inner.makepyfile(
+        test_again=SETTINGS
+        + PRINTS
+        + """
+attempts = []
+
+@pytest.mark.parametrize("needed", [1, 2, 3])
+def test_it(ddpperf, needed):
+    attempts.append(needed)
+    ddpperf.check(build)
+    assert attempts.count(needed) == needed
+"""
+    )
+    options = ("--ddpperf-counted-only", "--ddpperf-save", "--ddpperf-history=history.sqlite", "-rP")
+    run, found = verdicts(inner, *options)
+    run.assert_outcomes(passed=2, failed=1)
+    results = json.loads((inner.path / "results.json").read_text())["results"]
+    remark = "attempt 2 of its test: what earlier ones measured is left out"
+    assert [remark in result["findings"] for result in results] == [False, True, True]
+    assert len(found) == len(results) == 3
+    assert len(entries(inner.path / "history.sqlite", "collective_calls")) == 3
+    run.stdout.fnmatch_lines(["*_ test_it?3? _*", "*- custom w2, rank 1 stdout -*", "built on 1"])
+    run.stdout.fnmatch_lines(["*_ test_it?1? _*", "*- custom w2, rank 0 stdout -*", "built on 0"])
+    notes = [line for line in run.outlines if line.startswith("not stored")]
+    assert notes == ["not stored: test_again.py::test_it[3] failed"]
+    assert len(list(inner.path.glob("baselines/*/*/*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "reason"),
+    [
+        (("-x",), "assert False", "stopping after 1 failures"),
+        ((), "__import__('pytest').exit('enough')", "interrupted"),
+        ((), "pass", None),
+    ],
+)
+def test_a_run_that_ends_early_says_so_in_its_results(
+    inner: pytest.Pytester, arguments: tuple[str, ...], body: str, reason: str | None
+) -> None:
+    inner.makepyfile(f"def test_it(): {body}\n\ndef test_other(): pass")
+    inner.runpytest("--ddpperf-json=results.json", *arguments)
+    assert json.loads((inner.path / "results.json").read_text())["interrupted"] == reason
+
+
+def test_a_revision_that_cannot_be_checked_out_is_told_before_any_test(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "--allow-empty", "-m", "1")):
+        git(inner.path, *arguments)
+    (inner.path / ".git" / "worktrees").write_text("as good as a folder that is read-only")
+    inner.makepyfile("def test_it(ddpperf): raise AssertionError\n\ndef test_other(): pass")
+    run = inner.runpytest("--ddpperf-against=HEAD")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["ERROR: git cannot check out * for --ddpperf-against: fatal: *; * name the folder of *"])
+    inner.runpytest("--ddpperf-against=HEAD", "-k", "test_other").assert_outcomes(passed=1, deselected=1)
 
 
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:

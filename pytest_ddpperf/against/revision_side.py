@@ -38,6 +38,11 @@ class RevisionSide:
         self._redirection: Redirection | None = None
         self._failure: str | None = None
 
+    def check_out(self) -> None:
+        """Checks the files out; LaunchError where git cannot."""
+        with self._lock:
+            self._worktree = self._worktree or Worktree(self.revision)
+
     @property
     def redirection(self) -> Redirection:
         """The paths of the checked-out project; a checkout that failed fails again with the same message."""

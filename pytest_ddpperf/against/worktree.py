@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ MERGE_BASE = "merge-base:"
 PREFIX = "ddpperf-against-"
 _TREE, _LOCK = "checkout", "lock"
 _SHORT = 7
+_EMPTY_SECONDS = 60.0  # in which a run writes the lock into its new folder
 _CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 
@@ -73,7 +76,13 @@ class Worktree:
         self._guard: subprocess.Popen[bytes] | None = None
         self._root = revision.root
         remove_left_over(revision.root)
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
+        except OSError as error:
+            raise LaunchError(
+                f"--ddpperf-against={revision.given}: there is no folder for its files: {error.strerror}: "
+                f"{error.filename or 'TMPDIR'}; let TMPDIR name a folder that can be written"
+            ) from None
         tree = self.folder / _TREE
         self.path = revision.folder or tree  # the top folder of the project in that revision
         try:
@@ -86,7 +95,10 @@ class Worktree:
         except BaseException as error:
             self.close()
             if isinstance(error, GitError):
-                raise LaunchError(f"git cannot check out {revision.label} for --ddpperf-against: {error}") from None
+                raise LaunchError(
+                    f"git cannot check out {revision.label} for --ddpperf-against: {error}; "
+                    f"{fetching(revision.root)}, or name the folder of another checkout"
+                ) from None
             raise
 
     def close(self) -> None:
@@ -107,6 +119,12 @@ def remove_left_over(root: Path) -> None:
         for tree in trees[1:]:  # the first is the repository itself
             if _is_left_over(tree):
                 guard.remove(tree, root)
+    for folder in _temporary().glob(f"{PREFIX}*"):  # of runs that were killed before git knew their checkout
+        with contextlib.suppress(OSError):
+            if not (folder / _TREE).exists() and _is_left_over(folder / _TREE):
+                shutil.rmtree(folder)
+            elif time.time() - folder.stat().st_mtime > _EMPTY_SECONDS:
+                folder.rmdir()  # which spares any that is not empty
 
 
 def _is_left_over(tree: Path) -> bool:

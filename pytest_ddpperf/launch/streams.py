@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from pytest_ddpperf.errors import LaunchError
+
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
@@ -132,7 +134,13 @@ class RankOutput:
 
 def open_output() -> IO[bytes]:
     """Open a file for one stream of one process; no crash can leave it behind."""
-    return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
+    try:
+        return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
+    except OSError as error:
+        raise LaunchError(
+            f"what ranks print has no place: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
+            "let TMPDIR name a folder that can be written"
+        ) from None
 
 
 def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:

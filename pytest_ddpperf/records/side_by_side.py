@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_ddpperf.records.measurement import Measurement, Mode
+from pytest_ddpperf.records.measurement import Measurement, Mode, Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,8 @@ class ScalingCurve:
         points = {point.world_size: point for point in self.points}
         if world_size not in points:
             raise KeyError(f"no point with {world_size} ranks; there are {list(points)}")
-        return points[world_size]
+        point = points[world_size]
+        return _over_itself(point, "scaling_efficiency", "speedup") if point is self.points[0] else point
 
     def efficiency(self, world_size: int) -> float:
         """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
@@ -43,7 +44,7 @@ class ScalingCurve:
 
     def _relative(self, metric: str, world_size: int) -> float:
         point = self.point(world_size)
-        return 1.0 if point is self.points[0] else point[metric].value
+        return 1.0 if point.world_size == self.points[0].world_size else point[metric].value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +73,32 @@ class SideBySide:
         kept = self.canonical(name)
         if kept not in self.names:
             raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
-        return self.measurements[self.names.index(kept)]
+        measured = self.measurements[self.names.index(kept)]
+        return _over_itself(measured, "speedup") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
         """How many times the work per second of ``over``."""
         __tracebackhide__ = True
         measurement = self[name]
         return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value
+
+
+def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
+    """A measurement with what it is relative to itself, which is 1 in each launch."""
+    ones = (
+        Series(
+            metric=metric,
+            unit="1",
+            better="higher",
+            family="relative",
+            scale="ratio",
+            gated=False,
+            min_tolerance=0.0,
+            samples=(1.0,) * len(measured.launches),
+            value=1.0,
+            interval=None,
+        )
+        for metric in metrics
+    )
+    only_counted = measured.counts is not None and not measured.launches
+    return measured if only_counted else replace(measured, series=(*measured.series, *ones))

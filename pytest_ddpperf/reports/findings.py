@@ -259,6 +259,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "gpu_clock_fell": lambda lowest, highest: (
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),
+    "last_attempt": lambda attempt: f"attempt {attempt} of its test: what earlier ones measured is left out",
     # The baseline that the result becomes.
     "thin_baseline": lambda launches: (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "

@@ -63,7 +63,12 @@ class BenchmarkRun:
                 self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
-            return self.launches.launch(variant, PREPARE_LAUNCH, replace(job, training=training), patience=job.parts)
+            launched: LaunchResult[RankPrepared] = self.launches.launch(
+                variant, PREPARE_LAUNCH, replace(job, training=training), patience=job.parts
+            )
+            if not job.timed:  # no other launch tells what its ranks print
+                self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
+            return launched
 
         # Without timed launches, these alone tell what both sides import.
         forgetful = self.settings.counted_only and self._paired is not None

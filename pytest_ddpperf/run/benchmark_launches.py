@@ -163,7 +163,7 @@ class TimedLaunches:
             raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
             raise extended(error, after=_interleaving_hint(error, launches)) from error.__cause__
-        self._completed.update((_label(variant), plan) for variant, plan in launches)
+        self._completed.update((variant.label, plan) for variant, plan in launches)
         return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
 
     def _result_of(
@@ -174,7 +174,7 @@ class TimedLaunches:
         job = replace(
             self._launches.job(variant, plan, loader_settings(picked[0]) if picked else None),
             # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
-            seed=self._diagnosed[_label(variant)],
+            seed=self._diagnosed[variant.label],
             diagnosed=purpose is Purpose.DIAGNOSIS,
             growth=purpose is not Purpose.TIMES,
             turns=turns,
@@ -192,7 +192,7 @@ class TimedLaunches:
         if hint:
             return f"{error}{hint}"
         failed = {
-            (_label(variant), plan)
+            (variant.label, plan)
             for variant, plan in launches
             if variant.of_reference and variant.key == error.benchmark
         }
@@ -201,7 +201,7 @@ class TimedLaunches:
         return None
 
     def _outcome(self, variant: Variant, purpose: Purpose, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
-        label, size = _label(variant), variant.world_size
+        label, size = variant.label, variant.world_size
         self._diagnosed[label] += purpose is Purpose.DIAGNOSIS
         if label not in self._printed:
             self._printed.add(label)
@@ -220,7 +220,3 @@ def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Pl
         return ""
     number = format_count(len(launches), "launch")
     return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
-
-
-def _label(variant: Variant) -> str:
-    return f"{variant.name} w{variant.world_size}" + ", other revision" * variant.of_reference

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import started_by
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, require_consistent
 
@@ -108,6 +110,18 @@ def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
     form = f"{knob.option}={knob.metavar}"
     cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
     raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
+
+
+def require_no_launcher(*, terminal: bool) -> None:
+    """Refuses to start ranks in one of several processes of a launcher; ``terminal``: whether somebody watches."""
+    launched = started_by(os.environ, terminal=terminal)
+    if launched is not None:
+        launcher, variable, processes = launched
+        raise SettingError(
+            f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
+            f"pytest starts the ranks itself, so start one pytest without {launcher}, or unset {variable} if it is "
+            f"left over: pytest --ddpperf-world-size={processes}"
+        )
 
 
 def require_outputs(settings: Settings, root: Path) -> None:

@@ -15,6 +15,7 @@ from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.launcher import Launcher, Launchers
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
@@ -85,6 +86,8 @@ class Session:
             self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED)
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
+        self._attempts: dict[str, int] = {}  # by test
+        self._unstored: set[str] = set()  # tests that failed
         self._options = tuple(options)
         self._root = root
         self._recorded = ""
@@ -166,9 +169,26 @@ class Session:
         )
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
+    def begin_test(self, test: str, attempt: int) -> None:
+        """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
+        self._attempts[test] = attempt
+        self.prepared.clear()  # what an attempt that failed found out may be wrong
+        self._unstored.discard(test)
+        self.results = [result for result in self.results if result.test != test]
+        self.searches = [search for search in self.searches if search.test != test]
+        self.calibrated = [found for found in self.calibrated if found.test != test]
+
+    def check_out_reference(self) -> None:
+        """Checks the reference revision out; LaunchError where git cannot. A search tells that of its commits later."""
+        if self.reference is not None and self.probe is None:
+            self.reference.check_out()
+
     def add(self, results: Sequence[Result]) -> None:
         """Lists results, and tells the hooks."""
-        self.results += results
+        for result in results:
+            attempt = self._attempts.get(result.test, 1)
+            remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
+            self.results.append(replace(result, findings=(*result.findings, *remark)))
         self.extensions.judged(results)
 
     def paired_launches(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
@@ -198,7 +218,7 @@ class Session:
         if self.settings.save is None or not results:
             return
         if not passed:
-            self.archive.notes.append(f"not stored: {test} failed")
+            self._unstored.add(test)
             return
         stored = self.archive.store(test, results, self.provenance())
         self.results = [stored.get(id(result), result) for result in self.results]
@@ -217,8 +237,14 @@ class Session:
     @property
     def silent(self) -> bool:
         """Whether the terminal's summary would be empty."""
-        archived = self._archive is not None and (self._archive.notes or self._archive.complaints)
+        archived = self._notes or (self._archive is not None and self._archive.complaints)
         return not (self.results or self.searches or self.calibrated or self.complaints or self._recorded or archived)
+
+    @property
+    def _notes(self) -> Sequence[str]:
+        """What became of baselines."""
+        stored = self._archive.notes if self._archive else ()
+        return (*stored, *(f"not stored: {test} failed" for test in sorted(self._unstored)))
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
@@ -229,7 +255,7 @@ class Session:
             searches=self.searches,
             calibrated=self.calibrated,
             complaints=[*self.complaints, *(self._archive.complaints if self._archive else ())],
-            stored=self._archive.notes if self._archive else (),
+            stored=self._notes,
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,
@@ -246,14 +272,14 @@ class Session:
         same = revision.folder is None and revision.commit == code.commit and not code.dirty
         return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
-    def write_json(self) -> None:
-        """Writes the results to the file that was asked for, if one was."""
+    def write_json(self, interrupted: str | None = None) -> None:
+        """Writes the results to the file that was asked for, if one was; ``interrupted``: why tests are missing."""
         if self.settings.json is not None:
             from pytest_ddpperf.baselines.files import located
             from pytest_ddpperf.reports.document import write
             from pytest_ddpperf.reports.documents.results import results_document
 
-            document = results_document(self.results, self._code, self.searches, self.calibrated)
+            document = results_document(self.results, self._code, self.searches, self.calibrated, interrupted)
             write(located(self._root, self.settings.json), document)
 
     def record(self) -> None:

@@ -50,6 +50,11 @@ class Variant(BenchmarkId):
     tokens_per_step: float | None = None
     metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
 
+    @property
+    def label(self) -> str:
+        """Name, number of ranks and side, for what its ranks print."""
+        return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
+
 
 def counted_only(variant: Variant) -> Measurement:
     """A variant that was counted, and not launched to be timed."""

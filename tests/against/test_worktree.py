@@ -283,3 +283,25 @@ def test_so_do_work_trees_of_the_users_own(
         remove_left_over(root)
     assert (tree / "number").read_text() == "2"
     assert checkouts(repository) == 1
+
+
+def test_a_folder_that_a_killed_run_has_left_before_git_knew_of_it_is_removed(repository: Path, tmp_path: Path) -> None:
+    """One without a lock may be of a run that is just starting."""
+    old, new, full, locked = (tmp_path / f"{worktree.PREFIX}{name}" for name in ("old", "new", "full", "locked"))
+    for folder in (old, new, full, locked):
+        folder.mkdir()
+    (full / "file").touch()
+    (locked / "lock").write_bytes(b"pytest-ddpperf " + os.fsencode(locked / "checkout"))
+    for folder in (old, full):
+        os.utime(folder, (0, 0))
+    remove_left_over(repository)
+    assert [folder.exists() for folder in (old, new, full, locked)] == [False, True, True, False]
+
+
+def test_without_a_folder_for_temporary_files_the_cure_is_told(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revision = resolve("v1", repository, repository)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(LaunchError, match=r"=v1: .*gone.*; let TMPDIR name"):
+        Worktree(revision)

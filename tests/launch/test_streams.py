@@ -9,9 +9,11 @@ import resource
 import select
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.streams import (
     OUTPUT_LIMIT,
     Channel,
@@ -161,3 +163,9 @@ def test_descriptors_above_those_of_select_can_be_waited_for(ends: tuple[socket.
         os.close(high)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_without_a_folder_for_temporary_files_the_cure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(LaunchError, match=r"what ranks print has no place: .*/gone; let TMPDIR name a folder"):
+        open_output()

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.errors import NotTimed
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 from tests.factories import make_environment
@@ -55,6 +57,15 @@ COMPARED = SideBySide(
 
 def test_a_curve_tells_speedup_and_efficiency_of_a_world_size() -> None:
     assert (CURVE.speedup(2), CURVE.efficiency(2)) == (1.8, 0.9)
+
+
+def test_what_the_others_are_held_against_is_1_of_itself() -> None:
+    assert COMPARED["NAIVE"]["speedup"].value == 1
+    assert COMPARED["flat"]["speedup"].value == 1.25
+    assert [CURVE.point(1)[metric].value for metric in ("speedup", "scaling_efficiency")] == [1, 1]
+    only_counted = replace(COMPARED.measurements[0], counts=Counts(totals={}, details={}, unstable={}))
+    with pytest.raises(NotTimed):
+        _ = replace(COMPARED, measurements=(only_counted, COMPARED.measurements[1]))["naive"]["speedup"]
 
 
 def test_the_first_point_is_what_the_others_are_held_against() -> None:

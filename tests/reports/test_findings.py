@@ -49,6 +49,7 @@ CASES = [
         {},
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
     ),
+    Case("last_attempt", {"attempt": 2}, "attempt 2 of its test: what earlier ones measured is left out"),
     Case("no_change_from", {"baseline": 0.0}, "no change can be told from a baseline of 0"),
     Case(
         "proven_earlier",

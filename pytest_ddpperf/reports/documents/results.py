@@ -51,8 +51,12 @@ def results_document(
     code: Checkout | None,
     searches: Sequence[Search] = (),
     calibrated: Sequence[Calibrated] = (),
+    interrupted: str | None = None,
 ) -> dict[str, Any]:
-    """The results, searches and calibrated benchmarks of a run, each in the order made, and the code that was run."""
+    """The results, searches and calibrated benchmarks of a run, each in the order made, and the code that was run.
+
+    ``interrupted``: why the run ended before all its tests had run; None where it did not.
+    """
     benchmarks: list[Result | Calibrated] = [*results, *calibrated]
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
     return ResultsData.filled_from(
@@ -65,6 +69,7 @@ def results_document(
             results=results,
             batch_sizes=searches,
             calibration=calibrated,
+            interrupted=interrupted,
         )
     )
 
@@ -301,6 +306,7 @@ class ResultsData(Document):
     )
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
+    interrupted: str | None = about("Why the run ended before all its tests had run; null where it did not.")
     results: list[ResultData] = about("One entry for each benchmark, in the order measured.")
     batch_sizes: list[BatchSizeData] = about(
         "One entry for each search for the largest batch that fits, in the order made."
