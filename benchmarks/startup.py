@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.launch.launcher import COPY_BYTES, LAUNCHER_BYTES, Launcher, Launchers
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import COPY_BYTES, LAUNCHER_BYTES, Launchers
 
 GOAL = 10  # times faster
 STRATEGIES = [f"pytest_ddpperf.strategies.{name}" for name in ("ddp", "zero1", "fsdp1", "fsdp2")]  # import most

@@ -87,6 +87,8 @@ def written(value: object) -> str:
         return str(value).lower()
     if isinstance(value, frozenset):  # members of an enumeration, in the order of their declaration
         return ",".join(member.value for member in type(next(iter(value))) if member in value) if value else "none"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -206,6 +208,17 @@ def _matching(pattern: str, expected: str) -> Callable[[object], str]:
         return value
 
     return parse
+
+
+def modules(value: object) -> tuple[str, ...]:
+    """Dotted names of modules, with commas between them; the word ``none`` stands for no module."""
+    parts = value.split(",") if isinstance(value, str) else value
+    names = [part.strip() if isinstance(part, str) else "" for part in parts] if isinstance(parts, Iterable) else [""]
+    if names == ["none"]:
+        return ()
+    if not names or "none" in names or not all(part.isidentifier() for name in names for part in name.split(".")):
+        raise ValueError("auto, none, or names of modules, separated by commas")
+    return tuple(names)
 
 
 identifier = _matching(r"[A-Za-z0-9_-]+", "a name")

@@ -187,7 +187,7 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     from pytest_ddpperf.run.rank_group import RankGroup
 
-    return RankGroup(session_of(request.config), *_of_test(request))
+    return RankGroup(session_of(request.config), *_of_test(request), request.node.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)

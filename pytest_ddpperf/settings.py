@@ -18,6 +18,7 @@ from pytest_ddpperf.parsers import (
     fraction,
     identifier,
     members,
+    modules,
     none_word,
     one_of,
     optional,
@@ -264,6 +265,14 @@ class Settings:
         "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
         "alternate; on the CPU only",
         default=True,
+    )
+    preload: tuple[str, ...] = _knob(
+        ("auto",),
+        modules,
+        "modules that are imported once for all launches: auto (installed ones that ranks were seen to import), names, "
+        "both, or none",
+        "auto|none|NAME[,...]",
+        per_test=False,
     )
     calibrate: int | None = _knob(
         None,

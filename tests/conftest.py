@@ -9,7 +9,8 @@ from importlib import import_module
 
 import pytest
 
-from pytest_ddpperf.launch.launcher import Launcher, Launchers
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
 
 pytest_plugins = ["pytester"]
@@ -81,5 +82,5 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 @pytest.fixture
 def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
-    monkeypatch.setattr(session, "Launchers", lambda _make: launchers)
+    monkeypatch.setattr(session, "Launchers", lambda *_: launchers)
     return pytester

@@ -160,3 +160,23 @@ def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: 
     for knob in KNOBS.values():
         told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
         assert told is (not knob.flag and bool(knob.default_text)), knob.option
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("auto", ("auto",)),
+        ("none", ()),
+        ("auto, a.b", ("auto", "a.b")),
+        (["a"], ("a",)),
+        ("", None),
+        ("a,none", None),
+        ("a-b", None),
+    ],
+)
+def test_preload_takes_auto_none_and_names_of_modules(given: object, expected: tuple[str, ...] | None) -> None:
+    if expected is not None:
+        assert KNOBS["preload"].parse(given) == expected
+        return
+    with pytest.raises(ValueError, match=r"^auto, none, or names of modules, separated by commas$"):
+        KNOBS["preload"].parse(given)

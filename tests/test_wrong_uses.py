@@ -16,7 +16,7 @@ import pytest
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.launch.context import TorchMachine
-from pytest_ddpperf.launch.launcher import Launchers
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
 from tests.factories import make_environment
 
@@ -57,7 +57,7 @@ class NoLaunchers(Launchers):
 @pytest.fixture
 def project(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose runs launch nothing."""
-    monkeypatch.setattr(session, "Launchers", lambda _make: NoLaunchers())
+    monkeypatch.setattr(session, "Launchers", lambda *_: NoLaunchers())
     return inner
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
-from pytest_ddpperf.launch.launcher import Launchers, LaunchResult
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
@@ -93,7 +94,8 @@ class PairedLaunches:
                 files.update(of_rank.files)
             if side is not None:
                 _require_own(side, files)
-        return LaunchResult(tuple(of_rank.value for of_rank in result.values), result.outputs, result.seconds)
+        values = tuple(of_rank.value for of_rank in result.values)
+        return LaunchResult(values, result.outputs, result.seconds, result.imports)
 
     @property
     def modules(self) -> Mapping[str, tuple[str | None, str | None]]:

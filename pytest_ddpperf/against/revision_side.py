@@ -17,7 +17,8 @@ from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.installed import copies_of
 from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.launch.launcher import Launcher, Launchers
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
 
 _SHOWN_LINES = 20
@@ -27,11 +28,21 @@ _SETUP_SECONDS = 3600.0  # compilers take their time
 class RevisionSide:
     """Owns the files and ranks of a revision, from the first launch that needs them to ``close``."""
 
-    def __init__(self, revision: Revision, setup: str | None, preload: Sequence[str], *, tests: bool = False) -> None:
+    def __init__(
+        self,
+        revision: Revision,
+        setup: str | None,
+        preload: Sequence[str],
+        *,
+        asked: Sequence[str] = (),  # the setting ``preload``
+        tests: bool = False,
+    ) -> None:
         self.revision = revision
         self.tests = tests
         preload = (*preload, *(("pytest",) if tests else ()))  # the first import of test modules
-        self.launchers = Launchers(lambda first: Launcher(preload=preload, redirection=self.redirection, like=first))
+        self.launchers = Launchers(
+            lambda first: Launcher(preload=preload, redirection=self.redirection, like=first), asked
+        )
         self._setup = setup
         self._lock = threading.Lock()
         self._worktree: Worktree | None = None

@@ -18,7 +18,7 @@ from pytest_ddpperf.launch.streams import RankOutput, titled
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import RankReport
+    from pytest_ddpperf.launch.messages import RankReport, SeenImport
     from pytest_ddpperf.launch.stacks import StackPosition
 
 # What torch says of a lost peer. A rank with such an error is a victim, unless all failed ranks are.
@@ -49,6 +49,11 @@ class RankEnd:
     def failure(self) -> Failed | None:
         """The report of a rank that could still report its failure."""
         return self.report if isinstance(self.report, Failed) else None
+
+    @property
+    def imports(self) -> tuple[SeenImport, ...]:
+        """The imports that a rank that has finished reports."""
+        return self.report.imports if isinstance(self.report, Finished) else ()
 
     @property
     def failed(self) -> bool:

@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
-from pytest_ddpperf.launch.messages import Call, Job
+from pytest_ddpperf.launch.messages import Call, Job, Preload
+from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.rank_processes import conduct, values_of
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import HAS_PIDFD, ZygoteProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
+    from pytest_ddpperf.launch.messages import SeenImport
+    from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
 
@@ -33,9 +36,6 @@ T = TypeVar("T")
 _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
-# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
-LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch
-COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
 
 
@@ -46,6 +46,7 @@ class LaunchResult(Generic[T]):
     values: tuple[T, ...]
     outputs: tuple[RankOutput, ...]
     seconds: float
+    imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
 
     def rank(self, rank: int) -> T:
         """The value that the function returned on ``rank``."""
@@ -77,6 +78,7 @@ class Launcher:
         self._preload = tuple(preload)
         self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
+        self._preloaded: PreloadedZygotes | None = None  # copies of the zygote
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._machines: dict[str | None, TorchMachine] = {}
@@ -92,6 +94,12 @@ class Launcher:
         """Process id of the zygote, which is the parent of ranks; None while there is no zygote."""
         zygote = self._zygote  # read once: another thread may drop it
         return None if zygote is None else zygote.pid
+
+    @property
+    def parents(self) -> tuple[int | None, ...]:
+        """Process ids of the zygote and of its copies, which are the parents of ranks."""
+        copies = () if self._preloaded is None else self._preloaded.all
+        return (self.pid, *(zygote.pid for zygote in copies))
 
     def start(self) -> None:
         """Start the zygote and let it import torch while pytest collects."""
@@ -116,6 +124,36 @@ class Launcher:
         with self._lock:
             self._ready()
 
+    def preload(self, wanted: Wanted, judged: Judged, like: Launcher | None = None) -> None:
+        """Fork later ranks from copies of the zygote that have imported these modules, as far as that is harmless.
+
+        With ``like``, a launcher that has preloaded the same, its copies are copied.
+
+        Raises:
+            SettingError: a module that was asked for cannot be imported before ranks are forked.
+            LaunchError: this machine cannot start such ranks.
+        """
+        with self._lock:
+            zygote = self._ready()
+            (environ, path), found = self._of_ranks(zygote), self._preloaded
+            if found is not None and found.wanted == wanted and found.fits(environ):
+                return
+            self._drop_preloaded()
+            if not (wanted.modules and HAS_PIDFD):
+                return
+            if like is not None:
+                with like.idle_preloaded() as original:
+                    self._preloaded = None if original is None else original.duplicate()
+                return
+            request = Preload(environ=environ, path=path, directory=_folder())
+            self._preloaded = preloaded(zygote, request, wanted, judged)
+
+    @contextlib.contextmanager
+    def idle_preloaded(self) -> Iterator[PreloadedZygotes | None]:
+        """Lend the copies of the zygote, and keep launches waiting; None where there are none."""
+        with self._lock:
+            yield self._preloaded
+
     def machine(self) -> TorchMachine:
         """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
         visible = self._environment().get("CUDA_VISIBLE_DEVICES")
@@ -139,8 +177,7 @@ class Launcher:
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function
-        makes the group. When this returns or raises, no process of the launch is left.
+        of ``preload`` imported. With ``own_group`` the function makes the group. No process of the launch is left then.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -171,9 +208,9 @@ class Launcher:
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
-        zygote = self._zygote
-        if zygote is not None:
-            zygote.kill()
+        zygote, preloaded = self._zygote, self._preloaded
+        for one in (() if preloaded is None else preloaded.all) + (() if zygote is None else (zygote,)):
+            one.kill()
 
     def close(self) -> None:
         """End the zygote and everything below it; the next launch starts a new one."""
@@ -198,9 +235,7 @@ class Launcher:
         dumped = payload.dump_call(call)
         with self._lock:
             zygote = self._ready()
-            environ, path = environment.inherited(self._environment(), zygote.pinned), environment.search_path()
-            if self._redirection is not None:
-                environ, path = self._redirection.environ(environ), self._redirection.search_path(path)
+            environ, path = self._of_ranks(zygote)
             job = Job(
                 call=dumped,
                 world_size=world_size,
@@ -214,8 +249,19 @@ class Launcher:
                 preload=tuple(preload),
                 own_group=own_group,
             )
-            ends, seconds = conduct(zygote, job, lambda: self._sweep(zygote))
-        return LaunchResult(values_of(ends, timeout - seconds), tuple(end.output for end in ends), seconds)
+            zygotes, found = [zygote] * world_size, self._preloaded
+            if found is not None and found.fits(environ):
+                zygotes = found.of(world_size)
+            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes))
+        outputs, imports = tuple(end.output for end in ends), ends[0].imports
+        return LaunchResult(values_of(ends, timeout - seconds), outputs, seconds, imports)
+
+    def _of_ranks(self, zygote: ZygoteProcess) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The environment variables and the search path of ranks."""
+        environ, path = environment.inherited(self._environment(), zygote.pinned), environment.search_path()
+        if self._redirection is None:
+            return environ, path
+        return self._redirection.environ(environ), self._redirection.search_path(path)
 
     def _started(self) -> ZygoteProcess:
         if not sys.platform.startswith("linux"):
@@ -240,16 +286,23 @@ class Launcher:
             raise
         return zygote
 
-    def _sweep(self, zygote: ZygoteProcess) -> None:
-        """Leave no process of the launch; a zygote whose sweep failed or was interrupted is ended as well."""
+    def _sweep(self, zygotes: Sequence[ZygoteProcess]) -> None:
+        """Leave no process of the launch; zygotes of which a sweep failed or was interrupted are ended as well."""
         swept = False
         try:
-            swept = zygote.sweep()
+            sweeps = [zygote.sweep() for zygote in dict.fromkeys(zygotes)]
+            swept = all(sweeps)
         finally:
             if not swept:
                 self._drop()
 
+    def _drop_preloaded(self) -> None:
+        preloaded, self._preloaded = self._preloaded, None
+        for zygote in () if preloaded is None else preloaded.all:
+            (zygote.close if self._owner == os.getpid() else zygote.forget)()
+
     def _drop(self) -> None:
+        self._drop_preloaded()
         zygote, self._zygote = self._zygote, None
         if zygote is None:
             return
@@ -265,61 +318,3 @@ def _folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise LaunchError("the current folder was removed; start pytest in one that exists") from None
-
-
-class Launchers:
-    """Launchers of like ranks, each made when it is first asked for. Any thread may use them.
-
-    ``make`` gets the first launcher, whose zygote the new one may copy; it gets None for the first one itself.
-    """
-
-    def __init__(self, make: Callable[[Launcher | None], Launcher]) -> None:
-        self._make = make
-        self._made: list[Launcher] = []
-        self._lock = threading.Lock()
-
-    def __getitem__(self, number: int) -> Launcher:
-        """The launcher of this number; number 0 runs the launches that run alone."""
-        with self._lock:
-            while len(self._made) <= number:
-                self._made.append(self._make(self._made[0] if self._made else None))
-            return self._made[number]
-
-    def start(self, number: int) -> None:
-        """Let the first ``number`` launchers import torch in the background."""
-        for i in range(number):
-            self[i].start()
-
-    def wait(self, number: int) -> None:
-        """Wait until the first ``number`` launchers can run launches at once."""
-        for i in range(number):
-            self[i].wait()
-
-    def keep(self, number: int) -> None:
-        """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
-        for launcher in tuple(self._made[number:]):
-            launcher.close()
-
-    def missing_bytes(self, number: int) -> int:
-        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet."""
-        running = sum(pid is not None for pid in self.pids)
-        missing = max(0, number - running)
-        copies = max(0, missing - (not running)) if HAS_PIDFD else 0
-        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies
-
-    @property
-    def pids(self) -> tuple[int | None, ...]:
-        """Process ids of the zygotes, which are the parents of ranks; None for one that does not run."""
-        with self._lock:
-            return tuple(launcher.pid for launcher in self._made)
-
-    def abort(self) -> None:
-        """End the launches that other threads have under way; each raises LaunchError."""
-        for launcher in tuple(self._made):
-            launcher.abort()
-
-    def close(self) -> None:
-        """End all zygotes and everything below them."""
-        with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
-            for launcher in tuple(self._made):
-                closing.callback(launcher.close)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -42,11 +42,24 @@ class Job:
 
 
 @dataclass(frozen=True)
+class SeenImport:
+    """An import that a rank has made, with the file and the seconds that it took."""
+
+    module: str
+    file: str
+    seconds: float
+    installed: bool = True  # else it may be the project's, and its seconds are without those of installed modules
+    of_rank: bool = False  # whether it looks up variables that differ between ranks
+    inner: tuple[SeenImport, ...] = ()  # of one that does: imports that nothing is known against
+
+
+@dataclass(frozen=True)
 class Finished:
     """A rank's function has returned; ``value`` is the pickled result, ``stamp`` the time in nanoseconds."""
 
     value: bytes
     stamp: int
+    imports: tuple[SeenImport, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +123,28 @@ class Copied:
     pid: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preload:
+    """The request to import a module as a rank would."""
+
+    environ: Mapping[str, str]
+    path: tuple[str, ...]
+    directory: str
+    module: str = ""
+    file: str = ""  # that ranks import; empty where any will do
+    of_rank: bool = False  # whether the variables are those of the only rank that is forked from this zygote
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preloaded:
+    """The zygote has imported a module; with a ``reason`` against it, this zygote must fork no rank."""
+
+    reason: str = ""
+    own_rank: bool = False  # whether the only reason is that the module reads the number of its rank
+    inner: tuple[SeenImport, ...] = ()  # of a refused module: imports that nothing is known against
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # that the import read
+
+
 @dataclass(frozen=True)
 class Signal:
     """The request to send a signal to those of these ranks that still run."""
@@ -139,5 +174,5 @@ class Swept:
     remaining: tuple[int, ...]
 
 
-ZygoteRequest = Fork | Copy | Signal | Sweep
-ZygoteEvent = Ready | Unready | Copied | Refused | Ended | Swept
+ZygoteRequest = Fork | Copy | Preload | Signal | Sweep
+ZygoteEvent = Ready | Unready | Copied | Preloaded | Refused | Ended | Swept

@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from pytest_ddpperf.launch import environment, payload, processes
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
+from pytest_ddpperf.launch.imports import ImportWatch
 from pytest_ddpperf.launch.messages import Call, Finished, Job
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from pytest_ddpperf.launch.messages import RankReport, Stage
@@ -121,13 +124,15 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     try:
         context, _store = _join(job, rank, listening)  # rank 0 serves the store for as long as it is referred to
         stage = "load"
-        call: Call = pickle.loads(job.call)
-        seed_as_at_the_start()
-        gc.collect()
-        stage = "run"
-        value = call.function(context, *call.arguments)
+        with ImportWatch() as watch:
+            call: Call = pickle.loads(job.call)
+            seed_as_at_the_start()
+            watch.around = _random_numbers
+            gc.collect()
+            stage = "run"
+            value = call.function(context, *call.arguments)
         stage = "send"
-        return Finished(payload.dump_result(value, context.rank), time_ns())
+        return Finished(payload.dump_result(value, context.rank), time_ns(), watch.seen() if rank == 0 else ())
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
         return failed_report(error, stage)
 
@@ -181,6 +186,21 @@ def seed_as_at_the_start() -> None:
     random.seed(SEED)
     np.random.seed(SEED)  # noqa: NPY002  users' code draws from the global generator
     torch.manual_seed(SEED)
+
+
+def _random_numbers() -> Callable[[], None]:
+    """Restore the generators by the call of the result: what an import draws depends on what was preloaded."""
+    import numpy as np
+    import torch
+
+    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  the same
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002  the same
+        torch.set_rng_state(of_torch)
+
+    return restore
 
 
 def _leave_group() -> None:

@@ -28,6 +28,7 @@ from pytest_ddpperf.launch.streams import (
     RankOutput,
     open_output,
     read_output,
+    readable,
     titled,
     trim_output,
 )
@@ -49,11 +50,11 @@ _MIN_LOAD_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
-def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple[list[RankEnd], float]:
-    """Run a job on fresh ranks, sweep, and return how each rank ended and the seconds that it took."""
+def conduct(zygotes: Sequence[ZygoteProcess], job: Job, sweep: Callable[[], None]) -> tuple[list[RankEnd], float]:
+    """Run a job on fresh ranks, each of its zygote, sweep, and return how each ended and the seconds that it took."""
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
-    with RankProcesses(zygote, job.world_size) as ranks:
+    with RankProcesses(zygotes) as ranks:
         try:
             ranks.fork(job)
             outcome = ranks.watch(started + job.timeout)
@@ -61,7 +62,8 @@ def conduct(zygote: ZygoteProcess, job: Job, sweep: Callable[[], None]) -> tuple
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss()
             else:
-                zygote.require_running()
+                for zygote in set(zygotes):
+                    zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
             elif any(rank.end.mismatch for rank in ranks.ranks):
@@ -171,8 +173,9 @@ class _RankProcess:
 class RankProcesses:
     """The ranks of one launch, with their sockets and files. Leaving the context closes these; it ends no process."""
 
-    def __init__(self, zygote: ZygoteProcess, world_size: int) -> None:
-        self._zygote = zygote
+    def __init__(self, zygotes: Sequence[ZygoteProcess]) -> None:
+        self._zygotes = zygotes  # of each rank
+        world_size = len(zygotes)
         self._open = contextlib.ExitStack()
         try:
             self.ranks = [self._prepared(rank) for rank in range(world_size)]
@@ -211,22 +214,23 @@ class RankProcesses:
                 files = [rank.of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), file]
                 if number == 0 and job.group is not None:
                     files.append(listener.fileno())
-                self._zygote.request(Fork(number, job.preload), files)
+                self._zygotes[number].request(Fork(number, job.preload), files)
                 rank.of_rank.close()
 
     def watch(self, deadline: float) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until, late = deadline, False
         with selectors.DefaultSelector() as selector:
-            selector.register(self._zygote.control, selectors.EVENT_READ)
+            for zygote in set(self._zygotes):
+                selector.register(zygote.control, selectors.EVENT_READ, zygote)
             for rank in self.ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             while not (late or all(rank.state.over for rank in self.ranks)):
                 remaining = until - time.monotonic()
                 late = remaining <= 0  # what has arrived by now counts: this process may have been stopped meanwhile
                 for key, _ in selector.select(max(0.0, min(remaining, _TRIM_SECONDS))):
-                    if key.data is None:
-                        self._note(self._zygote.events(0))
+                    if not isinstance(key.data, _RankProcess):
+                        self._note(key.data.events(0))
                         continue
                     key.data.collect()
                     if key.data.channel.closed:
@@ -243,7 +247,8 @@ class RankProcesses:
     def hear_others(self) -> None:
         """End the ranks that have reported: those that wait for them fail as well, and report what they have called."""
         reported = tuple(rank.state.rank for rank in self.ranks if rank.state.report is not None)
-        self._zygote.request(Signal(reported, signal.SIGKILL))
+        for zygote in set(self._zygotes):
+            zygote.request(Signal(reported, signal.SIGKILL))
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.state.over for rank in self.ranks) and time.monotonic() < deadline:
             self.watch(deadline)
@@ -261,12 +266,16 @@ class RankProcesses:
             rank.channel.dismiss()
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
-            self._note(self._zygote.events(deadline - time.monotonic()))
+            told = readable([zygote.control for zygote in set(self._zygotes)], max(0.0, deadline - time.monotonic()))
+            for zygote in set(self._zygotes):
+                if zygote.control.fileno() in told:
+                    self._note(zygote.events(0))
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
         waiting = {number: rank.stacks for number, rank in enumerate(self.ranks) if not rank.state.over}
-        self._zygote.request(Signal(tuple(waiting), signal.SIGUSR1))
+        for zygote in set(self._zygotes):
+            zygote.request(Signal(tuple(waiting), signal.SIGUSR1))
         deadline = time.monotonic() + _STACK_SECONDS
         sizes: list[int] = []
         while time.monotonic() < deadline:

@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
+from pytest_ddpperf.launch.imports import preload as preload_as_rank
 from pytest_ddpperf.launch.messages import (
     Copied,
     Copy,
     Ended,
     Fork,
+    Preload,
     Ready,
     Refused,
     Signal,
@@ -88,6 +90,8 @@ class Zygote:
             return self._fork(request.rank, descriptors)
         if isinstance(request, Copy):
             self._copy(request.mark, descriptors)
+        elif isinstance(request, Preload):
+            self.tell(preload_as_rank(request))
         elif isinstance(request, Signal):
             for pid, rank in self.ranks.items():
                 if rank in request.ranks:

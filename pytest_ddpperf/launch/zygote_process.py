@@ -18,13 +18,13 @@ from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Copied, Copy, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.messages import Copied, Copy, Preloaded, Ready, Sweep, Swept, Unready
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_ddpperf.launch.messages import ZygoteEvent, ZygoteRequest
+    from pytest_ddpperf.launch.messages import Preload, ZygoteEvent, ZygoteRequest
     from pytest_ddpperf.launch.redirection import Redirection
 
 
@@ -79,6 +79,7 @@ _READY_SECONDS = 180.0
 _SWEEP_SECONDS = 8.0
 _END_SECONDS = 5.0
 _COPY_SECONDS = 10.0
+_PRELOAD_SECONDS = 60.0
 
 
 class ZygoteProcess:
@@ -94,6 +95,8 @@ class ZygoteProcess:
         redirection: Redirection | None = None,
         original: ZygoteProcess | None = None,
     ) -> None:
+        self._environ = environ
+        self._preload = tuple(preload)
         self._redirection = redirection
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
@@ -168,6 +171,10 @@ class ZygoteProcess:
                         return None if event.pid is None else CopiedProcess(event.pid)
         return None
 
+    def duplicate(self) -> ZygoteProcess:
+        """A zygote that has imported the same; where no copy can be made, it is not ready yet."""
+        return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
+
     @property
     def _python(self) -> str:
         redirected = None if self._redirection is None else self._redirection.python
@@ -230,6 +237,25 @@ class ZygoteProcess:
         if processes.is_stopped(self.pid):
             self.kill()
             raise LaunchError("the process that ranks are forked from was stopped by a signal; the ranks were ended")
+
+    def begin_preload(self, request: Preload) -> None:
+        """Let the zygote import a module; ``preloaded`` follows."""
+        with contextlib.suppress(LaunchError):  # it has ended, and ``preloaded`` says so
+            self.wait_until_ready()
+            self.request(request)
+
+    def preloaded(self) -> Preloaded:
+        """Wait for the answer to ``begin_preload``."""
+        deadline = time.monotonic() + _PRELOAD_SECONDS
+        try:
+            while time.monotonic() < deadline:
+                for event in self.events(deadline - time.monotonic()):
+                    if isinstance(event, Preloaded):
+                        return event
+        except LaunchError:
+            return Preloaded(reason="ends its process")
+        self.kill()
+        return Preloaded(reason=f"takes more than {_PRELOAD_SECONDS:.0f} s")
 
     def sweep(self) -> bool:
         """Kill and reap everything below the zygote; False where that failed and the zygote is of no more use."""

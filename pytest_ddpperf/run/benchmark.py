@@ -48,7 +48,7 @@ class BenchmarkRun:
         self._session = session
         self._test = test
         self._paired = paired
-        self.launches = BenchmarkLaunches(session, settings, paired)
+        self.launches = BenchmarkLaunches(session, settings, paired, test=test)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their pilots, counts, and remarks on their verification.
@@ -59,8 +59,7 @@ class BenchmarkRun:
 
         def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             __tracebackhide__ = True
-            if job.timed:
-                self.launches.ready()
+            self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
             launched: LaunchResult[RankPrepared] = self.launches.launch(

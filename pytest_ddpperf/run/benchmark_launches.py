@@ -21,7 +21,8 @@ from pytest_ddpperf.errors import (
 )
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
-from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launchers, LaunchResult
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
@@ -41,10 +42,14 @@ if TYPE_CHECKING:
 class BenchmarkLaunches:
     """Runs single launches; ``paired`` runs those of both sides, where there is a reference."""
 
-    def __init__(self, session: Session, settings: Settings, paired: PairedLaunches | None = None) -> None:
+    def __init__(
+        self, session: Session, settings: Settings, paired: PairedLaunches | None = None, *, test: str = ""
+    ) -> None:
         self.settings = settings
         self.paired = paired
         self._session = session
+        self._file = test.partition("::")[0]  # whose tests find the same modules imported
+        self._ranks = 0  # of the largest launch
         self._slots = 1  # launches of a side that can run at the same time
         self._memory: int | None = None  # bytes that their ranks may take
 
@@ -55,6 +60,7 @@ class BenchmarkLaunches:
 
     def start(self, variants: Sequence[Variant]) -> None:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
+        self._ranks = max(variant.world_size for variant in variants)
         free, wanted = free_memory(), 1
         if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
             wanted = len({variant.key for variant in variants})
@@ -67,10 +73,10 @@ class BenchmarkLaunches:
                 side.start(self._slots)
 
     def ready(self) -> None:
-        """Waits until all launchers have started, because their start-up would disturb timed steps."""
+        """Waits until all launchers have started and imported: that would disturb timed steps."""
         __tracebackhide__ = True
         for side in self._sides:
-            side.wait(self._slots)
+            side.wait(self._slots, self._file, self._ranks)
 
     def keep(self, number: int) -> None:
         """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
@@ -109,7 +115,7 @@ class BenchmarkLaunches:
         if self.paired is not None:
             run = partial(self.paired.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
         try:
-            return run(
+            result = run(
                 function,
                 *args,
                 world_size=variant.environment.world_size,
@@ -124,6 +130,8 @@ class BenchmarkLaunches:
             raise
         except DdpperfError as error:
             raise extended(error, benchmark=variant.key) from error.__cause__
+        self._sides[variant.of_reference].note(self._file, result.imports)
+        return result
 
 
 class TimedLaunches:

@@ -19,10 +19,11 @@ T = TypeVar("T")
 class RankGroup:
     """Ranks for functional tests: fresh ones for every ``run``."""
 
-    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]]) -> None:
+    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
         self._session = session
         self._settings = settings
         self._sections = sections
+        self._file = test.partition("::")[0]
 
     @property
     def world_size(self) -> int:
@@ -47,8 +48,10 @@ class RankGroup:
         problem = unfit(function, "ctx", *(f"argument {number}" for number, _ in enumerate(args, 1)))
         if problem is not None:
             raise SettingError(f"ddpperf_group.run: {problem}")
+        launchers = self._session.launchers
         try:
-            result = self._session.launchers[0].run(
+            launchers.wait(1, self._file, self.world_size)
+            result = launchers[0].run(
                 function,
                 *args,
                 world_size=self.world_size,
@@ -58,5 +61,6 @@ class RankGroup:
             )
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
+        launchers.note(self._file, result.imports)
         self._sections.extend(result.sections)
         return result

@@ -14,7 +14,8 @@ from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import pinned, thread_count
-from pytest_ddpperf.launch.launcher import Launcher, Launchers
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
@@ -80,10 +81,12 @@ class Session:
             from pytest_ddpperf.against.worktree import Revision
 
             tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
-            self.reference = RevisionSide(revision, settings.against_setup, PRELOADED, tests=tests)
+            self.reference = RevisionSide(
+                revision, settings.against_setup, PRELOADED, asked=settings.preload, tests=tests
+            )
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
-            self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED)
+            self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED, asked=settings.preload)
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
         self._attempts: dict[str, int] = {}  # by test
@@ -104,7 +107,7 @@ class Session:
             if self.reference is not None:
                 self.reference.start()
             self._launchers = (
-                Launchers(lambda first: Launcher(preload=PRELOADED, like=first))
+                Launchers(lambda first: Launcher(preload=PRELOADED, like=first), self.settings.preload)
                 if self.candidate is None
                 else self.candidate.launchers
             )
@@ -113,7 +116,7 @@ class Session:
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of the zygotes of both sides, which are the parents of ranks; None for one that does not run."""
-        return (*self.launchers.pids, *(() if self.reference is None else self.reference.launchers.pids))
+        return (*self.launchers.parents, *(() if self.reference is None else self.reference.launchers.parents))
 
     def roots_of(self, *, reference: bool) -> tuple[str, ...]:
         """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""

@@ -16,7 +16,8 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher, Launchers, LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ def test_the_memory_of_those_that_do_not_run_is_told(
     copied: bool,  # noqa: FBT001  a case
     expected: int,
 ) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.launcher.HAS_PIDFD", copied)
+    monkeypatch.setattr("pytest_ddpperf.launch.launchers.HAS_PIDFD", copied)
     monkeypatch.setattr(Launchers, "pids", (*range(17, 17 + running), None))
     assert Launchers(lambda first: Launcher(like=first)).missing_bytes(number) == expected * 2**20
 

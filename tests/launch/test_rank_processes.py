@@ -302,7 +302,7 @@ def test_reports_that_have_arrived_count_after_the_deadline() -> None:
     class Zygote:
         control = ours
 
-    with ours, theirs, RankProcesses(cast("ZygoteProcess", Zygote()), 2) as ranks:
+    with ours, theirs, RankProcesses([cast("ZygoteProcess", Zygote())] * 2) as ranks:
         for rank in ranks.ranks:
             Channel(rank.of_rank).send(Finished(b"", 1))
         assert ranks.watch(time.monotonic() - 1) is LaunchEnd.FINISHED

@@ -187,7 +187,11 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
         deadlines.append(timeout)
         return LaunchResult((1,), (), 1.0)
 
-    session: Any = SimpleNamespace(launchers=[SimpleNamespace(run=run)])
+    class Fake(list[Any]):
+        def note(self, *_: object) -> None:
+            """Keep nothing."""
+
+    session: Any = SimpleNamespace(launchers=Fake([SimpleNamespace(run=run)]))
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
         launched = launches(Settings(timeout=timeout), session)
@@ -276,7 +280,7 @@ class Preparing:
         self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
-        self.launchers = SimpleNamespace(wait=lambda slots: self.noted.append(f"{slots} there"))
+        self.launchers = SimpleNamespace(wait=lambda slots, *_: self.noted.append(f"{slots} there"))
         monkeypatch.setattr(BenchmarkLaunches, "launch", lambda _launches, *asked, **how: self._launch(*asked, **how))
 
     def _launch(
@@ -302,10 +306,10 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
     assert session.noted == ["1 there", line, "prepare_launch mine", "end", "end"]
 
 
-def test_what_is_only_counted_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_only_counted_finds_its_modules_imported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
     preparing(Settings(counted_only=True), session).prepared([make_variant("mine", subject=own_step)])
-    assert session.noted == ["test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
+    assert session.noted == ["1 there", "test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
 
 
 def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +326,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
 ) -> None:
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
-    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda _number: None))
+    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda *_: None))
     passes = preparing(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])

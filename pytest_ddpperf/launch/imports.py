@@ -1,0 +1,258 @@
+"""What the import of a module takes, reads and leaves behind. Ranks watch theirs; a zygote checks what it preloads."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.launch import processes
+from pytest_ddpperf.launch.environment import LAUNCHER_VARIABLES, MARK
+from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
+from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import Self
+
+_BOOTSTRAP: Any = sys.modules["_frozen_importlib"]
+_FIND = "_find_and_load"  # each import of a new module calls it
+_LEAST_SECONDS = 1e-3  # of an import that is worth a report
+_OWN_RANK = frozenset({"RANK", "LOCAL_RANK"})
+_DISTRIBUTED, _CUDA = "torch.distributed", "torch.cuda"
+
+
+@dataclass(slots=True)
+class _Import:
+    """The import of a module that no process had imported before the watch."""
+
+    module: str
+    installed_outside: bool  # whether an installed module imports it
+    seconds: float = 0.0
+    inner: list[_Import] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)  # of the environment that its own lines look up
+
+    def flat(self) -> Iterator[_Import]:
+        """This import and all that it led to, in the order of their starts."""
+        yield self
+        for inner in self.inner:
+            yield from inner.flat()
+
+    def look_up_nothing(self, everything: set[str]) -> None:
+        """Forget the look-ups of imports that went through all variables."""
+        for one in self.flat():
+            if everything <= one.variables:
+                one.variables -= everything
+
+    def seen(self) -> SeenImport:
+        """What a rank reports of it."""
+        of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
+        inner = tuple(_harmless([self])) if of_rank else ()
+        return SeenImport(self.module, _file(self.module), self.seconds, of_rank=of_rank, inner=inner)
+
+
+class ImportWatch:
+    """Within, notes each import of a new module by this thread. ``around`` is called around those of installed ones."""
+
+    def __init__(self, around: Callable[[], Callable[[], None]] | None = None) -> None:
+        self.outer: list[_Import] = []
+        self.open: list[_Import] = []
+        self.around = around
+        self._thread = threading.get_ident()
+        self._original: Any = None
+
+    def __enter__(self) -> Self:
+        self._original = getattr(_BOOTSTRAP, _FIND)
+        setattr(_BOOTSTRAP, _FIND, self._find)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(_BOOTSTRAP, _FIND, self._original)
+
+    def _find(self, module: str, import_: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return self._original(module, import_)
+        outside = self.open[-1] if self.open else None
+        found = _Import(module, outside is not None and (outside.installed_outside or _is_installed(outside.module)))
+        (self.outer if outside is None else outside.inner).append(found)
+        self.open.append(found)
+        end = None if self.around is None or found.installed_outside else self.around()
+        begun = time.perf_counter()
+        try:
+            with _looking(self.open) if outside is None else nullcontext():
+                return self._original(module, import_)
+        finally:
+            found.seconds = time.perf_counter() - begun
+            self.open.pop()
+            if outside is None:
+                found.look_up_nothing(set(os.environ))
+            if end is not None and _is_installed(module):
+                end()
+
+    def seen(self) -> tuple[SeenImport, ...]:
+        """The imports that took their time: of installed modules by others, and of other modules by nobody."""
+        seen = []
+        for outermost in self.outer:
+            of_installed = [one for one in outermost.flat() if not one.installed_outside and _is_installed(one.module)]
+            seen += [one.seen() for one in of_installed]
+            if outermost not in of_installed:
+                own = outermost.seconds - sum(one.seconds for one in of_installed)
+                seen.append(SeenImport(outermost.module, _file(outermost.module), own, installed=False))
+        tool = (TOOL, f"{TOOL}.")
+        return tuple(one for one in seen if one.seconds >= _LEAST_SECONDS and not f"{one.module}.".startswith(tool))
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
+    return tuple({*folders, *map(os.path.realpath, folders)})
+
+
+@functools.cache
+def _in_installed(folder: str) -> bool:
+    return any(within(folder, top) for top in _installed_folders())
+
+
+def _file(module: str) -> str:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file if isinstance(file, str) else ""
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
+    file = _file(module)
+    return Path(file).is_absolute() and _in_installed(str(Path(file).resolve().parent))
+
+
+@contextmanager
+def _looking(imports: list[_Import]) -> Iterator[None]:
+    """Note the variables that are looked up, in the last of these imports."""
+    kind: Any = type(os.environ)
+    original = kind.__getitem__
+
+    def look_up(environ: Any, name: str) -> str:
+        if imports and isinstance(name, str):  # get_exec_path asks for bytes
+            imports[-1].variables.add(name)
+        return str(original(environ, name))
+
+    kind.__getitem__ = look_up
+    try:
+        yield
+    finally:
+        kind.__getitem__ = original
+
+
+def threads() -> int:
+    """The threads of this process, after a fork: libraries such as OpenBLAS end theirs before one, and start others."""
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  only their number
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  the same
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing is closed
+            found.add(f"{path.name} {path.readlink()}")
+    return {one for one in found if not one.endswith(f"/proc/{os.getpid()}/fd")}
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _initialised(module: str) -> bool:
+    loaded: Any = sys.modules.get(module)
+    return loaded is not None and bool(loaded.is_initialized())
+
+
+_TRACES: dict[str, Callable[[], object]] = {
+    "starts a thread": threads,
+    "starts a process": processes.children,
+    "changes the environment variables": lambda: dict(os.environ),
+    "changes a signal handler": lambda: [signal.getsignal(number) for number in sorted(signal.valid_signals())],
+    "opens a file or a socket": _descriptors,  # ranks close it
+    "changes the search path": lambda: list(sys.path),
+    "changes the current folder": os.getcwd,
+    "changes the number of threads of torch": lambda: _torch().get_num_threads(),
+    "initialises CUDA": lambda: _initialised(_CUDA),
+    "initialises torch.distributed": lambda: _initialised(_DISTRIBUTED),
+}
+"""What an import must not do in a process that ranks are forked from."""
+
+
+def preload(request: Preload) -> Preloaded:
+    """Import a module as a rank would; where something speaks against it, this process must be used no more."""
+    sys.path[:] = request.path
+    os.chdir(request.directory)
+    for name in set(os.environ) - set(request.environ):
+        del os.environ[name]
+    os.environ.update({name: value for name, value in request.environ.items() if name != MARK})
+    if request.module in sys.modules:
+        return Preloaded()
+    known, before = set(sys.modules), {trace: read() for trace, read in _TRACES.items()}
+    watch, reason = ImportWatch(), ""
+    with watch:
+        try:
+            importlib.import_module(request.module)
+        except BaseException as error:  # noqa: BLE001  such as SystemExit; the controller reports it
+            reason = f"raises {type(error).__name__}: {error}"
+    changed = [trace for trace, read in _TRACES.items() if read() != before[trace]]
+    variables = {name for outermost in watch.outer for one in outermost.flat() for name in one.variables}
+    reason = reason or ", ".join(changed) or _foreign(set(sys.modules) - known, request)
+    of_rank = variables & LAUNCHER_VARIABLES
+    if not reason and of_rank - (_OWN_RANK if request.of_rank else frozenset()):
+        reason = f"reads {', '.join(sorted(of_rank))}"
+    gc.freeze()
+    return Preloaded(
+        reason=reason,
+        own_rank=not request.of_rank and of_rank <= _OWN_RANK and reason.startswith("reads "),
+        inner=tuple(_harmless(watch.outer)) if reason else (),
+        variables={name: os.environ.get(name) for name in variables - LAUNCHER_VARIABLES},
+    )
+
+
+def _foreign(modules: set[str], request: Preload) -> str:
+    """Why the modules that an import led to must stay with the ranks; empty where nothing speaks against them."""
+    if request.file and _file(request.module) != request.file:
+        return f"is imported from {_file(request.module)}, and by ranks from {request.file}"
+    for module in sorted(modules):
+        if Path(_file(module)).is_absolute() and module.partition(".")[0] != TOOL and not _is_installed(module):
+            return f"imports {module}, which is not installed"
+    return ""
+
+
+def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
+    """Parts of an import that may do without the rest: other packages, as far as they look up nothing of a rank."""
+    refused = {
+        one.module.partition(".")[0]
+        for outermost in imports
+        for one in outermost.flat()
+        if one is outermost or one.variables & LAUNCHER_VARIABLES
+    }
+
+    def parts(one: _Import) -> Iterator[SeenImport]:
+        tops = {part.module.partition(".")[0] for part in one.flat()}
+        if not tops & refused and one.seconds >= _LEAST_SECONDS and _is_installed(one.module):
+            yield SeenImport(one.module, _file(one.module), one.seconds)
+            return
+        for inner in one.inner:
+            yield from parts(inner)
+
+    for outermost in imports:
+        yield from parts(outermost)

@@ -1,0 +1,104 @@
+"""Several launchers of like ranks, and what their zygotes import for them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.messages import Preloaded, SeenImport
+from pytest_ddpperf.launch.preloading import Judged, Wanted
+from pytest_ddpperf.launch.zygote_process import HAS_PIDFD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+# Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
+LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch
+COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
+AUTO = "auto"
+
+
+class Launchers:
+    """Launchers of like ranks, each made when it is first asked for. Any thread may use them.
+
+    ``make`` gets the first launcher, whose zygote the new one may copy; it gets None for the first one itself.
+    ``preload`` is the setting: names of modules, and ``auto`` for those that ranks were seen to import.
+    """
+
+    def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
+        self._make = make
+        self._made: list[Launcher] = []
+        self._asked = tuple(SeenImport(name, "", 0.0) for name in preload if name != AUTO)
+        self._learning = AUTO in preload
+        self._seen: dict[str, dict[str, SeenImport]] = {}
+        self._judged = Judged()
+        self._lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> Launcher:
+        """The launcher of this number; number 0 runs the launches that run alone."""
+        with self._lock:
+            while len(self._made) <= number:
+                self._made.append(self._make(self._made[0] if self._made else None))
+            return self._made[number]
+
+    def start(self, number: int) -> None:
+        """Let the first ``number`` launchers import torch in the background."""
+        for i in range(number):
+            self[i].start()
+
+    def wait(self, number: int, scope: str = "", ranks: int = 0) -> None:
+        """Wait until the first ``number`` launchers can run launches at once; none of them runs one meanwhile.
+
+        Their ranks, up to ``ranks`` in a launch, find imported what the ranks of ``scope`` were seen to import.
+        """
+        for i in range(number):
+            self[i].wait()
+        wanted = Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
+        for i in range(number):
+            self[i].preload(wanted, self._judged, self[0] if i else None)
+
+    def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
+        """Keep what the ranks of ``scope`` have imported themselves."""
+        if self._learning:
+            new = [one for one in imports if one.installed and one.module not in self._judged.inner]
+            self._seen.setdefault(scope, {}).update({one.module: one for one in new})
+            for one in new:
+                if one.of_rank:
+                    self._judged.note(one.module, Preloaded(own_rank=True, inner=one.inner))
+
+    def keep(self, number: int) -> None:
+        """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
+        for launcher in tuple(self._made[number:]):
+            launcher.close()
+
+    def missing_bytes(self, number: int) -> int:
+        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet."""
+        running = sum(pid is not None for pid in self.pids)
+        missing = max(0, number - running)
+        copies = max(0, missing - (not running)) if HAS_PIDFD else 0
+        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies
+
+    @property
+    def pids(self) -> tuple[int | None, ...]:
+        """Process ids of the zygotes; None for one that does not run."""
+        with self._lock:
+            return tuple(launcher.pid for launcher in self._made)
+
+    @property
+    def parents(self) -> tuple[int | None, ...]:
+        """Process ids of the zygotes and of their copies, which are the parents of ranks; None as in ``pids``."""
+        with self._lock:
+            return tuple(pid for launcher in self._made for pid in launcher.parents)
+
+    def abort(self) -> None:
+        """End the launches that other threads have under way; each raises LaunchError."""
+        for launcher in tuple(self._made):
+            launcher.abort()
+
+    def close(self) -> None:
+        """End all zygotes and everything below them."""
+        with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
+            for launcher in tuple(self._made):
+                closing.callback(launcher.close)

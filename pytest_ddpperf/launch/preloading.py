@@ -1,0 +1,157 @@
+"""What ranks were seen to import, imported once, in copies of the zygote; a copy that an import spoils is not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
+    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+
+_CHANGING = frozenset({"PYTEST_CURRENT_TEST", MARK})  # variables that no import depends on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The modules that ranks shall find imported."""
+
+    asked: tuple[SeenImport, ...]  # by the user
+    seen: tuple[SeenImport, ...]
+    ranks: int  # that find modules which depend on a rank's number
+
+    @property
+    def modules(self) -> tuple[SeenImport, ...]:
+        """All of them."""
+        return (*self.asked, *self.seen)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What was found out about imports; it holds for a session."""
+
+    refused: dict[str, str] = field(default_factory=dict)  # module -> why ranks import it themselves
+    of_rank: set[str] = field(default_factory=set)  # those that read the number of their rank
+    inner: dict[str, tuple[SeenImport, ...]] = field(default_factory=dict)  # what is imported in place of a module
+
+    def note(self, module: str, answer: Preloaded) -> None:
+        """Keep why a module is not imported for all ranks alike."""
+        self.inner[module] = answer.inner
+        if answer.own_rank:
+            self.of_rank.add(module)
+        else:
+            self.of_rank.discard(module)
+            self.refused[module] = answer.reason
+
+    def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
+        """The imports that are tried for all ranks alike."""
+        found: dict[str, SeenImport] = {}
+        for one in wanted:
+            parts = self.common(self.inner[one.module]) if one.module in self.inner else [one]
+            found.update({part.module: part for part in parts})
+        return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreloadedZygotes:
+    """Zygotes that have imported some modules; ``of_ranks`` are those that did so under the number of a rank."""
+
+    wanted: Wanted
+    base: ZygoteProcess
+    of_ranks: tuple[ZygoteProcess, ...]
+    variables: Mapping[str, str | None]  # that the imports have read, with their values
+
+    @property
+    def all(self) -> tuple[ZygoteProcess, ...]:
+        """All of them."""
+        return (*self.of_ranks, self.base)
+
+    def fits(self, environ: Mapping[str, str]) -> bool:
+        """Whether they run, and ranks with these variables would import the same."""
+        read = self.variables.items()
+        same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
+        return same and all(zygote.alive for zygote in self.all)
+
+    def of(self, world_size: int) -> list[ZygoteProcess]:
+        """The zygote of each rank."""
+        return [*self.of_ranks, *[self.base] * world_size][:world_size]
+
+    def close(self) -> None:
+        """End them and everything below them."""
+        for zygote in self.all:
+            zygote.close()
+
+    def duplicate(self) -> PreloadedZygotes:
+        """Copies of them, for another launcher."""
+        return replace(self, base=self.base.duplicate(), of_ranks=tuple(zygote.duplicate() for zygote in self.of_ranks))
+
+
+def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
+    """Copies of a zygote that have imported what is wanted and not refused, each module by a ``request`` like this one.
+
+    A copy in which an import went wrong ends, and the next one is tried without that import.
+
+    Raises:
+        SettingError: a module that was asked for cannot be imported before ranks are forked.
+    """
+    while True:
+        base = zygote.duplicate()
+        variables: dict[str, str | None] = {}
+        wrong = _imported([base], [request], judged.common(wanted.modules), variables)
+        if wrong is None:
+            break
+        base.close()
+        judged.note(*wrong)
+        _require(wanted.asked, judged)
+    while True:
+        late = [one for one in wanted.modules if one.module in judged.of_rank]
+        zygotes = tuple(base.duplicate() for _ in range(wanted.ranks if late else 0))
+        requests = [_of_rank(request, rank) for rank in range(len(zygotes))]
+        wrong = _imported(zygotes, requests, late, variables)
+        if wrong is None:
+            return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
+        for of_rank in zygotes:
+            of_rank.close()
+        judged.note(wrong[0], replace(wrong[1], inner=judged.inner[wrong[0]]))
+        try:
+            _require(wanted.asked, judged)
+        except SettingError:
+            base.close()
+            raise
+
+
+def _of_rank(request: Preload, rank: int) -> Preload:
+    environ = {**request.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    return replace(request, environ=environ, of_rank=True)
+
+
+def _imported(
+    zygotes: Sequence[ZygoteProcess],
+    requests: Sequence[Preload],
+    modules: Sequence[SeenImport],
+    variables: dict[str, str | None],
+) -> tuple[str, Preloaded] | None:
+    """Let zygotes import modules at the same time, and note what these read; return the first that went wrong."""
+    for one in modules:
+        for zygote, request in zip(zygotes, requests, strict=True):
+            zygote.begin_preload(replace(request, module=one.module, file=one.file))
+        answers = [zygote.preloaded() for zygote in zygotes]
+        for answer in answers:
+            if answer.reason:
+                return one.module, answer
+            variables.update(answer.variables)
+    return None
+
+
+def _require(asked: Sequence[SeenImport], judged: Judged) -> None:
+    for one in asked:
+        if one.module in judged.refused:
+            raise SettingError(
+                f"preload={one.module}: the module cannot be imported before ranks are forked, because its import "
+                f"{judged.refused[one.module]}; leave it out"
+            )

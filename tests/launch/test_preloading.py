@@ -1,0 +1,202 @@
+"""What ranks import from installed packages is imported once, where nothing speaks against it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
+
+COUNT = "import os, time\nfrom pathlib import Path\nPIDS = Path(__file__).with_suffix('.pids')\n"
+COUNT += "with PIDS.open('a') as file: print(os.getpid(), file=file)\nend = time.monotonic() + 0.002\n"
+COUNT += "while time.monotonic() < end: pass\n"
+BAD = {
+    "starts_thread": ("import threading\nthreading.Thread(target=threading.Event().wait).start()", "starts a thread"),
+    "starts_process": ("import subprocess\nCHILD = subprocess.Popen(['sleep', '60'])", "starts a process"),
+    "sets_variable": ("os.environ['SET_BY_IMPORT'] = '1'", "changes the environment variables"),
+    "sets_handler": ("import signal\nsignal.signal(signal.SIGUSR2, print)", "changes a signal handler"),
+    "opens_socket": ("import socket\nopened = socket.socket()", "opens a file or a socket"),
+    "moves": ("os.chdir('/')", "changes the current folder"),
+    "ends": ("os._exit(3)", "ends its process"),
+    "raises": ("raise SystemExit('no')", "raises SystemExit: no"),
+    "imports_project": ("import of_project", "imports of_project, which is not installed"),
+}
+GOOD = {
+    "plain": "",
+    "reads_variable": "VALUE = os.environ.get('READ_BY_IMPORT')",
+    "dumps_all": "VALUES = dict(os.environ)",
+    "knows_rank": "import counts_rank\nRANK = counts_rank.RANK",
+    "counts_rank": "import plain\nRANK = int(os.environ.get('RANK', 0))",
+    "knows_port": "PORT = os.environ.get('MASTER_PORT')",
+    "draws": "import random\nDRAWN = random.random()",
+}
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of installed packages; each notes the processes that import it."""
+    folder = tmp_path_factory.mktemp("environment") / "site-packages"
+    folder.mkdir()
+    for name, code in {**GOOD, **{name: code for name, (code, _) in BAD.items()}}.items():
+        (folder / f"{name}.py").write_text(f"{COUNT}{code}\n")
+    project = tmp_path_factory.mktemp("project")
+    (project / "of_project.py").write_text(f"{COUNT}import plain\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(folder), str(project)])
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def original(packages: Path) -> Iterator[Launcher]:
+    assert packages
+    with Launcher() as launcher:
+        launcher.wait()
+        yield launcher
+
+
+@pytest.fixture
+def make(original: Launcher) -> Iterator[Callable[..., Launchers]]:
+    """Launchers whose first zygote is a copy, so that torch is imported once for all tests."""
+    made: list[Launchers] = []
+
+    def launchers(*preload: str) -> Launchers:
+        made.append(Launchers(lambda first: Launcher(like=first or original), preload))
+        return made[-1]
+
+    yield launchers
+    for one in made:
+        one.close()
+
+
+def imports(_ctx: object, *names: str, attribute: str = "") -> Any:
+    modules = [__import__(name) for name in names]
+    return [getattr(module, attribute) for module in modules] if attribute else os.getpid()
+
+
+def run(
+    launchers: Launchers, *call: Any, number: int = 0, world_size: int = 2, scope: str = "file"
+) -> LaunchResult[Any]:
+    launchers.wait(number + 1, scope, world_size)
+    result = launchers[number].run(*call, world_size=world_size, device="cpu", backend="gloo")
+    launchers.note(scope, result.imports)
+    return result
+
+
+def importers(packages: Path, name: str) -> set[int]:
+    file = packages / f"{name}.pids"
+    return set(map(int, file.read_text().split())) if file.exists() else set()
+
+
+def test_an_installed_module_is_imported_once_and_no_other(packages: Path, make: Callable[..., Launchers]) -> None:
+    launchers = make("auto")
+    before = importers(packages, "plain")
+
+    def of_both(ctx: object) -> Any:
+        return imports(ctx, "of_project", "dumps_all")
+
+    first = run(launchers, of_both)
+    assert importers(packages, "plain") - before == set(first.values)
+    assert {one.module: one.installed for one in first.imports} == {
+        "plain": True,
+        "of_project": False,
+        "dumps_all": True,
+    }
+    second, third = run(launchers, of_both), run(launchers, of_both, number=1)
+    (once,) = importers(packages, "plain") - before - set(first.values)
+    assert once in launchers.parents
+    assert [one.module for one in (*second.imports, *third.imports)] == ["of_project", "of_project"]
+    assert run(launchers, of_both, scope="another").imports, "ranks of another file find nothing imported"
+
+
+def test_a_launcher_that_is_to_learn_nothing_preloads_nothing(make: Callable[..., Launchers]) -> None:
+    launchers = make()
+    for _ in range(2):
+        assert [one.module for one in run(launchers, imports, "plain", world_size=1).imports] == ["plain"]
+
+
+def test_an_import_that_would_harm_ranks_stays_with_them(
+    packages: Path, make: Callable[..., Launchers], all_gone: Callable[..., bool]
+) -> None:
+    launchers = make("auto")
+    names = [name for name in BAD if name not in {"raises", "ends", "starts_process"}]
+    assert run(launchers, imports, *names, "plain", world_size=1).imports
+    again = run(launchers, imports, *names, "plain", world_size=1)
+    assert {one.module for one in again.imports} == {*names, "of_project"} - {"of_project"}
+    assert again.rank(0) not in importers(packages, "plain")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_module_that_was_asked_for_and_does_harm_is_refused_by_name(
+    make: Callable[..., Launchers], name: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        make(name).wait(1)
+    reason = f"because its import {BAD[name][1]}; leave it out"
+    assert str(caught.value) == f"preload={name}: the module cannot be imported before ranks are forked, {reason}"
+
+
+def test_a_module_that_was_asked_for_is_found_imported_in_the_first_launch(
+    packages: Path, make: Callable[..., Launchers]
+) -> None:
+    launchers = make("plain")
+    assert run(launchers, imports, "plain", world_size=1).rank(0) not in importers(packages, "plain")
+    with pytest.raises(SettingError, match=r"its import raises ModuleNotFoundError: No module named 'no_such'; leave"):
+        make("no_such").wait(1)
+
+
+def test_a_module_that_knows_its_rank_is_imported_for_each_rank(packages: Path, make: Callable[..., Launchers]) -> None:
+    launchers = make("auto")
+
+    def known(ctx: object) -> Any:
+        return imports(ctx, "knows_rank", attribute="RANK"), os.getpid()
+
+    for number in (0, 0, 1):
+        result = run(launchers, known, number=number)
+        assert [value for value, _ in result.values] == [[0], [1]]
+    assert result.imports == ()
+    assert not {pid for _, pid in result.values} & importers(packages, "counts_rank")
+
+
+def test_a_module_that_knows_the_port_stays_with_the_ranks(make: Callable[..., Launchers]) -> None:
+    launchers = make("auto")
+    ports = {tuple(run(launchers, imports_port).rank(0)) for _ in range(3)}
+    assert len(ports) == 3
+
+
+def imports_port(ctx: object) -> Any:
+    return imports(ctx, "knows_port", attribute="PORT")
+
+
+def test_a_variable_that_an_import_reads_holds_for_each_launch(
+    make: Callable[..., Launchers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launchers = make("auto")
+
+    def value(ctx: object) -> Any:
+        return imports(ctx, "reads_variable", attribute="VALUE")
+
+    for value_of in ("one", "one", "two"):
+        monkeypatch.setenv("READ_BY_IMPORT", value_of)
+        result = run(launchers, value, world_size=1)
+        assert result.rank(0) == [value_of]
+    monkeypatch.setenv("READ_BY_IMPORT", "three")
+    assert launchers[0].run(value, world_size=1, device="cpu", backend="gloo").rank(0) == ["three"]
+
+
+def test_an_import_leaves_the_random_numbers_as_they_are(make: Callable[..., Launchers]) -> None:
+    launchers = make("auto")
+
+    def drawn(ctx: object) -> float:
+        import random
+
+        imports(ctx, "draws")
+        return random.random()  # noqa: S311  no secret
+
+    assert run(launchers, drawn, world_size=1).values == run(launchers, drawn, world_size=1).values
