@@ -256,10 +256,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the JSON results, record the run in the history, and ask for further reports.
-
-    The results are written where there are none too: a file of an earlier run must not pass for this one's.
-    """
+    """Write the JSON results, record the run in the history, and ask for further reports."""
     config = session.config
     settings = config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
@@ -274,13 +271,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if settings.json is not None or settings.history is not None:
-        ended = (
-            session.shouldfail
-            or session.shouldstop
-            or ("interrupted" if exitstatus == pytest.ExitCode.INTERRUPTED else None)
-        )
-        interrupted = str(ended) if ended else None
-        for write in (partial(session_of(config).write_json, interrupted), session_of(config).record):
+        # Without any result, too: a file of an earlier run must not pass for this one's.
+        ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == pytest.ExitCode.INTERRUPTED)
+        for write in (partial(session_of(config).write_json, str(ended) or None), session_of(config).record):
             _write(session, write)
     if SESSION in config.stash:
         _write(session, config.stash[SESSION].collect_reports)
