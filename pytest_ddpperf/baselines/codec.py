@@ -152,7 +152,8 @@ _SHAPES = {
             "recorded": Mapping[str, AnyText],
         }
     ),
-    CallSite: Shape(optional=("strategy",)),
+    # Where only code of torch's led to a count there is no file, and of code without a file no source.
+    CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy",)),
     Counts: Shape(
         optional=("details_by_rank", "sites"),
         write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},

@@ -56,7 +56,9 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
     site = CallSite(
         part="all_reduce", file="a.py", line=1, function="f", source="x()", backward=True, value=16777217.25
     )
-    placed = replace(counts, sites={"collective_calls": (site,)})
+    placed = replace(
+        counts, sites={"collective_calls": (site, replace(site, file="", line=0, source="", strategy="ddp"))}
+    )
     for kept in (counts, apart, placed):
         content = BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=kept),))
         assert decode(encode(content, FILE), FILE) == content
