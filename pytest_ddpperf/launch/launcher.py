@@ -16,9 +16,10 @@ from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
 from pytest_ddpperf.launch.messages import Call, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
+from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
 from pytest_ddpperf.launch.rank_processes import conduct, values_of
 from pytest_ddpperf.launch.streams import RankOutput, titled
-from pytest_ddpperf.launch.zygote_process import HAS_PIDFD, ZygoteProcess
+from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -264,8 +265,7 @@ class Launcher:
         return self._redirection.environ(environ), self._redirection.search_path(path)
 
     def _started(self) -> ZygoteProcess:
-        if not sys.platform.startswith("linux"):
-            raise LaunchError(f"ranks can be started on Linux only, and this is {sys.platform}")
+        require_linux()
         if self._zygote is not None and (self._owner != os.getpid() or not self._zygote.usable):
             self._drop()
         if self._zygote is None:

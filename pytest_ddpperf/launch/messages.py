@@ -84,6 +84,15 @@ RankReport = Finished | Failed
 class Ready:
     """The zygote has imported torch and takes requests."""
 
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The zygote ends, because of an error of its own."""
+
+    reason: str
+
 
 @dataclass(frozen=True)
 class Unready:
@@ -175,4 +184,4 @@ class Swept:
 
 
 ZygoteRequest = Fork | Copy | Preload | Signal | Sweep
-ZygoteEvent = Ready | Unready | Copied | Preloaded | Refused | Ended | Swept
+ZygoteEvent = Ready | Broken | Unready | Copied | Preloaded | Refused | Ended | Swept

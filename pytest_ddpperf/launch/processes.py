@@ -6,15 +6,81 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
+from pytest_ddpperf.launch.streams import readable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ROOT = Path("/")
+
+
+class CopiedProcess:
+    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None while the process runs, then 0."""
+        return 0 if self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the process has ended."""
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the descriptor; from then on the process counts as ended."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ended(self, timeout: float | None) -> bool:
+        return self._descriptor < 0 or bool(readable([self._descriptor], timeout))
+
+
+def _kernel_has_pidfd() -> bool:
+    """Whether kernel and Python have process descriptors; Linux has them since 5.3."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+HAS_PIDFD = _kernel_has_pidfd()
+
+
+def require_linux(root: Path = _ROOT) -> None:
+    """Raise LaunchError where this system cannot start ranks."""
+    if not sys.platform.startswith("linux"):
+        raise LaunchError(f"ranks can be started on Linux only, and this is {sys.platform}")
+    if not (root / "proc/self/fd").is_dir():
+        raise LaunchError("ranks need the file system /proc, and it is not mounted here")
+
+
+def _set(option: int, value: int, meaning: str) -> None:
+    """Set an attribute of this process by prctl(2)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{os.strerror(number)} (the kernel was asked to {meaning})")
 
 
 def die_with_parent(number: int, parent: int) -> None:
     """Let the kernel send this process the signal ``number`` when the thread that forked it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    _set(_PR_SET_PDEATHSIG, number, "end this process with its parent")
     if os.getppid() != parent:  # the parent has ended before the call
         os._exit(1)
 
@@ -33,7 +99,7 @@ def overwrite_variable(name: str, value: str) -> None:
 
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent ends, in any session."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _set(_PR_SET_CHILD_SUBREAPER, 1, "let this process adopt orphans")
 
 
 def children() -> set[int]:
@@ -44,13 +110,26 @@ def children() -> set[int]:
 
 def marked(name: str, value: str) -> set[int]:
     """The pids of other processes that were started with the environment variable ``name`` = ``value``."""
-    wanted = f"{name}={value}".encode()
-    found = set()
-    for pid in _pids():
+    return {pid for pid in _pids() if pid != os.getpid() and _is_marked(pid, name, value)}
+
+
+def _is_marked(pid: int, name: str, value: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.fsencode(f"{name}={value}") in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def kill_marked(name: str, value: str) -> None:
+    """Kill the processes that ``marked`` finds, and none that has got the number of one that has ended meanwhile."""
+    for pid in marked(name, value):
         with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found - {os.getpid()}
+            if not HAS_PIDFD:
+                os.kill(pid, signal.SIGKILL)
+                continue
+            process = CopiedProcess(pid)
+            if _is_marked(pid, name, value):  # the descriptor is of a process that has the mark, or has ended
+                process.kill()
+            process.close()
 
 
 def is_stopped(pid: int) -> bool:
@@ -81,14 +160,15 @@ def kill(pid: int, *, group: bool) -> None:
             send(pid, signal.SIGKILL)
 
 
-def out_of_memory_kills() -> int:
-    """The number of processes that the kernel has killed for want of memory since boot; 0 where it is unknown."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    return 0
+def out_of_memory_kills(root: Path = _ROOT) -> int:
+    """The number of processes that the kernel has killed for want of memory; 0 where it is unknown.
+
+    Those of this process's control group where the kernel counts them, else of the whole machine.
+    """
+    folders = list(group_folders("memory", root))[:1]
+    files = [folder / name for folder in folders for name in ("memory.events", "memory.oom_control")]
+    tables = (kernel_table(kernel_text(file)) for file in (*files, root / "proc/vmstat"))
+    return next((table["oom_kill"] for table in tables if "oom_kill" in table), 0)
 
 
 def _pids() -> list[int]:

@@ -52,6 +52,8 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
     """Do the job, report, wait until all ranks are done, and end the process."""
     status = 1
     try:
+        for number, descriptor in zip((1, 2), descriptors[1:3], strict=True):  # what fails from here on is shown
+            os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
         job: Job = pickle.loads(_content(files.job))
         channel = Channel(socket.socket(fileno=files.report))
@@ -88,9 +90,7 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     least = _LEAST_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(_LEAST_DESCRIPTOR, limit // 2)
-    report, stdout, stderr, *others = (fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, least) for file in descriptors)
-    os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
+    report, _stdout, _stderr, *others = (fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, least) for file in descriptors)
     files = Descriptors(report, *others)
     kept = {0, 1, 2, *files}
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:

@@ -75,7 +75,7 @@ def conduct(zygotes: Sequence[ZygoteProcess], job: Job, sweep: Callable[[], None
         seconds = time.monotonic() - started
         ends = [rank.end for rank in ranks.ranks]
     if outcome is LaunchEnd.LATE:
-        raise _timed_out(ends, standing, job)
+        raise _timed_out(ends, standing, job, max(zygote.threads for zygote in zygotes) - 1)
     if outcome is LaunchEnd.FAILED:
         killed = processes.out_of_memory_kills() > kills
         raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
@@ -118,11 +118,17 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
     return loading.result()
 
 
-def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job) -> RanksTimedOut:
+def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int) -> RanksTimedOut:
     finished = [end.rank for end in ends if isinstance(end.report, Finished)]
     first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout)
+    hints = []
+    if threads:
+        of_zygote = (
+            f"the process that ranks are forked from has {threads} more {'threads' if threads > 1 else 'thread'}"
+        )
+        hints.append(f"{of_zygote}: a lock that one of them held stays locked on the ranks")
     return RanksTimedOut(
-        f"{first_line}\n\n{stacks.listing(standing, guilty)}",
+        "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
         rank=guilty,
         sections=titled((end.rank, end.output) for end in ends),
     )

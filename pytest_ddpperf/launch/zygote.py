@@ -1,7 +1,8 @@
 """The zygote: the process that has imported torch and that ranks are forked from.
 
-It has one thread, runs no tensor operation and never touches CUDA, so a fork breaks nothing. It reaps every process
-below it, so none outlives its launch. It ends with its controller, so none outlives that one either.
+It has one thread where the libraries that it imports end theirs before a fork, as OpenBLAS does. It runs no tensor
+operation and never touches CUDA, so a fork breaks nothing. It reaps every process below it, so none outlives its
+launch. It ends with its controller, so none outlives that one either.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import gc
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.imports import preload as preload_as_rank
+from pytest_ddpperf.launch.imports import threads
 from pytest_ddpperf.launch.messages import (
+    Broken,
     Copied,
     Copy,
     Ended,
@@ -39,7 +44,7 @@ from pytest_ddpperf.launch.redirection import Redirection, redirect
 from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
 MESSAGE_SIZE = 1 << 16
@@ -69,20 +74,25 @@ class Zygote:
 
     def serve(self) -> Birth | None:
         """Serve until the controller is gone, then return None; in a new rank, return its birth."""
-        while True:
+        while not self.terminated:  # also by a signal that a sweep has heard
             ready = readable([self.control, self.wakeup], None)
             if self.wakeup.fileno() in ready:
                 self._hear_signals()
-            if self.terminated:
-                return None
             self._reap()
-            if self.control.fileno() in ready:
-                data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
+            if self.control.fileno() in ready and not self.terminated:
+                data, descriptors, flags, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
                     return None
-                birth = self._answer(pickle.loads(data), tuple(descriptors))
+                request: ZygoteRequest = pickle.loads(data)
+                if flags & socket.MSG_CTRUNC and isinstance(request, Fork):
+                    self.tell(Refused(request.rank, "the process that ranks are forked from has too many files open"))
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                    continue
+                birth = self._answer(request, tuple(descriptors))
                 if birth is not None:
                     return birth
+        return None
 
     def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
@@ -226,23 +236,57 @@ def _watch_signals() -> socket.socket:
     return wakeup
 
 
-def _become_zygote(control: socket.socket, needed: Sequence[str]) -> Birth | None:
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Within, end this process with its controller, which the kernel does not do; a thread does, and ends then."""
+    ours, of_thread = socket.socketpair()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(control, 0)  # its end alone
+        poll.register(of_thread, select.POLLIN)
+        if control.fileno() in {descriptor for descriptor, _ in poll.poll()}:
+            os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ours.close()
+        thread.join()
+        of_thread.close()
+
+
+def _import(needed: Sequence[str]) -> None:
     for name in needed:
         importlib.import_module(name)
     # The first optimizer of a process imports this module, which takes a second.
     preload(["torch._dynamo"])
+
+
+def _become_zygote(control: socket.socket) -> Birth | None:
     processes.adopt_orphans()
     zygote = Zygote(control, _watch_signals())
     gc.collect()
     gc.freeze()
-    zygote.tell(Ready())
-    birth = zygote.serve()
+    zygote.tell(Ready(threads()))
+    try:
+        birth = zygote.serve()
+    except Exception as error:  # noqa: BLE001  the controller reports it
+        zygote.tell(Broken(_reason(error)))
+        birth = None
     if birth is None:
         # The controller must learn of this end before that of the ranks, which it would blame otherwise.
         with contextlib.suppress(OSError):
             zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep(last=True)
     return birth
+
+
+def _reason(error: Exception) -> str:
+    """An error in words that fit into a message."""
+    return f"{type(error).__name__}: {error}".encode(errors="replace")[: MESSAGE_SIZE // 2].decode(errors="ignore")
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -259,9 +303,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
     try:
         if options.redirection is not None:
             redirect(Redirection.loads(options.redirection))
-        birth = _become_zygote(control, options.preload)
+        with _ending_with(control) if options.controller is None else contextlib.nullcontext():
+            _import(options.preload)
+        birth = _become_zygote(control)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
-        control.send(pickle.dumps(Unready(f"{type(error).__name__}: {error}"[: MESSAGE_SIZE // 2])))
+        control.send(pickle.dumps(Unready(_reason(error))))
         sys.exit(1)
     if birth is not None:
         from pytest_ddpperf.launch.rank import live

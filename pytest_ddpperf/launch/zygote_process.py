@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Copied, Copy, Preloaded, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.messages import Broken, Copied, Copy, Preloaded, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.processes import HAS_PIDFD, CopiedProcess
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
 if TYPE_CHECKING:
@@ -26,49 +27,6 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.messages import Preload, ZygoteEvent, ZygoteRequest
     from pytest_ddpperf.launch.redirection import Redirection
-
-
-class CopiedProcess:
-    """A process with the methods of ``subprocess.Popen`` that a zygote needs; its exit status stays unknown."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._descriptor = os.pidfd_open(pid)
-
-    def poll(self) -> int | None:
-        """None while the process runs, then 0."""
-        return 0 if self._ended(0) else None
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the process has ended."""
-        if not self._ended(timeout):
-            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
-
-    def kill(self) -> None:
-        """Kill the process."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Close the descriptor; from then on the process counts as ended."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _ended(self, timeout: float | None) -> bool:
-        return self._descriptor < 0 or bool(readable([self._descriptor], timeout))
-
-
-def _kernel_has_pidfd() -> bool:
-    """Whether kernel and Python have process descriptors; Linux has them since 5.3."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-HAS_PIDFD = _kernel_has_pidfd()
 
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
@@ -101,6 +59,7 @@ class ZygoteProcess:
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
+        self.threads = 1  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
@@ -139,8 +98,11 @@ class ZygoteProcess:
                     pass_fds=[of_zygote.fileno()],
                     start_new_session=True,
                 )
-            except BaseException:
+            except BaseException as error:
                 of_controller.close()
+                if isinstance(error, OSError):
+                    reason = f"the process that ranks are forked from cannot be started: {error.strerror}"
+                    raise LaunchError(reason) from error
                 raise
         return of_controller, process
 
@@ -200,8 +162,9 @@ class ZygoteProcess:
         deadline = time.monotonic() + _READY_SECONDS
         while not self._ready:
             events = self.events(deadline - time.monotonic())
-            self._ready = any(isinstance(event, Ready) for event in events)
             for event in events:
+                if isinstance(event, Ready):
+                    self._ready, self.threads = True, event.threads
                 if isinstance(event, Unready):
                     raise LaunchError(
                         f"the ranks cannot import what they need: {event.reason}; "
@@ -229,7 +192,12 @@ class ZygoteProcess:
                 if events:
                     break
                 raise self._ended()
-            events.append(pickle.loads(data))
+            event = pickle.loads(data)
+            if isinstance(event, Broken):
+                raise LaunchError(
+                    f"the process that ranks are forked from failed: {event.reason}; the ranks were stopped"
+                )
+            events.append(event)
         return events
 
     def require_running(self) -> None:
@@ -286,9 +254,7 @@ class ZygoteProcess:
             self._process.kill()
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
         if self._process.wait() != 0:
-            for pid in processes.marked(environment.MARK, self.mark):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            processes.kill_marked(environment.MARK, self.mark)
         if isinstance(self._process, CopiedProcess):
             self._process.close()
         self._output.close()

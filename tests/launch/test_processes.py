@@ -6,7 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import processes
 
 
@@ -37,8 +41,48 @@ def test_killing_what_is_gone_is_no_error() -> None:
     processes.kill(child.pid, group=True)
 
 
-def test_kills_for_want_of_memory_are_counted() -> None:
-    assert processes.out_of_memory_kills() >= 0
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        pytest.param({"sys/fs/cgroup/jobs/memory.events": "low 0\noom 3\noom_kill 2\n"}, 2, id="of the control group"),
+        pytest.param({}, 7, id="of the machine"),
+    ],
+)
+def test_kills_for_want_of_memory_are_those_of_the_own_control_group(
+    tmp_path: Path, files: dict[str, str], kills: int
+) -> None:
+    system = {
+        "proc/vmstat": "pgfault 9\noom_kill 7\n",
+        "proc/self/cgroup": "0::/jobs\n",
+        "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n",
+    }
+    for name, text in {**system, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert processes.out_of_memory_kills(tmp_path) == kills
+
+
+def test_who_got_the_number_of_a_marked_process_meanwhile_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(processes, "marked", lambda *_: {other.pid})
+        processes.kill_marked("DDPPERF_TEST_MARK", "one")
+        assert other.poll() is None
+        other.communicate(b"\n", 10)
+        assert other.returncode == 0
+
+
+def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PR_SET_CHILD_SUBREAPER", -1)
+    with pytest.raises(OSError, match=r"Invalid argument \(the kernel was asked to let this process adopt orphans\)"):
+        processes.adopt_orphans()
+
+
+def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"^ranks need the file system /proc, and it is not mounted here$"):
+        processes.require_linux(tmp_path)
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(LaunchError, match=r"^ranks can be started on Linux only, and this is win32$"):
+        processes.require_linux()
 
 
 def test_a_variable_is_overwritten_where_others_see_it() -> None:

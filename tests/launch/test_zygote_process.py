@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.launch.launcher import Launcher
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_ddpperf.launch.launcher import Launcher
 
 CONTROLLER = """
 import os, signal, subprocess, sys
@@ -112,3 +115,50 @@ def test_a_forked_copy_of_the_controller_leaves_the_zygote_alone(launcher: Launc
             os._exit(0)
     os.waitpid(copy, 0)
     assert launcher.run(parent, world_size=1, device="cpu").rank(0) == zygote
+
+
+@pytest.mark.slow
+def test_the_zygote_has_one_thread_also_where_its_libraries_start_some() -> None:
+    with Launcher(environ={**os.environ, "OMP_NUM_THREADS": "4"}) as launcher:
+        launcher.wait()
+        assert len(os.listdir(f"/proc/{launcher.pid}/task")) == 1  # noqa: PTH208
+
+
+@pytest.mark.slow
+def test_a_thread_that_the_zygote_keeps_is_told_where_ranks_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    (tmp_path / "starts_a_thread.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    hint = "the process that ranks are forked from has 1 more thread: a lock that one of them held stays locked"
+    with Launcher(preload=["starts_a_thread"]) as launcher, pytest.raises(RanksTimedOut, match=hint):
+        launcher.run(lambda _: signal.pause(), world_size=1, device="cpu", backend="gloo", timeout=2)
+
+
+@pytest.mark.slow
+def test_a_zygote_that_another_thread_started_ends_with_the_controller_while_it_imports(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
+    (tmp_path / "blocks.py").write_text(f"import os, time; os.mkfifo({str(tmp_path / 'pipe')!r}); time.sleep(600)")
+    code = "import threading; from pytest_ddpperf.launch.launcher import Launcher; l = Launcher(preload=['blocks'])\n"
+    code += "t = threading.Thread(target=l.start); t.start(); t.join(); print(l.pid, flush=True); input()"
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, env=environ) as controller:
+        assert controller.stdout is not None
+        pid = int(controller.stdout.readline())
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pipe").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        controller.kill()
+        assert all_gone([pid])
+
+
+def test_a_zygote_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(LaunchError, match=r"^the process that ranks are forked from cannot be started: Resource temp"):
+        Launcher().start()
