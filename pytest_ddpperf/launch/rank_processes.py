@@ -121,7 +121,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int) -> RanksTimedOut:
     finished = [end.rank for end in ends if isinstance(end.report, Finished)]
     first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout)
-    hints = []
+    hints = [stacks.mismatch_hint(standing, finished)] if job.world_size > 1 else []
     if threads:
         of_zygote = (
             f"the process that ranks are forked from has {threads} more {'threads' if threads > 1 else 'thread'}"

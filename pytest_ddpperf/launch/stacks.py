@@ -116,6 +116,19 @@ def roll_call(
     return "; ".join(parts), _guilty(order, list(finished))
 
 
+def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int]) -> str:
+    """The likely cause where all ranks wait in one collective; empty where they do not."""
+    found = [threads(text) for text in stacks.values()]
+    places = {position(stack[0]) if stack else None for stack in found}
+    where = next(iter(places), None)
+    if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
+        return ""
+    return (
+        "all ranks wait in the same collective: most likely they called it, or an earlier one, with tensors of "
+        "different sizes or types; TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
+    )
+
+
 def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int]) -> int | None:
     """The one rank outside the largest group of waiting ranks, or that waits alone; None where there is no such one."""
     waiting = [ranks for where, ranks in order if _waits(where)]

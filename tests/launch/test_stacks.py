@@ -167,6 +167,23 @@ def test_the_roll_call_names_who_keeps_the_others_waiting(
     assert stacks.roll_call(found, finished, world_size, 10.0) == (line, guilty)
 
 
+@pytest.mark.parametrize(
+    ("found", "finished", "told"),
+    [
+        ({0: ALL_REDUCE, 1: ALL_REDUCE}, [], True),
+        ({0: ALL_REDUCE, 1: BARRIER}, [], False),
+        ({0: ALL_REDUCE}, [1], False),
+        ({0: BUILD, 1: BUILD}, [], False),
+        ({0: ALL_REDUCE, 1: ""}, [], False),
+        ({0: QUEUE, 1: QUEUE}, [], False),
+    ],
+)
+def test_ranks_that_hang_in_one_collective_must_have_called_different_ones(
+    found: dict[int, str], finished: list[int], *, told: bool
+) -> None:
+    assert ("with tensors of different sizes or types" in stacks.mismatch_hint(found, finished)) is told
+
+
 def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:
     assert stacks.listing({0: BUILD, 1: BUILD, 2: ""}) == (
         'ranks 0, 1:\n  File "/x/t.py", line 50 in test\n  File "/x/t.py", line 30 in build\n\n'
