@@ -346,6 +346,7 @@ def test_a_zygote_that_was_stopped_between_launches_is_replaced(launcher: Launch
     run(launcher, lambda _ctx: all_reduce())
     assert launcher.pid is not None
     os.kill(launcher.pid, signal.SIGSTOP)
+    os.waitpid(launcher.pid, os.WUNTRACED)  # a busy machine takes its time to stop it
     run(launcher, lambda _ctx: all_reduce())
 
 
