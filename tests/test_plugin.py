@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.history.database import entries
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.run import session
 from tests.factories import git
 
 SETTINGS = """
@@ -632,3 +635,26 @@ def test_calibrating_goes_alone(inner: pytest.Pytester, option: str, problem: st
     run = inner.runpytest("--ddpperf-calibrate=2", option)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: {problem}"])
+
+
+def test_with_capturing_off_the_terminal_shows_what_ranks_print(
+    pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def like_ours(*, like: Launcher | None, echo: Any, **_: Any) -> Launcher:
+        return Launcher(echo=echo, like=like or launchers[0])
+
+    monkeypatch.setattr(session, "Launcher", like_ours)
+    pytester.makepyfile(
+        """
+def prints(ctx):
+    print(f"of {ctx.world_size}")
+
+def test_prints(ddpperf_group):
+    ddpperf_group.run(prints)
+"""
+    )
+    arguments = ("--ddpperf-world-size=2", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-s", *arguments)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines_random(["[[]rank 0[]] of 2", "[[]rank 1[]] of 2"])
+    assert "[rank 0]" not in pytester.runpytest_inprocess(*arguments).stdout.str()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.installed import copies_of
@@ -20,6 +21,9 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.rank_processes import Echo
 
 _SHOWN_LINES = 20
 _SETUP_SECONDS = 3600.0  # compilers take their time
@@ -36,12 +40,13 @@ class RevisionSide:
         *,
         asked: Sequence[str] = (),  # the setting ``preload``
         tests: bool = False,
+        echo: Echo | None = None,
     ) -> None:
         self.revision = revision
         self.tests = tests
         preload = (*preload, *(("pytest",) if tests else ()))  # the first import of test modules
         self.launchers = Launchers(
-            lambda first: Launcher(preload=preload, redirection=self.redirection, like=first), asked
+            lambda first: Launcher(preload=preload, redirection=self.redirection, echo=echo, like=first), asked
         )
         self._setup = setup
         self._lock = threading.Lock()

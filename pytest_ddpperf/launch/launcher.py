@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
+    from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
-
 
 T = TypeVar("T")
 
@@ -72,10 +72,11 @@ class Launcher:
         environ: Mapping[str, str] | None = None,  # of the ranks; by default that of this process at each launch
         preload: Iterable[str] = (),  # modules that ranks find imported; they start no thread and leave CUDA alone
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
+        echo: Echo | None = None,  # is told what ranks print, while they run
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
     ) -> None:
         self._like = like
-        self._environ = environ
+        self._environ, self._echo = environ, echo
         self._preload = tuple(preload)
         self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
@@ -253,9 +254,9 @@ class Launcher:
             zygotes, found = [zygote] * world_size, self._preloaded
             if found is not None and found.fits(environ):
                 zygotes = found.of(world_size)
-            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes))
-        outputs, imports = tuple(end.output for end in ends), ends[0].imports
-        return LaunchResult(values_of(ends, timeout - seconds), outputs, seconds, imports)
+            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes), self._echo)
+        outputs = tuple(end.output for end in ends)
+        return LaunchResult(values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
 
     def _of_ranks(self, zygote: ZygoteProcess) -> tuple[dict[str, str], tuple[str, ...]]:
         """The environment variables and the search path of ranks."""
@@ -307,10 +308,7 @@ class Launcher:
         if zygote is None:
             return
         atexit.unregister(self.close)
-        if self._owner == os.getpid():
-            zygote.close()
-        else:
-            zygote.forget()
+        (zygote.close if self._owner == os.getpid() else zygote.forget)()
 
 
 def _folder() -> str:

@@ -24,6 +24,7 @@ from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 from pytest_ddpperf.launch.streams import (
     Channel,
+    FollowedOutput,
     GarbledMessage,
     RankOutput,
     open_output,
@@ -41,20 +42,25 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Job, ZygoteEvent
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
+    Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
+
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
 _LEAVE_SECONDS = 3.0
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
+_ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
 _OTHERS_SECONDS = 1.0
 _MIN_LOAD_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
-def conduct(zygotes: Sequence[ZygoteProcess], job: Job, sweep: Callable[[], None]) -> tuple[list[RankEnd], float]:
+def conduct(
+    zygotes: Sequence[ZygoteProcess], job: Job, sweep: Callable[[], None], echo: Echo | None = None
+) -> tuple[list[RankEnd], float]:
     """Run a job on fresh ranks, each of its zygote, sweep, and return how each ended and the seconds that it took."""
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
-    with RankProcesses(zygotes) as ranks:
+    with RankProcesses(zygotes, echo) as ranks:
         try:
             ranks.fork(job)
             outcome = ranks.watch(started + job.timeout)
@@ -179,8 +185,9 @@ class _RankProcess:
 class RankProcesses:
     """The ranks of one launch, with their sockets and files. Leaving the context closes these; it ends no process."""
 
-    def __init__(self, zygotes: Sequence[ZygoteProcess]) -> None:
+    def __init__(self, zygotes: Sequence[ZygoteProcess], echo: Echo | None = None) -> None:
         self._zygotes = zygotes  # of each rank
+        self._echo = echo
         world_size = len(zygotes)
         self._open = contextlib.ExitStack()
         try:
@@ -192,12 +199,25 @@ class RankProcesses:
             raise LaunchError(
                 f"this process may not open enough files for {world_size} ranks; raise its limit (ulimit -n)"
             ) from None
+        self._followed = [(rank, FollowedOutput(file)) for rank in self.ranks for file in (rank.stdout, rank.stderr)]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        try:
+            self._tell(last=True)
+        finally:
+            self._open.close()
+
+    def _tell(self, *, last: bool = False) -> None:
+        """Hand on what ranks have printed since, to who has asked for it."""
+        if self._echo is None:
+            return
+        for rank, output in self._followed:
+            lines = output.lines(last=last)
+            if lines:
+                self._echo(rank.state.rank, lines)
 
     def _prepared(self, rank: int) -> _RankProcess:
         of_controller, of_rank = map(self._open.enter_context, socket.socketpair())
@@ -226,6 +246,7 @@ class RankProcesses:
     def watch(self, deadline: float) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until, late = deadline, False
+        pause = _TRIM_SECONDS if self._echo is None else _ECHO_SECONDS
         with selectors.DefaultSelector() as selector:
             for zygote in set(self._zygotes):
                 selector.register(zygote.control, selectors.EVENT_READ, zygote)
@@ -234,7 +255,7 @@ class RankProcesses:
             while not (late or all(rank.state.over for rank in self.ranks)):
                 remaining = until - time.monotonic()
                 late = remaining <= 0  # what has arrived by now counts: this process may have been stopped meanwhile
-                for key, _ in selector.select(max(0.0, min(remaining, _TRIM_SECONDS))):
+                for key, _ in selector.select(max(0.0, min(remaining, pause))):
                     if not isinstance(key.data, _RankProcess):
                         self._note(key.data.events(0))
                         continue
@@ -243,6 +264,7 @@ class RankProcesses:
                         selector.unregister(key.fileobj)
                 if until == deadline and any(rank.state.failed for rank in self.ranks):
                     until = min(deadline, time.monotonic() + GRACE)
+                self._tell()
                 for rank in self.ranks:
                     trim_output(rank.stdout)
                     trim_output(rank.stderr)

@@ -151,6 +151,24 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:
     return f"[the first {start} of {size} bytes of {title} are cut here]\n{text}" if start else text
 
 
+class FollowedOutput:
+    """Gives out the lines of a stream as they come, at most the last 64 KiB of what is new."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._position = 0
+
+    def lines(self, *, last: bool = False) -> list[str]:
+        """Take the whole lines that are new, and with ``last`` what follows them."""
+        size = os.fstat(self._file.fileno()).st_size
+        start = max(self._position, size - OUTPUT_LIMIT)
+        skipped = [f"[{start - self._position} bytes are cut here]"] if start > self._position else []
+        text = os.pread(self._file.fileno(), size - start, start)
+        taken = text if last else text[: text.rfind(b"\n") + 1]
+        self._position = start + len(taken)
+        return skipped + taken.decode(errors="replace").splitlines()
+
+
 def trim_output(file: IO[bytes]) -> None:
     """Free the disk space of all but the last 64 KiB of a long stream, where the file system can.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,8 +23,10 @@ class LiveLine:
     def __init__(self, reporter: Any, capture: Any) -> None:
         """Takes pytest's terminal reporter and capture manager, each None where that plugin is off."""
         self._reporter: Any = reporter if reporter is not None and reporter.isatty else None
+        self._terminal: Any = reporter
         self._capture = capture
         self._shown = 0
+        self._lock = threading.Lock()  # launches of both sides have a thread each
 
     def show(self, text: str) -> None:
         """Show this in place of what was shown before."""
@@ -43,6 +47,19 @@ class LiveLine:
         if self._shown:
             self._write(_erased(self._shown))
             self._shown = 0
+
+    @property
+    def echoes(self) -> bool:
+        """Whether pytest shows what tests print while they run (``-s``)."""
+        return self._terminal is not None and self._terminal.config.getoption("capture") == "no"
+
+    def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:
+        """Print lines of a rank, and begin a new line where the terminal is in the middle of one."""
+        with self._lock:
+            self.clear()
+            self._terminal.ensure_newline()
+            sys.stdout.write("".join(f"[{who} {rank}] {line}\n" for line in lines))
+            sys.stdout.flush()
 
     def _unsaid(self, text: str) -> str:
         """The text without what pytest's line begins with: the test's id with -v, else its file, with -q neither."""

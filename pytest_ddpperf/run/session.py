@@ -6,7 +6,7 @@ import datetime as dt
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class Session:
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
         self.reference = None  # None where benchmarks are compared with stored baselines
         self.candidate = None  # None where it is this checkout
+        self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
         self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
             from pytest_ddpperf.against.revision_side import RevisionSide
@@ -82,11 +83,18 @@ class Session:
 
             tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
             self.reference = RevisionSide(
-                revision, settings.against_setup, PRELOADED, asked=settings.preload, tests=tests
+                revision,
+                settings.against_setup,
+                PRELOADED,
+                asked=settings.preload,
+                tests=tests,
+                echo=echo and partial(echo, who="reference rank"),
             )
         if revision is not None and probe is not None:
             measured = Revision(probe.measured, probe.measured, revision.root)
-            self.candidate = RevisionSide(measured, settings.against_setup, PRELOADED, asked=settings.preload)
+            self.candidate = RevisionSide(
+                measured, settings.against_setup, PRELOADED, asked=settings.preload, echo=echo
+            )
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
         self._attempts: dict[str, int] = {}  # by test
@@ -107,7 +115,7 @@ class Session:
             if self.reference is not None:
                 self.reference.start()
             self._launchers = (
-                Launchers(lambda first: Launcher(preload=PRELOADED, like=first), self.settings.preload)
+                Launchers(lambda first: Launcher(preload=PRELOADED, echo=self._echo, like=first), self.settings.preload)
                 if self.candidate is None
                 else self.candidate.launchers
             )

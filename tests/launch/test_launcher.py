@@ -225,3 +225,27 @@ def test_what_a_launch_preloads_its_ranks_and_later_ones_find_imported(launcher:
     found = launcher.run(imported, name, world_size=2, backend="gloo", device="cpu", timeout=60, preload=preload)
     assert found.values == (True, True)
     assert run(launcher, imported, name, world_size=2).values == (True, True)
+
+
+def test_what_ranks_print_is_told_while_they_run(launcher: Launcher, tmp_path: Path) -> None:
+    heard: list[tuple[int, str]] = []
+    seen = tmp_path / "seen"
+
+    def echo(rank: int, lines: list[str]) -> None:
+        heard.extend((rank, line) for line in lines)
+        if (1, "and waits") in heard:
+            seen.touch()
+
+    def prints(ctx: RankContext) -> str:
+        print(f"rank {ctx.rank} begins", file=sys.stderr)
+        if ctx.rank == 1:
+            print("and waits")
+            while not seen.exists():  # until the line has been told, or the deadline of the launch
+                os.sched_yield()
+        print("no end of line", end="")
+        return "done"
+
+    with Launcher(echo=echo, like=launcher) as echoing:
+        assert echoing.run(prints, world_size=2, device="cpu", backend="gloo", timeout=20).values == ("done", "done")
+    assert heard[0] in {(0, "rank 0 begins"), (1, "rank 1 begins")}
+    assert {(0, "rank 0 begins"), (1, "rank 1 begins"), (0, "no end of line"), (1, "no end of line")} <= set(heard)

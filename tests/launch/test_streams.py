@@ -17,6 +17,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.streams import (
     OUTPUT_LIMIT,
     Channel,
+    FollowedOutput,
     GarbledMessage,
     open_output,
     read_output,
@@ -169,3 +170,24 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(tmp_path: Path, m
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(LaunchError, match=r"what ranks print has no place: .*/gone; let TMPDIR name a folder"):
         open_output()
+
+
+def test_a_stream_that_is_followed_gives_whole_lines_once_and_in_the_end_the_rest() -> None:
+    with open_output() as file:
+        followed = FollowedOutput(file)
+        assert followed.lines() == []
+        file.write(b"one\ntwo\nthr")
+        assert followed.lines() == ["one", "two"]
+        file.write(b"ee\n")
+        assert followed.lines() == ["three"]
+        file.write(b"end")
+        assert followed.lines() == []
+        assert followed.lines(last=True) == ["end"]
+        assert followed.lines(last=True) == []
+
+
+def test_a_stream_that_is_followed_too_slowly_says_what_is_cut() -> None:
+    with open_output() as file:
+        followed = FollowedOutput(file)
+        file.write(b"x" * 10 + b"\n" + b"y" * (OUTPUT_LIMIT - 1) + b"\n")
+        assert followed.lines() == ["[11 bytes are cut here]", "y" * (OUTPUT_LIMIT - 1)]
