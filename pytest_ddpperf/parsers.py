@@ -153,12 +153,13 @@ def closest(word: str, known: Sequence[str], alike: float) -> str:
 
 def one_of(*choices: str) -> Callable[[object], str]:
     """A parser for one word out of ``choices``, in upper or lower case; false stands for ``no``."""
+    found = {choice.lower(): choice for choice in choices}
 
     def parse(value: object) -> str:
-        word = "no" if value is False or value == "false" else value.strip().lower() if isinstance(value, str) else None
-        if word not in choices:
+        word = "no" if value is False or value == "false" else value.strip().lower() if isinstance(value, str) else ""
+        if word not in found:
             raise ValueError(f"one of {', '.join(choices)}")
-        return word
+        return found[word]
 
     return parse
 

@@ -283,6 +283,9 @@ class Preparing:
         self.launchers = SimpleNamespace(wait=lambda slots, *_: self.noted.append(f"{slots} there"))
         monkeypatch.setattr(BenchmarkLaunches, "launch", lambda _launches, *asked, **how: self._launch(*asked, **how))
 
+    def roots_of(self, *, reference: bool) -> tuple[str, ...]:
+        return ()
+
     def _launch(
         self, variant: Variant, function: Any, job: PrepareJob, *, patience: int = 1
     ) -> LaunchResult[RankPrepared]:

@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
 
 def test_the_last_loss_is_looked_at_too(make_ctx: Any) -> None:
     losses = iter([1.0, 1.0, math.inf])
-    with pytest.raises(WorkloadError, match=r"^loss is inf after 2 timed steps on rank 0"):
+    with pytest.raises(WorkloadError, match=r"^loss is inf at timed step 2 of 2 on rank 0"):
         run_launch(make_ctx(), job(lambda: next(losses), warmup=1, steps=2))
 
 

@@ -189,7 +189,7 @@ def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
     ("bad", "message"),
     [
         pytest.param(2, "loss is nan at warm-up step 2 on rank 0", id="in the warm-up"),
-        pytest.param(7, "loss is nan after 5 timed steps on rank 0", id="in the timed steps"),
+        pytest.param(7, "loss is nan at timed step 5 of 5 on rank 0", id="in the timed steps"),
     ],
 )
 def test_a_loss_that_is_no_number_is_said_as_in_any_launch(
