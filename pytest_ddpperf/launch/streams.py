@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import os
 import pickle
@@ -137,6 +138,8 @@ def open_output() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile(prefix="ddpperf-", buffering=0)
     except OSError as error:
+        if error.errno == errno.EMFILE:  # whoever opens several says for how many ranks
+            raise
         raise LaunchError(
             f"what ranks print has no place: {error.strerror}: {tempfile.tempdir or 'TMPDIR'}; "
             "let TMPDIR name a folder that can be written"

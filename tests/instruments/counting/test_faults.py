@@ -331,7 +331,7 @@ FAULTS = [
         "sound",
         "padded attention",
         "flops_forward",
-        [f"{layer} 16.38 kFLOP -> 32.77 kFLOP per step (+16.38 kFLOP, +100 %)" for layer in "01"],
+        [f"module {layer} 16.38 kFLOP -> 32.77 kFLOP per step (+16.38 kFLOP, +100 %)" for layer in "01"],
     ),
     (
         "even buckets",

@@ -96,6 +96,8 @@ def test_a_graph_break_has_its_line() -> None:
         return total * 2
 
     torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
+    torch._dynamo.utils.graph_break_reasons.clear()
     compiled = torch.compile(broken, backend="eager")
     found = count_step(lambda: compiled(torch.ones(3)), Countable(device=torch.device("cpu")), warmup=1)
     torch.compiler.reset()
