@@ -25,6 +25,7 @@ from pytest_ddpperf.run.requests import (
     several_sizes,
 )
 from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
@@ -102,7 +103,7 @@ class Ddpperf:
         call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
         environment = self._environment(call, strategy)
         variant = call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
-        return self._judged(call.settings, [variant], alone)[0]
+        return self._judged(call, [variant], alone)[0]
 
     def measure(
         self,
@@ -180,7 +181,7 @@ class Ddpperf:
             for n in sizes
         ]
         derive = partial(with_efficiency, mode=mode)
-        return ScalingCurve(mode=mode, points=self._judged(call.settings, variants, derive))
+        return ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
 
     def compare(
         self,
@@ -227,7 +228,7 @@ class Ddpperf:
         ]
         names = tuple(ways.by_name)
         derive = partial(with_speedup, over=variants[names.index(ways.over)].name)
-        measured = self._judged(call.settings, variants, derive)
+        measured = self._judged(call, variants, derive)
         return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
 
     def expect(
@@ -371,7 +372,7 @@ class Ddpperf:
         size = 1 if lone else max(self._session.world_sizes(call.settings))
         return self._session.environment(call.settings, size)
 
-    def _judged(self, settings: Settings, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
+    def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
         from pytest_ddpperf.run.judging import JudgedRun
 
@@ -382,6 +383,6 @@ class Ddpperf:
                 )
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
-        run = JudgedRun(self._session, self._test, settings, self._sections, paired)
+        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=TimeSheet(call.begun))
         self._runs.append(run)
         return run.judged(variants, derive)

@@ -247,9 +247,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_ddpperf.reports.table import verdict_painter
 
     writer = config.get_terminal_writer()
-    brief = config.get_verbosity() < QUIET
+    verbosity = config.get_verbosity()
     session = config.stash[SESSION]
-    parts = summary_parts(session.summary(), writer.fullwidth, verdict_painter(writer.markup), brief=brief)
+    parts = summary_parts(
+        session.summary(),
+        writer.fullwidth,
+        verdict_painter(writer.markup),
+        brief=verbosity < QUIET,
+        verbose=verbosity > 0,
+    )
     for title, text in (*parts, *session.parts):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)

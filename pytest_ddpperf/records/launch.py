@@ -48,6 +48,7 @@ class RankLaunch:
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
         blocks: how many of ``step_times`` belong to each interleaved block; empty where launches are not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
+        worked: seconds from its first step to the end of what it was asked for.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class RankLaunch:
     cpu_time: float | None = None
     blocks: tuple[int, ...] = ()
     cpu_blocks: tuple[float, ...] = ()
+    worked: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

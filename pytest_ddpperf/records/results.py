@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
@@ -198,6 +198,37 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TimeSpent:
+    """Seconds of one call of a verb, by what they were spent on; together they are its wall time.
+
+    Attributes:
+        starting: of launchers, and of launches until their first step and from their last one to their end.
+        verifying: comparing with a single process.
+        counting: what one step does.
+        measuring: steps that were timed, and their warm-up.
+        diagnosing: steps that show growth of memory, phases and communication; the profile.
+        other: judging, launches that failed, and what lies between launches.
+    """
+
+    starting: float = 0.0
+    verifying: float = 0.0
+    counting: float = 0.0
+    measuring: float = 0.0
+    diagnosing: float = 0.0
+    other: float = 0.0
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The parts by name."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """The wall time of the call."""
+        return math.fsum(self.parts.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One benchmark, judged: a row of the summary and an entry of the JSON file.
 
@@ -210,6 +241,7 @@ class Result:
         reference: what the benchmark is compared with: a stored baseline or another revision.
         findings: remarks that a reader of the verdict needs.
         seconds: of measuring, of all benchmarks that were measured side by side with this one.
+        spent: the seconds of the call that measured them; None where nobody kept them.
     """
 
     test: str
@@ -219,6 +251,7 @@ class Result:
     reference: Reference
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
+    spent: TimeSpent | None = None
 
     @property
     def paired(self) -> PairedRevision | None:

@@ -27,6 +27,7 @@ from pytest_ddpperf.reports.phrases import (
 )
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
 from pytest_ddpperf.reports.table import NOTHING, Table, render
+from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
 _MDE_MEANING = (
@@ -55,7 +56,12 @@ class SummaryData:
 
 
 def summary_parts(
-    summary: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, brief: bool = False
+    summary: SummaryData,
+    width: int | None = None,
+    paint: Callable[[str], str] = str,
+    *,
+    brief: bool = False,
+    verbose: bool = False,
 ) -> list[tuple[str, str]]:
     """Title and text of each part that has anything to say."""
     results = summary.results
@@ -69,6 +75,7 @@ def summary_parts(
         "sections": "" if brief else rendered(section_table(results)),
         "communication": "" if brief else rendered(communication_table(results)),
         "collectives": "" if brief else rendered(collective_table(results)),
+        "time": "" if brief else time_part(results, width, every=verbose),
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
         "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),

@@ -20,6 +20,7 @@ from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunch
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant, counted_only
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, PrepareJob, RankPrepared
@@ -41,6 +42,8 @@ class BenchmarkRun:
         settings: Settings,
         sections: list[tuple[str, str]],
         paired: PairedLaunches | None = None,
+        *,
+        times: TimeSheet | None = None,
     ) -> None:
         self.settings = settings
         self.sections = sections  # titles and texts for the test's report
@@ -48,7 +51,7 @@ class BenchmarkRun:
         self._session = session
         self._test = test
         self._paired = paired
-        self.launches = BenchmarkLaunches(session, settings, paired, test=test)
+        self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
         """The variants with their pilots, counts, and remarks on their verification.
@@ -62,9 +65,11 @@ class BenchmarkRun:
             self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
+            begun = self.launches.times.now()
             launched: LaunchResult[RankPrepared] = self.launches.launch(
                 variant, PREPARE_LAUNCH, replace(job, training=training), patience=job.parts
             )
+            self.launches.times.launched(begun, **_worked(launched.values))
             if not job.timed:  # no other launch tells what its ranks print
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
             return launched
@@ -107,7 +112,10 @@ class BenchmarkRun:
 
         self._show(f"{variant.name}: under the profiler")
         job = self.launches.job(variant, Plan(warmup=self.settings.warmup, steps=1))
-        return replace(variant, profile=profile.merged(self.launches.launch(variant, PROFILE_LAUNCH, job).values))
+        begun = self.launches.times.now()
+        ranks = self.launches.launch(variant, PROFILE_LAUNCH, job).values
+        self.launches.times.launched(begun, diagnosing=self.launches.times.now() - begun)
+        return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
@@ -128,3 +136,16 @@ class BenchmarkRun:
 
     def _show(self, text: str) -> None:
         self._session.line.show(f"{self._test} {text}")
+
+
+def _worked(ranks: Sequence[RankPrepared]) -> dict[str, float]:
+    """The seconds of a preparing launch's tasks, on the rank that worked longest."""
+    parts = [
+        {
+            "measuring": 0.0 if rank.timed is None else rank.timed.worked,
+            "counting": rank.counting,
+            "verifying": rank.verifying,
+        }
+        for rank in ranks
+    ]
+    return max(parts, key=lambda of_rank: sum(of_rank.values()))

@@ -28,6 +28,7 @@ from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settin
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
 from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
@@ -43,10 +44,17 @@ class BenchmarkLaunches:
     """Runs single launches; ``paired`` runs those of both sides, where there is a reference."""
 
     def __init__(
-        self, session: Session, settings: Settings, paired: PairedLaunches | None = None, *, test: str = ""
+        self,
+        session: Session,
+        settings: Settings,
+        paired: PairedLaunches | None = None,
+        *,
+        test: str = "",
+        times: TimeSheet | None = None,
     ) -> None:
         self.settings = settings
         self.paired = paired
+        self.times = TimeSheet() if times is None else times
         self._session = session
         self._file = test.partition("::")[0]  # whose tests find the same modules imported
         self._ranks = 0  # of the largest launch
@@ -60,6 +68,7 @@ class BenchmarkLaunches:
 
     def start(self, variants: Sequence[Variant]) -> None:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
+        begun = self.times.now()
         self._ranks = max(variant.world_size for variant in variants)
         free, wanted = free_memory(), 1
         if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
@@ -71,12 +80,15 @@ class BenchmarkLaunches:
         for side in self._sides:
             with contextlib.suppress(LaunchError):  # the first launch raises it
                 side.start(self._slots)
+        self.times.launched(begun)
 
     def ready(self) -> None:
         """Waits until all launchers have started and imported: that would disturb timed steps."""
         __tracebackhide__ = True
+        begun = self.times.now()
         for side in self._sides:
             side.wait(self._slots, self._file, self._ranks)
+        self.times.launched(begun)
 
     def keep(self, number: int) -> None:
         """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
@@ -158,6 +170,7 @@ class TimedLaunches:
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.world_size, variant.pilot.picked)
         several = len({variant.key for variant, _ in launches}) > 1
+        begun = self._launches.times.now()
         calls = [
             partial(self._result_of, self._slots[variant.key] if several else 0, variant, plan, purpose)
             for variant, plan in launches
@@ -171,6 +184,8 @@ class TimedLaunches:
             raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
             raise extended(error, after=_interleaving_hint(error, launches)) from error.__cause__
+        part = "measuring" if purpose is Purpose.TIMES else "diagnosing"
+        self._launches.times.launched(begun, **{part: max(rank.worked for result in results for rank in result.values)})
         self._completed.update((variant.label, plan) for variant, plan in launches)
         return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
 

@@ -18,9 +18,10 @@ from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.measurement import Measurement, Series
-from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, TimeSpent, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.probe import Probe
@@ -96,6 +97,8 @@ class JudgedRun(BenchmarkRun):
             if Verdict.BROKEN not in self.settings.failing:
                 pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
             raise told from error.__cause__
+        spent = self._spent()
+        results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
         self._session.extensions.measured(self._test, measured)
         self._session.add(results)
@@ -193,7 +196,15 @@ class JudgedRun(BenchmarkRun):
             others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
         broken_ones = [variant for variant in variants if variant.key in reasons]
-        self._session.add([broken(self._test, variant, reasons[variant.key]) for variant in broken_ones])
+        spent = self._spent()
+        results = [broken(self._test, variant, reasons[variant.key]) for variant in broken_ones]
+        self._session.add([replace(result, spent=spent) for result in results])
+
+    def _spent(self) -> TimeSpent:
+        """The seconds of the call until now, which the test's report tells where it fails."""
+        spent = self.launches.times.spent
+        self.sections.append(("ddpperf time", time_text(spent)))
+        return spent
 
 
 def _focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:

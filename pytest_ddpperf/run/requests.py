@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,7 @@ class VerbCall:
     strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
     metrics: tuple[Metric, ...] = ()  # that hooks add
     folders: tuple[Path, ...] = ()  # in which a script is looked for
+    begun: float = field(default_factory=time.monotonic)  # seconds on that clock
 
     def variant(
         self,

@@ -131,7 +131,8 @@ class RankPrepared:
     timed: RankLaunch | None = None  # without memory peaks and diagnosis
     counts: Counts | None = None
     verification: Verification | None = None
-    seconds: float = 0.0  # that counting and verifying took beside the timed steps
+    counting: float = 0.0  # seconds of it, beside the timed steps
+    verifying: float = 0.0  # the same
     trace: StepsTrace | None = None
     remarks: tuple[Finding, ...] = ()
 

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import numbers
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -58,6 +59,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
         )
+        begun = time.monotonic()
         warmup = _warm_up(ctx, job, step)
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
@@ -73,7 +75,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         launch = replace(
             timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
         )
-        return replace(launch, **_diagnosis(ctx, job, step, turns)) if job.diagnosed else launch
+        told = _diagnosis(ctx, job, step, turns) if job.diagnosed else {}
+        return replace(launch, **told, worked=time.monotonic() - begun)
 
 
 def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:

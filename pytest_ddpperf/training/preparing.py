@@ -41,15 +41,18 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
     if job.traced:
         from pytest_ddpperf.training.correctness.tracing import trace_steps
 
-        return RankPrepared(trace=trace_steps(ctx, job.training))
-    timed, counts, verification, seconds = None, None, None, 0.0
+        begun = time.monotonic()
+        trace = trace_steps(ctx, job.training)
+        return RankPrepared(trace=trace, verifying=time.monotonic() - begun)
+    timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
     remarks: list[Finding] = []
     if job.timed:
-        timed, counts, seconds = _timed_and_counted(ctx, job, remarks)
+        timed, counts, counting = _timed_and_counted(ctx, job, remarks)
     elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
-        plan = job.training.plan
+        plan, begun = job.training.plan, time.monotonic()
         counts = count_launch(ctx, replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps)), remarks)
+        counting = time.monotonic() - begun
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
 
@@ -57,8 +60,15 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         if job.parts > 1:
             _clean_up(ctx)
         verification = verify_launch(ctx, job.verified)
-        seconds += time.monotonic() - begun
-    return RankPrepared(timed=timed, counts=counts, verification=verification, remarks=tuple(remarks), seconds=seconds)
+        verifying = time.monotonic() - begun
+    return RankPrepared(
+        timed=timed,
+        counts=counts,
+        verification=verification,
+        remarks=tuple(remarks),
+        counting=counting,
+        verifying=verifying,
+    )
 
 
 def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None) -> Counts:
@@ -117,6 +127,7 @@ def _timed_and_counted(
     plan = job.training.plan
     watch_memory(ctx.device)  # from here on peaks are the step's own
     with closing(build_step(ctx, job.training)) as step:
+        first = time.monotonic()
         compiled = warmed_up(checked_run(ctx, step), plan.warmup)
         before = _at_work()
         timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None)
@@ -124,12 +135,13 @@ def _timed_and_counted(
         timed = replace(timed, background=works_in_background(), taken=taken)
         begin_together(None, step)  # work that follows on one rank must not disturb the last timed step of another
         begun, counts = time.monotonic(), None
+        timed = replace(timed, worked=begun - first)
         if job.counted:
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
         remarks += [*step.remarks, *(_left_by_steps(before) if plan.warmup else ())]
-        return timed, counts, time.monotonic() - begun
+        return timed, counts, (time.monotonic() - begun) * job.counted
 
 
 def _clean_up(ctx: RankView) -> None:

@@ -21,6 +21,7 @@ from pytest_ddpperf.records.results import (
     PairedRevision,
     Result,
     StoredBaseline,
+    TimeSpent,
 )
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.summary import SummaryData
@@ -329,10 +330,20 @@ BESIDE = result(
     step_time={"half": 0.2, "mde": 0.538},
     reference=PAIRED,
 )
+
+
+def _timed(*results: Result) -> tuple[Result, ...]:
+    """The results with the seconds of their calls: each measured for 2 s longer than the one before it."""
+    parts = {"starting": 11.6, "verifying": 1.2, "counting": 0.8, "diagnosing": 3.1, "other": 0.3}
+    return tuple(
+        replace(result, spent=TimeSpent(**parts, measuring=20.0 + 2 * number)) for number, result in enumerate(results)
+    )
+
+
 RUNS = {
-    1: SummaryData(results=(BESIDE,), here="8be01d2+changes"),
+    1: SummaryData(results=_timed(BESIDE), here="8be01d2+changes"),
     6: SummaryData(
-        results=(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
+        results=_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
         searches=(_search(0),),
         stored=(_stored(0),),
         complaints=(
@@ -340,7 +351,9 @@ RUNS = {
         ),
         recorded="recorded as run 31 of .ddpperf/history.sqlite",
     ),
-    30: SummaryData(results=THIRTY, searches=tuple(map(_search, range(4))), stored=tuple(map(_stored, range(2)))),
+    30: SummaryData(
+        results=_timed(*THIRTY), searches=tuple(map(_search, range(4))), stored=tuple(map(_stored, range(2)))
+    ),
     15: SummaryData(calibrated=tuple(map(calibrated, range(15)))),
 }
 """By their numbers of benchmarks; 15 are calibrated."""

@@ -11,7 +11,11 @@ from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import Variant
 
+PARTS = ("starting", "verifying", "counting", "measuring", "diagnosing", "other")
 SUITE = """
+import time
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -159,6 +163,8 @@ def test_wrong_and_not_to_fail(ddpperf):
             "broken: gradients differ from a single process: * on rank * at step 1, relative error *",
             "  benchmark forgetful(), 2 ranks, gloo",
             "  at test_suite.py:* in test_wrong",
+            "*- ddpperf time -*",
+            "* s: starting *, verifying *",
         ]
     )
     verdicts = {(result["test"].partition("::")[2], result["strategy"]): result["verdict"] for result in results}
@@ -222,7 +228,9 @@ def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytes
         inner,
         """
 def test_both(ddpperf):
+    begun = time.monotonic()
     measured = ddpperf.check(workload, strategy="ddp", max_time=60)
+    Path("wall.txt").write_text(str(time.monotonic() - begun))
     assert measured.profile.busy > 0
 
 
@@ -238,6 +246,10 @@ def test_something_goes_on(ddpperf):
     )
     run.assert_outcomes(passed=3)
     both, neither, zero1 = results
+    *parts, total = (both["time"][part] for part in (*PARTS, "total"))
+    assert [seconds > 0 for seconds in parts] == [True, True, False, True, True, True]  # nothing was counted
+    assert sum(parts) == pytest.approx(total)
+    assert total == pytest.approx(float((inner.path / "wall.txt").read_text()), rel=0.1)
     assert {"exposed_communication", "communication_overhead"} <= both["metrics"].keys()
     assert (both["profile"]["communication_busy_share"] > 0, both["still_sent"]) == (True, "")
     assert not {"exposed_communication", "communication_overhead"} & neither["metrics"].keys()
@@ -250,6 +262,8 @@ def test_something_goes_on(ddpperf):
             "*ddpperf collectives*",
             "benchmark*transfer*wait*last*all_reduce*window*late*",
             "test_both ddp * (* %) * (*",
+            "*ddpperf time*",
+            "seconds of 3 benchmarks, *",
         ]
     )
 

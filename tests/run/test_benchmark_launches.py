@@ -292,7 +292,7 @@ class Preparing:
         self.noted.append(f"{function.name} {variant.name}")
         self.patience.append(patience)
         timed = make_rank_launch(rank=0, step_times=(0.1,) * 5) if job.timed else None
-        return LaunchResult((RankPrepared(timed=timed, counts=COUNTS, verification=None, seconds=0.0),), (), 1.0)
+        return LaunchResult((RankPrepared(timed=timed, counts=COUNTS, verification=None),), (), 1.0)
 
 
 COUNTS = merged([Counts(totals={"flops": 1.0}, details={}, unstable={})])

@@ -98,7 +98,8 @@ class Ranks:
             timed=timed if job.timed else None,
             counts=COUNTS if job.counted else None,
             verification=verification if job.verified else None,
-            seconds=1.0 + rank,
+            counting=0.5,
+            verifying=0.5 + rank,
         )
 
 

@@ -181,8 +181,11 @@ def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
     clock = iter(range(100))
     monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     job = all_of_it(workload(), "single", Settings(), Plan(warmup=2, steps=5))
-    assert prepare_launch(make_ctx(), job).seconds == 2
-    assert prepare_launch(make_ctx(), PrepareJob(job.training, timed=True, counted=True)).seconds == 1
+    found = prepare_launch(make_ctx(), job)
+    assert found.timed is not None
+    assert (found.timed.worked, found.counting, found.verifying) == (1, 1, 1)
+    alone = prepare_launch(make_ctx(), PrepareJob(job.training, timed=True, counted=True))
+    assert (alone.counting, alone.verifying) == (1, 0)
 
 
 @pytest.mark.parametrize(

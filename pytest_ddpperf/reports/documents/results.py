@@ -127,6 +127,18 @@ class MetricData(Document):
     note: str = about("Why the verdict is what it is, where the numbers do not say it; may be empty.", _note)
 
 
+class TimeData(Document):
+    """Where the seconds of a call went."""
+
+    starting: NotNegative = about("Start of launchers; launches until their first step, and their end.")
+    verifying: NotNegative = about("Comparing with a single process.")
+    counting: NotNegative = about("Counting what one step does.")
+    measuring: NotNegative = about("Steps that were timed, and their warm-up.")
+    diagnosing: NotNegative = about("Growth of memory, phases and communication, and the profile.")
+    other: NotNegative = about("Judging, launches that failed, and what lies between launches.")
+    total: NotNegative = about("All of it.")
+
+
 class BenchmarkData(Document):
     """A benchmark that was measured."""
 
@@ -180,6 +192,11 @@ class ResultData(BenchmarkData):
     seconds: NotNegative = about(
         "Seconds of measuring until the verdict, of all benchmarks that were measured side by side with this one; 0 "
         "where nothing was timed."
+    )
+    time: TimeData | None = about(
+        "Seconds of the call that measured this benchmark and all others side by side with it, by what they were spent "
+        "on: together its wall time.",
+        "spent",
     )
     against: AgainstData | None = about("The other side of a run with --ddpperf-against; null without.", "paired")
     baseline: BaselineData | None = about("The record compared with; null for none.")

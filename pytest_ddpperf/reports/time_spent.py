@@ -1,0 +1,68 @@
+"""Where the time of calls went, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from pytest_ddpperf.records.results import Result, TimeSpent
+from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.phrases import names_of
+from pytest_ddpperf.reports.table import NOTHING, Table, render
+from pytest_ddpperf.units import format_count
+
+_SHOWN = 3  # calls in a summary: the slowest
+_SHORT = 10.0  # seconds; of calls that took less, tenths are shown
+
+
+def time_text(spent: TimeSpent) -> str:
+    """All of it and its parts: ``58 s: starting 12, verifying 5, counting 4, measuring 31, diagnosing 6``."""
+    decimals = int(spent.total < _SHORT)
+    parts = _rounded(spent, decimals)
+    told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
+    return f"{sum(parts.values()):.{decimals}f} s: {told}"
+
+
+def time_part(results: Sequence[Result], width: int | None, *, every: bool = False) -> str:
+    """The line of a single call, or the table of the slowest ones, of all with ``every``; empty where none is known."""
+    calls = _calls(results)
+    if len(calls) <= 1:
+        return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
+    calls.sort(key=lambda call: -call[1].total)
+    shown = calls if every else calls[:_SHOWN]
+    rows = [(name, _rounded(spent, 0)) for name, spent in shown]
+    parts = [part for part in rows[0][1] if any(seconds[part] for _, seconds in rows)]
+    whole = sum(spent.total for _, spent in calls)
+    slowest = "" if len(shown) == len(calls) else f"; the {len(shown)} slowest of {len(calls)}"
+    return render(
+        Table(
+            title=f"seconds of {format_count(len(calls), 'benchmark')}, {whole:.0f} in all{slowest}",
+            headers=("benchmark", "all", *parts),
+            rows=tuple(
+                (
+                    name,
+                    f"{sum(seconds.values()):.0f}",
+                    *(f"{seconds[part]:.0f}" if seconds[part] else NOTHING for part in parts),
+                )
+                for name, seconds in rows
+            ),
+            narrower=("other", "counting", "verifying", "diagnosing", "starting", "measuring"),
+            right=0,
+        ),
+        width,
+    )
+
+
+def _calls(results: Sequence[Result]) -> list[tuple[str, TimeSpent]]:
+    """Each call by the name of its benchmark, or of its test where it measured several."""
+    calls: dict[tuple[str, TimeSpent], list[str]] = {}
+    for name, result in zip(names_of(results), results, strict=True):
+        if result.spent is not None:
+            calls.setdefault((result.test, result.spent), []).append(name)
+    return [(names[0] if len(names) == 1 else test.partition("::")[2], spent) for (test, spent), names in calls.items()]
+
+
+def _rounded(spent: TimeSpent, decimals: int) -> dict[str, float]:
+    """The parts, rounded so that they still add up to the rounded whole."""
+    sums = [round(seconds, decimals) for seconds in accumulate(spent.parts.values(), initial=0.0)]
+    return {name: after - before for name, (before, after) in zip(spent.parts, pairwise(sums), strict=True)}
