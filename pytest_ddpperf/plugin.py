@@ -28,7 +28,7 @@ from pytest_ddpperf.run.configuration import (
     require_outputs,
     settings_of,
 )
-from pytest_ddpperf.run.frames import end_in_code_of_user, place
+from pytest_ddpperf.run.frames import end_in_code_of_user, ended_at, place
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.units import format_count
 
@@ -200,12 +200,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before."""
     try:
         yield
     except NotTimed as error:
-        raise pytest.skip.Exception(str(error), _use_item_location=True) from None
+        raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
 
 @pytest.hookimpl(wrapper=True)

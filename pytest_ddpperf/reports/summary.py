@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,6 +52,7 @@ class SummaryData:
     stored: Sequence[str] = ()  # what became of baselines, a line each
     recorded: str = ""  # what became of the history; empty where there is none
     accepting: bool = False  # whether what was measured becomes the baseline
+    unstored: Collection[str] = ()  # tests of which it does not, for they failed
     here: str = ""  # the commit that was measured, as it is shown; empty where none is known
 
 
@@ -70,7 +71,9 @@ def summary_parts(
         return "" if table is None else render(table, width, paint)
 
     parts = {
-        "": rendered(summary_table(results, accepting=summary.accepting, here=summary.here)) if results else "",
+        "": rendered(summary_table(results, accepting=summary.accepting, unstored=summary.unstored, here=summary.here))
+        if results
+        else "",
         "phases": "" if brief else rendered(phase_table(results)),
         "sections": "" if brief else rendered(section_table(results)),
         "communication": "" if brief else rendered(communication_table(results)),
@@ -85,7 +88,9 @@ def summary_parts(
     return [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
 
 
-def summary_table(results: Sequence[Result], *, accepting: bool = False, here: str = "") -> Table:
+def summary_table(
+    results: Sequence[Result], *, accepting: bool = False, unstored: Collection[str] = (), here: str = ""
+) -> Table:
     """One row for each benchmark, tests with the worst verdict first: what was measured, how it changed, the verdict.
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
@@ -97,7 +102,7 @@ def summary_table(results: Sequence[Result], *, accepting: bool = False, here: s
     columns: list[_Column] = [
         *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
-        ("verdict", lambda result: _verdict(result, accepting=accepting)),
+        ("verdict", lambda result: _verdict(result, stored=accepting and result.test not in unstored)),
     ]
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
@@ -197,8 +202,8 @@ def _mde(step_time: Comparison, _common: Scale) -> str:
     return format_percent(step_time.mde).removesuffix(" %").replace("over ", ">")
 
 
-def _verdict(result: Result, *, accepting: bool) -> str:
-    accepted = accepting and result.verdict is Verdict.REGRESSED
+def _verdict(result: Result, *, stored: bool) -> str:
+    accepted = stored and result.verdict is Verdict.REGRESSED
     return f"{result.verdict.value} (accepted)" if accepted else result.verdict.value
 
 

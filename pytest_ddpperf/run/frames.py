@@ -38,3 +38,8 @@ def place(error: BaseException, file: str, test: str) -> str:
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
     return f"  in {test}"
+
+
+def ended_at(error: BaseException, file: str, test: str) -> str:
+    """Why a test ended before its last line, and where."""
+    return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

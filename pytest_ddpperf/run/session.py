@@ -269,6 +269,7 @@ class Session:
             stored=self._notes,
             recorded=self._recorded,
             accepting=self.settings.accepting,
+            unstored=frozenset(self._unstored),
             here=self._here,
         )
 

@@ -347,3 +347,10 @@ def test_without_a_memory_limit_the_peak_stands_alone() -> None:
     tried = (Trial(8, fits=True, peak=48.0 * MIB),)
     line = batch_sizes(search(BatchSize(size=8, peak=48.0 * MIB, tried=tried), memory_limit=None))
     assert line.endswith("48.0    -  8")
+
+
+def test_only_a_regression_that_was_stored_is_called_accepted(make_result: Callable[..., Result]) -> None:
+    results = [replace(make_result(test=f"t.py::test_{x}"), verdict=Verdict.REGRESSED) for x in "ab"]
+    table = summary_table(results, accepting=True, unstored={"t.py::test_b"})
+    column = table.headers.index("verdict")
+    assert [row[column] for row in table.rows] == ["regressed (accepted)", "regressed"]

@@ -357,6 +357,20 @@ def test_it(ddpperf):
     assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
 
 
+def test_a_test_that_asks_for_a_time_says_where_it_ended_when_the_run_only_counts(inner: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, strategy="naive")
+    assert measured["step_time"].value > 0
+    ddpperf.expect(collectives={"all_reduce": 99})
+"""
+    run, (result,) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", "-rs")
+    run.assert_outcomes(skipped=1)
+    line = (SUITE + test).strip().partition("> 0")[0].count("\n") + 1
+    run.stdout.fnmatch_lines([f"*only counts; the test ended at *:{line} in test_it, and checked nothing after it"])
+    assert result["name"] == "naive"
+
+
 def test_counts_are_gated_exactly_and_without_a_clock(inner: pytest.Pytester) -> None:
     test = """
 def test_it(ddpperf):
