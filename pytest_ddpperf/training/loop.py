@@ -126,7 +126,7 @@ def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
     run, ran = checked_run(ctx, step), 0
 
     def all_overflowed() -> bool:
-        return not job.counts and _on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
+        return not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
 
     while ran < job.plan.warmup or all_overflowed():
         if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
@@ -151,7 +151,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[[], None]:
     return run
 
 
-def _on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
+def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
     """Whether a fact holds on at least one rank; a collective."""
     import torch
     import torch.distributed as dist
@@ -191,7 +191,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
         begin_together(turns, step)
         with collector_paused():
             phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
-        if not _on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
+        if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     trainer = step.unsynchronised
     if trainer is None or job.settings.communication is False:

@@ -99,6 +99,7 @@ class TracedStep:
     gradients: tuple[TracedTensor, ...]  # zeros for a parameter without one
     before: tuple[TracedTensor, ...]  # parameters
     after: tuple[TracedTensor, ...]
+    call: int = 0  # of the user's step, from 0, in which the optimizer stepped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +107,7 @@ class StepsTrace:
     """The first steps of one rank, or of the twin."""
 
     steps: tuple[TracedStep, ...]
-    losses: tuple[float | None, ...]  # that the first calls of the step returned
+    losses: tuple[float | None, ...]  # that each call of the user's step returned
     precision: str  # the narrowest that was seen
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ddpperf.training.correctness import tolerances
+from pytest_ddpperf.training.jobs import TRACED_STEPS
 from pytest_ddpperf.training.verification import Discrepancy, StepsTrace, TracedStep, TracedTensor, Verification
 
 _ROUNDING = 1e-4  # of the norm of all gradients: a parameter whose gradient is smaller may be nothing but rounding
@@ -19,10 +20,18 @@ _ALIKE = 1e-3  # the same, between ranks
 
 
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """What ranks did beside what the twin did: losses, gradients and parameters of each step."""
-    if not ranks[0].steps and all(loss is None for loss in ranks[0].losses):
-        return Verification(unverified="its first steps made no optimizer step and returned no loss")
-    return Verification(discrepancy=next(_differences(ranks, twin), None))
+    """What ranks did beside what the twin did: losses, gradients and parameters of each step.
+
+    Losses alone do not say that ranks train as their twin does, so without all optimizer steps nothing is verified.
+    """
+    discrepancy = next(_differences(ranks, twin), None)
+    if discrepancy is not None or len(twin.steps) >= TRACED_STEPS:
+        return Verification(discrepancy=discrepancy)
+    calls, made = len(ranks[0].losses), len(twin.steps) or "no"
+    return Verification(
+        unverified=f"{calls} calls of the step made {made} optimizer step{'s' * (len(twin.steps) > 1)} of torch.optim, "
+        f"and {TRACED_STEPS} are compared"
+    )
 
 
 def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Discrepancy]:
@@ -73,15 +82,26 @@ def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator
 def _different_losses(
     ranks: Sequence[StepsTrace], twin: StepsTrace, number: int, tolerance: float
 ) -> Iterator[Discrepancy]:
-    expected, found = twin.losses[number], [rank.losses[number] for rank in ranks]
-    told = [loss for loss in found if loss is not None]
-    if expected is None or len(told) < len(found):
-        return
-    mean = math.fsum(told) / len(told)
-    error = _relative(abs(mean - expected), max(abs(expected), abs(mean)))
-    if error > tolerance:
-        fault = f"is {mean:.6g} instead of {expected:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
-        yield _differing("losses", "the mean loss", error, tolerance, step=number + 1, fault=fault)
+    *ours, theirs = (_losses(trace, number) for trace in (*ranks, twin))
+    if any(len(losses) != len(theirs) for losses in ours):
+        return  # the twin accumulates over another number of calls
+    for expected, *found in zip(theirs, *ours, strict=True):
+        told = [loss for loss in found if loss is not None]
+        if expected is None or len(told) < len(found):
+            continue
+        mean = math.fsum(told) / len(told)
+        error = _relative(abs(mean - expected), max(abs(expected), abs(mean)))
+        if error > tolerance:
+            fault = f"is {mean:.6g} instead of {expected:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
+            yield _differing("losses", "the mean loss", error, tolerance, step=number + 1, fault=fault)
+
+
+def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
+    """The losses of all calls for an optimizer step; of one call where no optimizer stepped."""
+    if not trace.steps:
+        return trace.losses[number : number + 1]
+    first = trace.steps[number - 1].call + 1 if number else 0
+    return trace.losses[first : trace.steps[number].call + 1]
 
 
 def _different_gradients(

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.jobs import TRACED_STEPS
-from pytest_ddpperf.training.loop import loss_value
+from pytest_ddpperf.training.loop import loss_value, on_any_rank
 from pytest_ddpperf.training.step import build_step
 from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor
 
@@ -23,17 +23,21 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.jobs import LaunchJob
 
 _BUCKETS = 64
+_MAX_CALLS = 32  # for one optimizer step: what accumulates over more of them is not traced
 _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
-    """Builds the step of the job, and traces what its first calls do."""
+    """Builds the step of the job, and traces its first optimizer steps, however many calls they take."""
     tracer = _Tracer()
     with tracer.watching(), closing(build_step(ctx, job)) as step:
-        losses = [loss_value(step.run(), f"at step {number + 1} on rank {ctx.rank}") for number in range(TRACED_STEPS)]
+        while on_any_rank(ctx, step, tracer.goes_on):
+            with step.group_kept():
+                loss = step.run()
+            tracer.losses.append(loss_value(loss, f"at call {len(tracer.losses) + 1} of the step on rank {ctx.rank}"))
     own = "tf32" if ctx.device.type == "cuda" else "fp32"
     narrow = sorted(tracer.precisions)  # bf16 is the narrower one, and comes first
-    return StepsTrace(steps=tuple(tracer.steps), losses=tuple(losses), precision=narrow[0] if narrow else own)
+    return StepsTrace(steps=tuple(tracer.steps), losses=tuple(tracer.losses), precision=narrow[0] if narrow else own)
 
 
 class _Tracer:
@@ -41,12 +45,19 @@ class _Tracer:
 
     def __init__(self) -> None:
         self.steps: list[TracedStep] = []
+        self.losses: list[float | None] = []  # that the calls so far returned
         self.precisions: set[str] = set()
         self._names: dict[int, str] = {}
         self._seen: set[int] = set()
         self._depth = 0
         self._gradients: tuple[TracedTensor, ...] = ()
         self._before: tuple[TracedTensor, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another call is to be traced."""
+        since = self.steps[-1].call + 1 if self.steps else 0
+        return len(self.steps) < TRACED_STEPS and len(self.losses) - since < _MAX_CALLS
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -86,7 +97,8 @@ class _Tracer:
         if not self._depth and len(self.steps) < TRACED_STEPS:
             parameters = _parameters(optimizer)
             after = self._sketched(parameters, parameters)
-            self.steps.append(TracedStep(gradients=self._gradients, before=self._before, after=after))
+            call = len(self.losses)
+            self.steps.append(TracedStep(gradients=self._gradients, before=self._before, after=after, call=call))
 
     def _sketched(self, parameters: list[Tensor], values: Any) -> tuple[TracedTensor, ...]:
         return tuple(

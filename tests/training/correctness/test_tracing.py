@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.traces import compared
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
-from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor, discrepancy_text
+from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor, Verification, discrepancy_text
 
 ADAM = partial(torch.optim.AdamW, lr=0.01)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -65,6 +66,44 @@ def alone(ctx: Any, make: Any = ADAM, **more: Any) -> Any:
     return step_of(model, make(model.parameters(), **more), range(2))
 
 
+def accumulating(ctx: Any, *, calls: int = 4, averages: bool = True) -> Any:
+    """A step whose optimizer steps at every so many calls, with gradients that ranks average by hand, or do not."""
+    model = net()
+    optimizer = ADAM(model.parameters())
+    inputs, targets = batch(range(2) if ctx.world_size == 1 else range(ctx.rank, ctx.rank + 1))
+    made = itertools.count(1)
+
+    def step() -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        (loss / calls).backward()  # type: ignore[no-untyped-call]  # torch
+        if not next(made) % calls:
+            for parameter in model.parameters():
+                if averages:
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= ctx.world_size
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def without_optimizer(ctx: Any) -> Any:
+    """The update is written by hand, and ranks do not average it."""
+    model = net()
+    inputs, targets = batch(range(2))
+
+    def step() -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        for parameter, gradient in zip(
+            model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+        ):
+            parameter.data -= 0.1 * gradient
+        return loss
+
+    return step
+
+
 def zero1(ctx: Any) -> Any:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -84,7 +123,7 @@ def script(ranks: int) -> None:
     own = range(2) if ranks == 1 else range(dist.get_rank(), dist.get_rank() + 1)
     model = nn.parallel.DistributedDataParallel(net())
     step = step_of(model, ADAM(model.parameters()), own)
-    for _ in range(9):
+    for _ in range(PrepareJob(LaunchJob(script, None, Settings(), Plan(warmup=1, steps=1)), traced=True).steps_needed):
         step()
     dist.destroy_process_group()
 
@@ -107,7 +146,9 @@ def traces(launcher: Launcher, subject: Any, ranks: int) -> list[StepsTrace]:
         pytest.param(ddp, alone, id="a step"),
         pytest.param(partial(ddp, make=SGD), partial(alone, make=SGD), id="SGD"),
         pytest.param(ddp, WORKLOAD, id="a Workload"),
-        pytest.param(Script(lambda: script(2)), Script(lambda: script(1)), id="a script"),
+        pytest.param(accumulating, accumulating, id="4 calls for an optimizer step"),
+        pytest.param(accumulating, alone, id="4 calls beside one"),
+        pytest.param(Script(lambda: script(2)), Script(lambda: script(1)), id="a script with no step more than needed"),
         pytest.param(zero1, alone, id="a sharded optimizer", marks=pytest.mark.slow),
         pytest.param(fsdp2, alone, id="sharded parameters", marks=pytest.mark.slow),
     ],
@@ -122,6 +163,12 @@ def test_a_step_that_trains_as_its_twin_does_agrees(launcher: Launcher, subject:
     [
         pytest.param(
             partial(ddp, no_sync=True), alone, "gradients differ from a single process: 0.weight on", id="no sync"
+        ),
+        pytest.param(
+            partial(accumulating, averages=False),
+            accumulating,
+            "gradients differ from a single process: 0.weight on rank 0 at step 1,",
+            id="4 calls, not averaged",
         ),
         pytest.param(
             ddp,
@@ -176,13 +223,35 @@ def test_ranks_that_start_or_end_a_step_differently_are_named_first() -> None:
     assert compared([trace(good)] * 2, trace(good)).discrepancy is None
 
 
-def test_losses_are_compared_where_there_is_no_optimizer() -> None:
+def test_a_step_without_an_optimizer_of_torch_is_not_verified(launcher: Launcher) -> None:
+    found = compared(traces(launcher, without_optimizer, 2), *traces(launcher, without_optimizer, 1))
+    assert found == Verification(
+        unverified="32 calls of the step made no optimizer step of torch.optim, and 3 are compared"
+    )
+
+
+def test_losses_alone_can_differ_and_verify_nothing() -> None:
     ranks = [trace(losses=(1.0, 2.0, 3.0)), trace(losses=(3.0, 2.0, 3.0))]
-    assert compared(ranks, trace(losses=(2.0, 2.0, 3.0))).discrepancy is None
+    assert compared(ranks, trace(losses=(2.0, 2.0, 3.0))).unverified
     found = compared(ranks, trace(losses=(2.0, 2.0, 3.1))).discrepancy
     assert found is not None
     assert (found.quantity, found.step) == ("losses", 3)
     assert compared([trace()] * 2, trace()).unverified
+    good = step(tensor(1.0, 0.0), tensor(0.1, 0.0))
+    assert "made 1 optimizer step of torch.optim" in compared([trace(good)] * 2, trace(good)).unverified
+    assert not compared([trace(good, good, good)] * 2, trace(good, good, good)).unverified
+
+
+def test_losses_of_all_calls_for_an_optimizer_step_are_compared() -> None:
+    good = step(tensor(1.0, 0.0), tensor(0.1, 0.0))
+    steps = [replace(good, call=call) for call in (1, 3, 5)]
+    twin = trace(*steps, losses=(1.0,) * 6)
+    found = compared([trace(*steps, losses=(1.0, 1.0, 1.0, 2.0, 1.0, 1.0))], twin).discrepancy
+    assert found is not None
+    assert (found.quantity, found.step) == ("losses", 2)
+    assert (
+        compared([trace(*(replace(good, call=call) for call in range(3)), losses=(9.0,) * 3)], twin).discrepancy is None
+    )
 
 
 def test_a_gradient_of_nothing_but_rounding_does_not_matter() -> None:
