@@ -26,6 +26,7 @@ from pytest_ddpperf.run.configuration import (
     require_no_launcher,
     require_other_mark,
     require_outputs,
+    require_system,
     settings_of,
 )
 from pytest_ddpperf.run.frames import end_in_code_of_user, ended_at, place
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 SETTINGS = pytest.StashKey[Settings]()
 SESSION = pytest.StashKey["Session"]()
-REVISION = pytest.StashKey["Revision"]()
-PROBE = pytest.StashKey["Probe"]()
+REVISION: pytest.StashKey[Revision] = pytest.StashKey()
+PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
@@ -139,16 +140,14 @@ def session_of(config: pytest.Config) -> Session:
     from pytest_ddpperf.run.session import Session
 
     if SESSION not in config.stash:
-        revision: Revision | None = config.stash.get(REVISION, None)
-        probe: Probe | None = config.stash.get(PROBE, None)
         plugins = config.pluginmanager
         config.stash[SESSION] = Session(
             config.stash[SETTINGS],
             config.rootpath,
             LiveLine(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")),
             _given_options(config),
-            revision,
-            probe=probe,
+            config.stash.get(REVISION, None),
+            probe=config.stash.get(PROBE, None),
             hook=config.hook,
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
@@ -173,6 +172,7 @@ def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, 
 @pytest.fixture
 def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     """Measure distributed training and judge it: ``ddpperf.check(...)``, ``measure(...)`` and ``scaling(...)``."""
+    require_system()
     from pytest_ddpperf.fixture import Ddpperf
 
     if hasattr(request.config, "workerinput"):
@@ -185,6 +185,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 @pytest.fixture
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
+    require_system()
     from pytest_ddpperf.run.rank_group import RankGroup
 
     return RankGroup(session_of(request.config), *_of_test(request), request.node.nodeid)
@@ -224,9 +225,7 @@ def pytest_runtest_makereport(
             shown.reprcrash.message = str(placed)  # pytest's short summary has no room for the name of our class
         report.longrepr = shown
         report.sections.extend(getattr(error, "sections", ()))
-    if call.when == "call":
-        printed: list[tuple[str, str]] = item.stash.get(SECTIONS, [])
-        report.sections.extend(printed)
+    report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed

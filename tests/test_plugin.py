@@ -7,6 +7,7 @@ loss, which the suite reads from an environment variable, a hundredfold.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -658,3 +659,14 @@ def test_prints(ddpperf_group):
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines_random(["[[]rank 0[]] of 2", "[[]rank 1[]] of 2"])
     assert "[rank 0]" not in pytester.runpytest_inprocess(*arguments).stdout.str()
+
+
+def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import sys, pytest_ddpperf.plugin; sys.platform = 'win32'")
+    pytester.makepyfile("def test_plain(): pass\ndef test_b(ddpperf): pass\ndef test_g(ddpperf_group): pass\n")
+    code = "import sys; sys.modules['fcntl'] = sys.modules['resource'] = None; import pytest; sys.exit(pytest.main())"
+    done = pytester.run(sys.executable, "-c", code)
+    sentence = "ranks can be started on Linux only, and this is win32"
+    done.stdout.fnmatch_lines([f"ERROR test_*::test_{name} - {sentence}*" for name in "bg"])
+    done.stdout.no_fnmatch_line("*ModuleNotFoundError*")
+    done.assert_outcomes(passed=1, errors=2)

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Preloaded, SeenImport
 from pytest_ddpperf.launch.preloading import Judged, Wanted
@@ -52,7 +53,15 @@ class Launchers:
         """Wait until the first ``number`` launchers can run launches at once; none of them runs one meanwhile.
 
         Their ranks, up to ``ranks`` in a launch, find imported what the ranks of ``scope`` were seen to import.
+
+        Raises:
+            SettingError: modules were asked for, and no zygote can be copied or one cannot be imported there.
         """
+        if self._asked and not HAS_PIDFD:
+            raise SettingError(
+                f"preload={','.join(one.module for one in self._asked)}: this kernel or Python has no process "
+                "descriptors (Linux has them since 5.3), which imports before ranks are forked need; set preload=none"
+            )
         for i in range(number):
             self[i].wait()
         wanted = Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)

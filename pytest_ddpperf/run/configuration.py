@@ -124,6 +124,13 @@ def require_no_launcher(*, terminal: bool) -> None:
         )
 
 
+def require_system() -> None:
+    """Refuses a system that cannot start ranks, before modules are imported that it lacks."""
+    from pytest_ddpperf.launch.processes import require_linux
+
+    require_linux()
+
+
 def require_outputs(settings: Settings, root: Path) -> None:
     """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
     asked = settings.baseline not in {None, settings.save}
