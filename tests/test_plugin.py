@@ -137,7 +137,7 @@ SPOILERS: dict[str, Callable[[str], str]] = {
     "half": lambda text: text[: len(text) // 2],
     "type": lambda text: text.replace('"warmup": 1', '"warmup": "one"'),
     "edited": lambda text: text.replace('"warmup": 1', '"warmup": 2'),
-    "newer": lambda text: text.replace("pytest-ddpperf/baseline/1", "pytest-ddpperf/baseline/2"),
+    "newer": lambda text: text.replace("pytest-ddpperf/baseline/2", "pytest-ddpperf/baseline/3"),
 }
 
 

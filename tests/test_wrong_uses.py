@@ -337,7 +337,7 @@ FILES: Mapping[str, str] = {  # what a baseline file may hold, and what is said 
     "[]": "field schema: is missing, so this is no baseline file; restore",
     '{"results": []}': "field schema: is missing, so this is no baseline file; restore",
     '{"schema": "pytest-ddpperf/baseline/99"}': "field schema: it was written by a newer .*: upgrade pytest-ddpperf",
-    '{"schema": "pytest-ddpperf/baseline/1"}': "field test: is missing; restore",
+    '{"schema": "pytest-ddpperf/baseline/2"}': "field test: is missing; restore",
     "<<<<<<< HEAD": "holds an unresolved merge conflict at line 1; restore",
 }
 COMMANDS: Mapping[tuple[str, ...], str] = {

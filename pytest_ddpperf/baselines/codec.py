@@ -184,7 +184,7 @@ _SHAPES = {
 }
 BASELINE = FileKind(
     subject="baseline",
-    version=1,
+    version=2,  # counts have sites
     cure="restore it from version control, or delete it and measure again with --ddpperf-save",
     content=BaselineFile,
     shapes=_SHAPES,

@@ -14,10 +14,10 @@ class CallSite:
     """A line of code that a part of a count comes from."""
 
     part: str  # of the count: all_reduce
-    file: str  # relative to the root of the project; empty where only code of torch's led to it
+    file: str  # relative to the project or to where it is imported from, else its name; empty for code of torch's
     line: int
     function: str
-    source: str  # the text of the line; empty where unknown
+    source: str  # a digest of the line's text; empty where unknown
     backward: bool  # whether autograd's backward led to it
     value: float  # for one step
     strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code

@@ -138,21 +138,21 @@ def test_a_file_cut_off_anywhere_is_named(text: str, cut: float) -> None:
 
 
 def test_a_newer_schema_asks_for_an_upgrade(text: str) -> None:
-    newer = changed(changed(text, "schema", "pytest-ddpperf/baseline/2"), "surprise", 1)
+    newer = changed(changed(text, "schema", "pytest-ddpperf/baseline/3"), "surprise", 1)
     with pytest.raises(BaselineError) as caught:
         decode(newer, FILE)
     assert str(caught.value) == (
-        f"baseline file {FILE}: field schema: it was written by a newer pytest-ddpperf (baseline/2); "
-        "this one reads /1: upgrade pytest-ddpperf"
+        f"baseline file {FILE}: field schema: it was written by a newer pytest-ddpperf (baseline/3); "
+        "this one reads /2: upgrade pytest-ddpperf"
     )
 
 
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("schema", "pytest-ddpperf/results/1", "field schema: expected pytest-ddpperf/baseline/1, found"),
-        ("schema", "pytest-ddpperf/baseline/0", "field schema: expected pytest-ddpperf/baseline/1, found"),
-        ("schema", 1, "field schema: expected pytest-ddpperf/baseline/1, found 1"),
+        ("schema", "pytest-ddpperf/results/1", "field schema: expected pytest-ddpperf/baseline/2, found"),
+        ("schema", "pytest-ddpperf/baseline/0", "field schema: expected pytest-ddpperf/baseline/2, found"),
+        ("schema", 1, "field schema: expected pytest-ddpperf/baseline/2, found 1"),
         ("schema", DELETE, "field schema: is missing, so this is no baseline file"),
         ("test", None, "field test: expected a text that is not empty, found null; "),
         ("checksum", DELETE, "field checksum: is missing"),

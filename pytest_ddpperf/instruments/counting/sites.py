@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import linecache
 import os
 import sys
@@ -21,7 +22,7 @@ import torch
 from pytest_ddpperf.instruments.torch_internals import graph_breaks
 from pytest_ddpperf.records.sites import STRATEGIES, CallSite
 
-_SHOWN = 100  # characters of a line
+_DIGITS = 12  # of a digest
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _PLUGIN = Path(__file__).parents[2]
 
@@ -116,7 +117,7 @@ def _sites(
         values = [step.get(key, 0.0) for step in steps]
         most = max(sum(values[i : i + period]) / period for i in range(0, len(values), period))
         part, place = key
-        source = linecache.getline(place.file, place.line).strip()[:_SHOWN]
+        source = digest(linecache.getline(place.file, place.line).strip())
         found[part, _relative(place.file, roots), place.line, place.function, source, place.backward] += most
     return tuple(
         CallSite(part=part, file=file, line=line, function=function, source=source, backward=backward, value=value)
@@ -142,15 +143,20 @@ def _owner(file: str) -> _Owner:
     return _Owner.MACHINERY if library else _Owner.USER
 
 
+def digest(source: str) -> str:
+    """What tells a line from others without its text, which may hold what no baseline should; empty for no text."""
+    return hashlib.sha256(source.encode(errors="replace")).hexdigest()[:_DIGITS] if source else ""
+
+
 def _relative(file: str, roots: Sequence[str]) -> str:
-    """A file as it is called on every machine: relative to the project, or to where it was imported from."""
+    """A file as every machine calls it: relative to the project or to where it is imported from, else its name."""
     for folder in _PACKAGES:
         if folder in file:
             return file.rpartition(folder)[2]
     for folder in _folders(roots):
         if file.startswith(folder):
             return file.removeprefix(folder)
-    return file
+    return Path(file).name
 
 
 def _folders(roots: Sequence[str]) -> Iterable[str]:

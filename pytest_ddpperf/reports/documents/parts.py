@@ -81,10 +81,12 @@ class CallSiteData(Document):
     """A line of code that a part of a count comes from."""
 
     part: str = about("Of the count, such as all_reduce.")
-    file: str = about("Relative to the root of the project; empty where only code of torch led to it.")
+    file: str = about(
+        "Relative to the project or to where it is imported from, else its name; empty where only torch led to it."
+    )
     line: Natural = about("Its number.")
     function: str = about("The function that it is in.")
-    source: str = about("The text of the line; empty where unknown.")
+    source: str = about("A digest of the line's text; empty where unknown.")
     backward: bool = about("Whether autograd's backward led to it.")
     value: float = about("For one step.")
     strategy: str = about("That the line belongs to, or that has torch do it.", optional=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
-from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites, digest
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.strategies import naive
 from pytest_ddpperf.training import timing
@@ -73,7 +73,7 @@ def test_backward_a_hooks_function_and_waits_are_told_relative_to_the_project() 
     assert (site.file, site.function, site.source, site.backward, site.value) == (
         "counting/test_sites.py",
         "hook",
-        "gradient.sum().item()",
+        digest("gradient.sum().item()"),
         True,
         1.0,
     )
@@ -103,4 +103,11 @@ def test_a_graph_break_has_its_line() -> None:
     torch.compiler.reset()
     assert found.totals["graph_breaks"] == 1
     (site,) = found.sites["graph_breaks"]
-    assert (Path(site.file).name, site.function, site.source) == (HERE.name, "broken", 'print(end="")')
+    assert (Path(site.file).name, site.function, site.source) == (HERE.name, "broken", digest('print(end="")'))
+
+
+def test_a_file_outside_of_the_project_has_its_name_alone_and_a_line_its_digest() -> None:
+    step = {"collective_calls": {("all_reduce", Place("/home/alice/other/mod.py", 3, "step", backward=False)): 1.0}}
+    (site,) = call_sites([step], 1, ("/project",))["collective_calls"]
+    assert (site.file, site.source) == ("mod.py", "")
+    assert len({digest("a = 1"), digest("a = 2"), digest("")}) == 3
