@@ -9,12 +9,29 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LAUNCHER_VARIABLES = frozenset(
-    {
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-        "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+
+def group_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would have set on this rank of a single machine."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_RUN_ID": "ddpperf",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the port above has a store, which a group made anew can use
     }
-)  # fmt: skip
+
+
+LAUNCHER_VARIABLES = frozenset(group_variables(0, 1, 0))
 TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )
@@ -80,27 +97,6 @@ def started_by(environ: Mapping[str, str], *, terminal: bool = False) -> Launche
         if mark in environ and processes.isdecimal() and int(processes) > 1 and not (terminal and launcher == "srun"):
             return LaunchedBy(launcher, number, int(processes))
     return None
-
-
-def group_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would have set on this rank of a single machine."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(world_size),
-        "TORCHELASTIC_RUN_ID": "ddpperf",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the port above has a store, which a group made anew can use
-    }
 
 
 def thread_count(environ: Mapping[str, str]) -> int:

@@ -22,7 +22,7 @@ from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -42,6 +42,7 @@ class _Import:
     seconds: float = 0.0
     inner: list[_Import] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)  # of the environment that its own lines look up
+    changed: set[str] = field(default_factory=set)  # those of them that code had changed since the watch began
 
     def flat(self) -> Iterator[_Import]:
         """This import and all that it led to, in the order of their starts."""
@@ -54,12 +55,19 @@ class _Import:
         for one in self.flat():
             if everything <= one.variables:
                 one.variables -= everything
+                one.changed -= everything
+
+    @property
+    def of_launch(self) -> bool:
+        """Whether its own lines look up what another launch, or a process that preloads it, may have otherwise."""
+        return bool(self.changed or self.variables & LAUNCHER_VARIABLES)
 
     def seen(self) -> SeenImport:
         """What a rank reports of it."""
         of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
-        inner = tuple(_harmless([self])) if of_rank else ()
-        return SeenImport(self.module, _file(self.module), self.seconds, of_rank=of_rank, inner=inner)
+        changed = tuple(sorted({name for one in self.flat() for name in one.changed}))
+        inner = tuple(_harmless([self])) if of_rank or changed else ()
+        return SeenImport(self.module, _file(self.module), self.seconds, of_rank=of_rank, changed=changed, inner=inner)
 
 
 class ImportWatch:
@@ -69,6 +77,7 @@ class ImportWatch:
         self.outer: list[_Import] = []
         self.open: list[_Import] = []
         self.around = around
+        self._environ = dict(os.environ)
         self._thread = threading.get_ident()
         self._original: Any = None
 
@@ -90,7 +99,7 @@ class ImportWatch:
         end = None if self.around is None or found.installed_outside else self.around()
         begun = time.perf_counter()
         try:
-            with _looking(self.open) if outside is None else nullcontext():
+            with _looking(self.open, self._environ) if outside is None else nullcontext():
                 return self._original(module, import_)
         finally:
             found.seconds = time.perf_counter() - begun
@@ -137,15 +146,22 @@ def _is_installed(module: str) -> bool:
 
 
 @contextmanager
-def _looking(imports: list[_Import]) -> Iterator[None]:
-    """Note the variables that are looked up, in the last of these imports."""
+def _looking(imports: list[_Import], known: Mapping[str, str]) -> Iterator[None]:
+    """Note the variables that are looked up, in the last of these imports, and whether their values are the known."""
     kind: Any = type(os.environ)
     original = kind.__getitem__
 
-    def look_up(environ: Any, name: str) -> str:
-        if imports and isinstance(name, str):  # get_exec_path asks for bytes
-            imports[-1].variables.add(name)
-        return str(original(environ, name))
+    def look_up(environ: Any, name: Any) -> Any:
+        value = None
+        try:
+            value = original(environ, name)
+            return value
+        finally:
+            if imports and isinstance(name, str if environ is os.environ else bytes):  # get_exec_path mixes them
+                decoded = os.fsdecode(name)
+                imports[-1].variables.add(decoded)
+                if known.get(decoded) != (None if value is None else os.fsdecode(value)):
+                    imports[-1].changed.add(decoded)
 
     kind.__getitem__ = look_up
     try:
@@ -238,12 +254,12 @@ def _foreign(modules: set[str], request: Preload) -> str:
 
 
 def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
-    """Parts of an import that may do without the rest: other packages, as far as they look up nothing of a rank."""
+    """Parts of an import that may do without the rest: other packages, as far as they look up nothing of a launch."""
     refused = {
         one.module.partition(".")[0]
         for outermost in imports
         for one in outermost.flat()
-        if one is outermost or one.variables & LAUNCHER_VARIABLES
+        if one is outermost or one.of_launch
     }
 
     def parts(one: _Import) -> Iterator[SeenImport]:

@@ -74,8 +74,9 @@ class Launchers:
             new = [one for one in imports if one.installed and one.module not in self._judged.inner]
             self._seen.setdefault(scope, {}).update({one.module: one for one in new})
             for one in new:
-                if one.of_rank:
-                    self._judged.note(one.module, Preloaded(own_rank=True, inner=one.inner))
+                if one.of_rank or one.changed:
+                    reason = f"reads {', '.join(one.changed)}, which ranks change before" if one.changed else ""
+                    self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def keep(self, number: int) -> None:
         """End all but the first ``number`` zygotes; launchers start new ones when they need them."""

@@ -50,7 +50,8 @@ class SeenImport:
     seconds: float
     installed: bool = True  # else it may be the project's, and its seconds are without those of installed modules
     of_rank: bool = False  # whether it looks up variables that differ between ranks
-    inner: tuple[SeenImport, ...] = ()  # of one that does: imports that nothing is known against
+    changed: tuple[str, ...] = ()  # variables that it looks up, and that the rank's code had changed before
+    inner: tuple[SeenImport, ...] = ()  # of one that looks up either: imports that nothing is known against
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,15 @@ class Judged:
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
         """The imports that are tried for all ranks alike."""
         found: dict[str, SeenImport] = {}
-        for one in wanted:
-            parts = self.common(self.inner[one.module]) if one.module in self.inner else [one]
-            found.update({part.module: part for part in parts})
+        replaced: set[str] = set()  # packages may import each other
+        waiting = list(wanted)
+        while waiting:
+            one = waiting.pop(0)
+            if one.module not in self.inner:
+                found[one.module] = one
+            elif one.module not in replaced:
+                replaced.add(one.module)
+                waiting[:0] = self.inner[one.module]
         return list(found.values())
 
 

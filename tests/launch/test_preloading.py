@@ -13,6 +13,8 @@ import pytest
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.messages import Preloaded, SeenImport
+from pytest_ddpperf.launch.preloading import Judged
 
 COUNT = "import os, time\nfrom pathlib import Path\nPIDS = Path(__file__).with_suffix('.pids')\n"
 COUNT += "with PIDS.open('a') as file: print(os.getpid(), file=file)\nend = time.monotonic() + 0.002\n"
@@ -31,6 +33,8 @@ BAD = {
 GOOD = {
     "plain": "",
     "reads_variable": "VALUE = os.environ.get('READ_BY_IMPORT')",
+    "reads_changed": "import plain\nVALUE = os.environ.get('CHANGED_BY_RANK')",
+    "knows_run": "VALUE = os.environ.get('TORCHELASTIC_RUN_ID')",
     "dumps_all": "VALUES = dict(os.environ)",
     "knows_rank": "import counts_rank\nRANK = counts_rank.RANK",
     "counts_rank": "import plain\nRANK = int(os.environ.get('RANK', 0))",
@@ -188,6 +192,31 @@ def test_a_variable_that_an_import_reads_holds_for_each_launch(
         assert result.rank(0) == [value_of]
     monkeypatch.setenv("READ_BY_IMPORT", "three")
     assert launchers[0].run(value, world_size=1, device="cpu", backend="gloo").rank(0) == ["three"]
+
+
+def test_an_import_reads_the_same_in_each_launch_what_ranks_change_or_get_alone(
+    packages: Path, make: Callable[..., Launchers]
+) -> None:
+    launchers = make("auto")
+
+    def values(ctx: object) -> Any:
+        os.environ["CHANGED_BY_RANK"] = "1"
+        return imports(ctx, "reads_changed", "knows_run", attribute="VALUE"), os.getpid()
+
+    for _ in range(3):
+        result = run(launchers, values, world_size=1)
+        value, pid = result.rank(0)
+        assert value == ["1", "ddpperf"]
+    assert [one.module for one in result.imports] == ["reads_changed", "knows_run"]
+    assert pid not in importers(packages, "plain"), "what the module imports is preloaded in its place"
+
+
+def test_packages_that_import_each_other_are_both_replaced_by_what_else_they_import() -> None:
+    first, second, other = (SeenImport(name, "", 1.0) for name in ("first", "second", "other"))
+    judged = Judged()
+    judged.note("first", Preloaded(reason="starts a thread", inner=(second, other)))
+    judged.note("second", Preloaded(reason="starts a thread", inner=(first,)))
+    assert judged.common([first, second]) == [other]
 
 
 def test_an_import_leaves_the_random_numbers_as_they_are(make: Callable[..., Launchers]) -> None:
