@@ -27,7 +27,9 @@ class TimedSteps:
 
     seconds: tuple[float, ...]  # of each step
     loss: Any  # what the last step returned
-    losses: tuple[Any, ...]  # what each step returned, without its graph; empty on CUDA, where they would take memory
+    losses: tuple[
+        Any, ...
+    ]  # what each step returned, tensors as numbers; empty on CUDA, where that would wait for the device
     cpu: float  # CPU seconds of the process per step
     cpu_blocks: tuple[float, ...]  # the same of each block
 
@@ -37,7 +39,7 @@ def timed_block(
 ) -> tuple[tuple[float, ...], Any]:
     """Calls ``run`` for each step; returns the seconds of each call, and the last result.
 
-    ``losses`` gets the result of each call, without its graph.
+    ``losses`` gets the result of each call, a scalar tensor as a number: a view would keep all of its tensor alive.
 
     The marks are consecutive, so the loop's own time is inside and the times add up to the block's.
     """
@@ -51,9 +53,15 @@ def timed_block(
     for _ in range(steps):
         loss = run()
         if losses is not None:
-            losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+            losses.append(_as_number(loss))
         marks.append(mark())
     return clock.seconds(marks), loss
+
+
+def _as_number(loss: Any) -> Any:
+    if not hasattr(loss, "detach"):
+        return loss
+    return loss.item() if loss.numel() == 1 else loss.detach()  # which is refused after the steps
 
 
 def timed_blocks(

@@ -34,14 +34,18 @@ def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
     assert events == ["settle", "mark", "step", "mark", "step", "mark", "step", "mark"]
 
 
-def test_losses_are_kept_without_their_graphs() -> None:
+def test_losses_are_kept_without_their_graphs_and_tensors() -> None:
     weight = torch.ones(1, requires_grad=True)
     clock = Clock(settle=lambda: None, mark=lambda: 0.0, seconds=lambda marks: (0.0,) * (len(marks) - 1))
     losses: list[Any] = []
-    results = iter([weight * 2, 3.0, None])
-    timed_block(lambda: next(results), 3, clock, losses)
-    assert losses == [torch.tensor([2.0]), 3.0, None]
-    assert not losses[0].requires_grad
+    view_of_much = torch.full((100, 100), 5.0)[0, 0]
+    results = iter([weight * 2, view_of_much, 3.0, None])
+    timed_block(lambda: next(results), 4, clock, losses)
+    assert losses == [2.0, 5.0, 3.0, None]
+    assert [type(loss) for loss in losses] == [float, float, float, type(None)]
+    refused = iter([weight.expand(2) * 2])
+    timed_block(lambda: next(refused), 1, clock, losses)
+    assert (losses[-1].shape, losses[-1].requires_grad) == ((2,), False)
 
 
 def test_what_happens_in_one_step_of_several_is_shared_out() -> None:
