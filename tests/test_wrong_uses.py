@@ -136,6 +136,26 @@ WRONG = [
         "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
     ),
     option(
+        "save swallowed a folder",
+        r"--ddpperf-save=perf/: expected a name of .* perf/ is a test, a file or a folder: put --ddpperf-save last",
+        "--ddpperf-save",
+        "perf/",
+        files={"perf/test_perf.py": PASSING},
+    ),
+    option(
+        "save swallowed a test",
+        r"--ddpperf-save=test_wrong.py::test_it: .*put --ddpperf-save last",
+        "--ddpperf-save",
+        "test_wrong.py::test_it",
+    ),
+    option(
+        "number swallowed a folder",
+        r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddpperf-launches=",
+        "--ddpperf-launches",
+        "perf",
+        files={"perf/test_perf.py": PASSING},
+    ),
+    option(
         "no set",
         r"--ddpperf-baseline=nightly: no such set in .*; there are no named sets",
         "--ddpperf-baseline=nightly",
@@ -315,6 +335,13 @@ def test_a_wrong_use_of_pytest_is_answered_with_one_line(
     require_one_clear_line(f"{run.stdout}\n{run.stderr}", wrong.line)
     assert run.ret == wrong.status
     assert project.path.joinpath("test_wrong.py").read_text().strip() == wrong.test.strip()
+
+
+@pytest.mark.parametrize("name", ["nightly", "nightly.py", "default"])
+def test_a_set_may_have_the_name_of_a_folder_and_of_no_file(project: pytest.Pytester, name: str) -> None:
+    project.mkdir("nightly")
+    project.makepyfile(test_right=PASSING)
+    project.runpytest_inprocess("-p", "no:cacheprovider", f"--ddpperf-save={name}").assert_outcomes(passed=1)
 
 
 def test_a_wrong_call_fails_its_test_with_one_line(project: pytest.Pytester) -> None:

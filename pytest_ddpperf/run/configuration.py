@@ -97,16 +97,18 @@ def require_other_mark(mark: str) -> None:
 
 def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
     """Refuses a test or a folder of tests that an option without a value has taken for its value."""
-    if raw == knob.bare or ("::" not in raw and not (folder / raw).exists()):
-        return
-    expected = "a name that is no file or folder here"
-    if knob.bare is None:
-        try:
-            knob.parse(raw)
-        except ValueError as error:
-            expected = str(error)
-        else:
+    path = folder / raw.partition("::")[0]
+    try:
+        knob.parse(raw)
+    except ValueError as error:
+        expected = str(error)
+    else:
+        # A folder may have the name of a set of baselines, and a file with tests is hardly one.
+        if knob.bare is None or path.suffix != ".py":
             return
+        expected = "a name that is no file here"
+    if "::" not in raw and not path.exists():
+        return
     form = f"{knob.option}={knob.metavar}"
     cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
     raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")

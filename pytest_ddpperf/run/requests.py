@@ -225,6 +225,6 @@ def _require_count(word: str, count: object) -> None:
         raise SettingError(f"{word}={count!r}: expected a number above 0")
 
 
-def _require_fit(problem: str | None, what: str = "", after: str = "") -> None:
+def _require_fit(problem: str | None, what: str = "") -> None:
     if problem is not None:
-        raise SettingError(f"{what}{problem}{after}")
+        raise SettingError(f"{what}{problem}")
