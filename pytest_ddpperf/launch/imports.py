@@ -77,6 +77,7 @@ class ImportWatch:
         self.outer: list[_Import] = []
         self.open: list[_Import] = []
         self.around = around
+        self._failed: set[str] = set()
         self._environ = dict(os.environ)
         self._thread = threading.get_ident()
         self._original: Any = None
@@ -87,7 +88,8 @@ class ImportWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        setattr(_BOOTSTRAP, _FIND, self._original)
+        if getattr(_BOOTSTRAP, _FIND) == self._find:  # it may have ended before
+            setattr(_BOOTSTRAP, _FIND, self._original)
 
     def _find(self, module: str, import_: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -101,6 +103,11 @@ class ImportWatch:
         try:
             with _looking(self.open, self._environ) if outside is None else nullcontext():
                 return self._original(module, import_)
+        except BaseException:
+            if outside is None and module in self._failed:  # code may try in each step
+                self.outer[-1:] = [one for one in found.inner if one.module in sys.modules]
+            self._failed.add(module)
+            raise
         finally:
             found.seconds = time.perf_counter() - begun
             self.open.pop()
@@ -120,6 +127,13 @@ class ImportWatch:
                 seen.append(SeenImport(outermost.module, _file(outermost.module), own, installed=False))
         tool = (TOOL, f"{TOOL}.")
         return tuple(one for one in seen if one.seconds >= _LEAST_SECONDS and not f"{one.module}.".startswith(tool))
+
+
+def end_watch() -> None:
+    """Let imports of this process go unwatched from here on: what is timed must not be disturbed."""
+    watch = getattr(getattr(_BOOTSTRAP, _FIND), "__self__", None)
+    if isinstance(watch, ImportWatch):
+        watch.__exit__()
 
 
 @functools.cache

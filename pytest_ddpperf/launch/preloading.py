@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import SettingError
@@ -81,7 +83,7 @@ class PreloadedZygotes:
         """Whether they run, and ranks with these variables would import the same."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
-        return same and all(zygote.alive for zygote in self.all)
+        return same and all(zygote.usable for zygote in self.all)
 
     def of(self, world_size: int) -> list[ZygoteProcess]:
         """The zygote of each rank."""
@@ -94,7 +96,10 @@ class PreloadedZygotes:
 
     def duplicate(self) -> PreloadedZygotes:
         """Copies of them, for another launcher."""
-        return replace(self, base=self.base.duplicate(), of_ranks=tuple(zygote.duplicate() for zygote in self.of_ranks))
+        with ExitStack() as closing:
+            *of_ranks, base = _copies(self.all, closing)
+            closing.pop_all()
+            return replace(self, base=base, of_ranks=tuple(of_ranks))
 
 
 def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: Judged) -> PreloadedZygotes:
@@ -105,30 +110,44 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
     Raises:
         SettingError: a module that was asked for cannot be imported before ranks are forked.
     """
-    while True:
-        base = zygote.duplicate()
-        variables: dict[str, str | None] = {}
-        wrong = _imported([base], [request], judged.common(wanted.modules), variables)
-        if wrong is None:
-            break
-        base.close()
-        judged.note(*wrong)
-        _require(wanted.asked, judged)
-    while True:
-        late = [one for one in wanted.modules if one.module in judged.of_rank]
-        zygotes = tuple(base.duplicate() for _ in range(wanted.ranks if late else 0))
-        requests = [_of_rank(request, rank) for rank in range(len(zygotes))]
-        wrong = _imported(zygotes, requests, late, variables)
-        if wrong is None:
-            return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
-        for of_rank in zygotes:
-            of_rank.close()
-        judged.note(wrong[0], replace(wrong[1], inner=judged.inner[wrong[0]]))
-        try:
+    with ExitStack() as closing_base, ExitStack() as closing_ranks:
+        while True:
+            (base,) = _copies([zygote], closing_base)
+            variables: dict[str, str | None] = {}
+            wrong = _imported([base], [request], judged.common(wanted.modules), variables)
+            if wrong is None:
+                break
+            closing_base.close()
+            judged.note(*wrong)
             _require(wanted.asked, judged)
-        except SettingError:
-            base.close()
-            raise
+        while True:
+            late = [one for one in wanted.modules if one.module in judged.of_rank]
+            zygotes = _copies([base] * (wanted.ranks if late else 0), closing_ranks)
+            requests = [_of_rank(request, rank) for rank in range(len(zygotes))]
+            wrong = _imported(zygotes, requests, late, variables)
+            if wrong is None:
+                break
+            closing_ranks.close()
+            judged.note(wrong[0], replace(wrong[1], inner=judged.inner[wrong[0]]))
+            _require(wanted.asked, judged)
+        closing_base.pop_all()
+        closing_ranks.pop_all()
+        return PreloadedZygotes(wanted=wanted, base=base, of_ranks=zygotes, variables=variables)
+
+
+def _copies(originals: Iterable[ZygoteProcess], closing: ExitStack) -> tuple[ZygoteProcess, ...]:
+    def copied(original: ZygoteProcess) -> ZygoteProcess:
+        copy = original.duplicate()
+        closing.push(partial(_end, copy))
+        return copy
+
+    return tuple(map(copied, originals))
+
+
+def _end(copy: ZygoteProcess, error: object, *_: object) -> None:
+    if error is not None:  # the copy may be in the middle of an import
+        copy.kill()
+    copy.close()
 
 
 def _of_rank(request: Preload, rank: int) -> Preload:

@@ -25,6 +25,7 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs
+from pytest_ddpperf.launch.imports import end_watch
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
@@ -88,6 +89,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     sizes = (steps,) if turns is None else turn_sizes(steps, step.period, job.blocks)
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
+    end_watch()
     with collector_paused():
         begin = partial(begin_together, turns, step)
         timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_ddpperf.launch.imports import ImportWatch
+from pytest_ddpperf.launch.imports import ImportWatch, end_watch
 
 
 @pytest.fixture
@@ -30,3 +34,27 @@ def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_c
     (found,) = watch.outer
     assert found.variables == {"MODE_OF_IMPORT", "GONE_BEFORE_IMPORT", "HOME", "PATH"}
     assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
+
+
+def test_an_import_that_fails_again_and_again_is_noted_once(folder: Path) -> None:
+    (folder / "led_to.py").write_text("")
+    (folder / "lacks.py").write_text("import no_such_module")
+    with ImportWatch() as watch:
+        for number in range(4):
+            if number == 2:
+                (folder / "lacks.py").write_text("import led_to\nimport no_such_module")
+                importlib.invalidate_caches()
+            with suppress(ModuleNotFoundError):
+                __import__("lacks")
+    assert [one.module for one in watch.outer] == ["lacks", "led_to"]
+
+
+def test_a_watch_that_has_ended_leaves_imports_as_they_were() -> None:
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    before = bootstrap._find_and_load
+    with ImportWatch():
+        assert bootstrap._find_and_load is not before
+        end_watch()
+        assert bootstrap._find_and_load is before
+        end_watch()
+    assert bootstrap._find_and_load is before

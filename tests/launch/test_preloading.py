@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.messages import Preloaded, SeenImport
-from pytest_ddpperf.launch.preloading import Judged
+from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
+from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted, preloaded
 
 COUNT = "import os, time\nfrom pathlib import Path\nPIDS = Path(__file__).with_suffix('.pids')\n"
 COUNT += "with PIDS.open('a') as file: print(os.getpid(), file=file)\nend = time.monotonic() + 0.002\n"
@@ -217,6 +217,80 @@ def test_packages_that_import_each_other_are_both_replaced_by_what_else_they_imp
     judged.note("first", Preloaded(reason="starts a thread", inner=(second, other)))
     judged.note("second", Preloaded(reason="starts a thread", inner=(first,)))
     assert judged.common([first, second]) == [other]
+
+
+class FakeZygote:
+    """A zygote whose copies are counted, and fail at the call of this name and number."""
+
+    usable = True
+
+    def __init__(self, failing: str = "", number: int = 0, made: list[FakeZygote] | None = None) -> None:
+        self.failing, self.number = failing, number
+        self.made = [] if made is None else made
+        self.closed = False
+
+    def duplicate(self) -> FakeZygote:
+        if self.failing == "duplicate" and len(self.made) == self.number:
+            raise LaunchError("no more processes")
+        self.made.append(FakeZygote(self.failing, self.number, self.made))
+        return self.made[-1]
+
+    def begin_preload(self, request: Preload) -> None:
+        pass
+
+    def preloaded(self) -> Preloaded:
+        if self.failing == "preloaded" and self in self.made[self.number :][:1]:
+            raise KeyboardInterrupt
+        return Preloaded()
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def preloaded_of(zygote: Any) -> PreloadedZygotes:
+    request = Preload(environ={}, path=(), directory="/")
+    judged = Judged()
+    judged.note("knows_rank", Preloaded(own_rank=True))
+    names = ("plain", "knows_rank")
+    seen = tuple(SeenImport(name, "", 1.0) for name in names)
+    return preloaded(zygote, request, Wanted(asked=(), seen=seen, ranks=2), judged)
+
+
+@pytest.mark.parametrize(
+    ("failing", "number", "error", "made"),
+    [
+        ("preloaded", 0, KeyboardInterrupt, 1),
+        ("preloaded", 2, KeyboardInterrupt, 3),
+        ("duplicate", 1, LaunchError, 1),
+        ("duplicate", 2, LaunchError, 2),
+    ],
+)
+def test_no_copy_is_left_where_preloading_is_interrupted(
+    failing: str, number: int, error: type[BaseException], made: int
+) -> None:
+    zygote = FakeZygote(failing, number)
+    with pytest.raises(error):
+        preloaded_of(zygote)
+    assert [copy.closed for copy in zygote.made] == [True] * made
+
+
+def test_copies_of_preloaded_zygotes_are_all_made_or_none() -> None:
+    zygote = FakeZygote("duplicate", 5)
+    found = preloaded_of(zygote)
+    with pytest.raises(LaunchError):
+        found.duplicate()
+    assert [copy.closed for copy in zygote.made] == [False] * 3 + [True] * 2
+
+
+def test_a_zygote_that_a_signal_has_stopped_is_not_used() -> None:
+    zygote = FakeZygote()
+    found = preloaded_of(zygote)
+    assert found.fits({})
+    zygote.made[1].usable = False
+    assert not found.fits({})
 
 
 def test_an_import_leaves_the_random_numbers_as_they_are(make: Callable[..., Launchers]) -> None:

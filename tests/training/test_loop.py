@@ -7,6 +7,7 @@ import importlib
 import itertools
 import math
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +18,7 @@ import torch
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.imports import ImportWatch
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.records.communication import MemoryHeadroom
@@ -54,6 +56,20 @@ def test_the_collector_rests_in_timed_steps_only(make_ctx: Any) -> None:
     assert enabled == [True, True, *[False] * (len(enabled) - 2)]
     assert len(enabled) > 5
     assert gc.isenabled()
+
+
+def test_imports_are_watched_up_to_the_first_timed_step(make_ctx: Any) -> None:
+    numbers = itertools.count(1)
+
+    def step() -> None:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(f"no_such_module_of_step_{next(numbers)}")
+
+    with ImportWatch() as watch:
+        run_launch(make_ctx(), job(step))
+    noted = [one.module for one in watch.outer if one.module.startswith("no_such_module_of_step_")]
+    assert noted == ["no_such_module_of_step_1", "no_such_module_of_step_2"]
+    assert next(numbers) > 5
 
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
