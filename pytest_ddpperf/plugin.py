@@ -50,7 +50,6 @@ IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was le
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 ATTEMPT = pytest.StashKey[int]()  # the number of runs of a test, this one included
 TESTS = pytest.StashKey[int]()  # that measure
-QUIET = -1  # as with -q; below it only what was judged is shown
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -246,15 +245,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_ddpperf.reports.table import verdict_painter
 
     writer = config.get_terminal_writer()
-    verbosity = config.get_verbosity()
-    session = config.stash[SESSION]
-    parts = summary_parts(
-        session.summary(),
-        writer.fullwidth,
-        verdict_painter(writer.markup),
-        brief=verbosity < QUIET,
-        verbose=verbosity > 0,
-    )
+    session, paint = config.stash[SESSION], verdict_painter(writer.markup)
+    parts = summary_parts(session.summary(), writer.fullwidth, paint, verbosity=config.get_verbosity())
     for title, text in (*parts, *session.parts):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)

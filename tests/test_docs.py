@@ -72,8 +72,8 @@ def test_every_python_example_is_run() -> None:
         (("getting started",), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("training script", "script"), 1),
-        pytest.param(("script", "hugging face"), 2, marks=needs("transformers", "accelerate")),
-        pytest.param(("script", "lightning"), 2, marks=needs("lightning")),
+        pytest.param(("hugging face",), 1, marks=needs("transformers", "accelerate")),
+        pytest.param(("lightning",), 1, marks=needs("lightning")),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:

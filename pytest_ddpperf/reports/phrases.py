@@ -23,7 +23,7 @@ from pytest_ddpperf.units import (
     signed_percent,
 )
 
-ACCEPT_PAIRED = "where it is meant, widen the test's tolerance, or give --ddpperf-fail-on=broken for this run"
+ACCEPT_PAIRED = "where it is meant, give --ddpperf-fail-on=broken for this run, or for times a wider tolerance"
 _SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads

@@ -39,6 +39,7 @@ _VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to tell whether it is worse"}
 _NARROWER = ("step time", "speedup", "throughput", "memory", "change", "speedup", "MDE", "eff.", "ranks")
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
+_QUIET = -1  # below it only what was judged is shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,15 +58,10 @@ class SummaryData:
 
 
 def summary_parts(
-    summary: SummaryData,
-    width: int | None = None,
-    paint: Callable[[str], str] = str,
-    *,
-    brief: bool = False,
-    verbose: bool = False,
+    summary: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
-    """Title and text of each part that has anything to say."""
-    results = summary.results
+    """Title and text of each part that has anything to say. ``verbosity`` is pytest's: 1 for -v, -1 for -q."""
+    results, brief = summary.results, verbosity < _QUIET
 
     def rendered(table: Table | None) -> str:
         return "" if table is None else render(table, width, paint)
@@ -78,7 +74,7 @@ def summary_parts(
         "sections": "" if brief else rendered(section_table(results)),
         "communication": "" if brief else rendered(communication_table(results)),
         "collectives": "" if brief else rendered(collective_table(results)),
-        "time": "" if brief else time_part(results, width, every=verbose),
+        "time": "" if brief else time_part(results, width, every=verbosity > 0),
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
         "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),

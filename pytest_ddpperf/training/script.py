@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.training.workload import located
+from pytest_ddpperf.training.workload import located, unfit
 
 
 @dataclass(frozen=True, init=False)
@@ -25,6 +25,9 @@ class Script:
     Attributes:
         target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
         arguments: what ``sys.argv`` has after the name of the file.
+
+    Raises:
+        WorkloadError: the function takes arguments.
     """
 
     target: str | Callable[[], object]
@@ -33,6 +36,8 @@ class Script:
     def __init__(self, target: str | os.PathLike[str] | Callable[[], object], *arguments: object) -> None:
         object.__setattr__(self, "target", target if callable(target) else os.fspath(target))
         object.__setattr__(self, "arguments", tuple(map(str, arguments)))
+        if callable(target):
+            _require_call_alone(target, arguments)
 
     @property
     def name(self) -> str:
@@ -73,3 +78,14 @@ class Script:
         sys.argv = [self.target, *self.arguments]
         sys.path.insert(0, str(Path(self.target).parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
+
+
+def _require_call_alone(function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    """A function is called without arguments; what is given after it goes to ``sys.argv``, where it might be missed."""
+    problem = unfit(function)
+    if problem is None and arguments and unfit(function, *map(str, arguments)) is None:
+        problem = f"{located(function)} takes arguments, and what follows a function is for sys.argv"
+    if problem is not None:
+        given = ", ".join(map(repr, arguments)) or "..."
+        name = getattr(function, "__name__", "function")
+        raise WorkloadError(f"Script(function): {problem}; give Script(lambda: {name}({given}))")

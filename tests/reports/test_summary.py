@@ -288,7 +288,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
         stored=["baselines/a.json: stored"],
         recorded="recorded as run 3 of h.sqlite",
     )
-    parts = dict(summary_parts(told, 80, brief=True))
+    parts = dict(summary_parts(told, 80, verbosity=-2))
 
     assert list(parts) == ["ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history"]
     assert "test_step[bucketed]" in parts["ddpperf"]
@@ -299,7 +299,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
 
 def test_what_tells_only_why_is_left_out_of_a_brief_summary(make_result: Make) -> None:
     told = SummaryData(results=[make_result()])
-    brief, full = (dict(summary_parts(told, brief=brief)) for brief in (True, False))
+    brief, full = (dict(summary_parts(told, verbosity=verbosity)) for verbosity in (-2, -1))
 
     assert set(brief) <= set(full)
     assert "ddpperf phases" not in brief

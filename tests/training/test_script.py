@@ -182,3 +182,16 @@ def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Pat
     assert Script(train).found_in(()).moved(str) == Script(train)
     with pytest.raises(SettingError, match=rf"Script\('tain.py'\): there is no such file; .*{beside}/tain.py, {root}"):
         Script("tain.py").found_in((beside, root))
+
+
+def test_a_function_that_takes_arguments_needs_a_lambda() -> None:
+    def train(batch_size: int) -> None: ...
+
+    def main(batch_size: int = 8) -> None: ...
+
+    with pytest.raises(WorkloadError, match=r"^Script\(function\): train .* give Script\(lambda: train\(\.\.\.\)\)"):
+        Script(train)  # type: ignore[arg-type]  # a mistake of users
+    with pytest.raises(WorkloadError, match=r"takes arguments, .* give Script\(lambda: main\(16\)\)"):
+        Script(main, 16)
+    assert Script(main).arguments == ()
+    assert Script(lambda: main(16), "--fast").arguments == ("--fast",)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any, Literal
 
+from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.health import gpus_of
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.phases import MemoryKind
-from pytest_ddpperf.reports.document import Date, Document, Natural, Positive, about
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
 
 class EnvironmentData(Document):
@@ -225,4 +228,45 @@ class BaselineData(Document):
     dirty: bool = about("Whether tracked files differed from that commit.")
     counted: ProvenanceData | None = about(
         "When and at what commit its counts were saved, where not with the rest; else null."
+    )
+
+
+def _environment_key(benchmark: Result | Calibrated) -> str:
+    return environment_key(benchmark.measurement.environment)
+
+
+def _health(benchmark: Result | Calibrated) -> list[Launch | None]:
+    return [None if launch.health is None else launch for launch in benchmark.measurement.launches]
+
+
+class TimeData(Document):
+    """Where the seconds of a call went."""
+
+    starting: NotNegative = about("Start of launchers; launches until their first step, and their end.")
+    verifying: NotNegative = about("Comparing with a single process.")
+    counting: NotNegative = about("Counting what one step does.")
+    measuring: NotNegative = about("Steps that were timed, and their warm-up.")
+    diagnosing: NotNegative = about("Growth of memory, phases and communication, and the profile.")
+    other: NotNegative = about("Judging, launches that failed, and what lies between launches.")
+    total: NotNegative = about("All of it.")
+
+
+class BenchmarkData(Document):
+    """A benchmark that was measured."""
+
+    test: str = about("pytest node id.")
+    name: str = about("Tells the benchmarks of one test apart.", "measurement.name")
+    strategy: str = about(
+        "How training is made parallel, options included; custom for a step that brings its own.",
+        "measurement.strategy",
+    )
+    recipe: dict[str, str] = about(
+        "The settings that change what a step does, where they are not the defaults.", "measurement.recipe"
+    )
+    world_size: Positive = about("Number of ranks.", "measurement.world_size")
+    environment_key: str = about(
+        "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
+    )
+    health: list[HealthData | None] = about(
+        "What else went on in the machine, for each launch; null where nobody looked.", _health
     )

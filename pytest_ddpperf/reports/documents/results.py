@@ -14,22 +14,23 @@ from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
+from pytest_ddpperf.reports.documents.calibration import CalibratedData
 from pytest_ddpperf.reports.documents.parts import (
     AgainstData,
     BaselineData,
+    BenchmarkData,
     CountsData,
     EnvironmentData,
-    HealthData,
     MemoryUseData,
     PlanData,
     ProfileData,
     SectionData,
+    TimeData,
 )
-from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
 
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
@@ -72,14 +73,6 @@ def results_document(
             interrupted=interrupted,
         )
     )
-
-
-def _environment_key(benchmark: Result | Calibrated) -> str:
-    return environment_key(benchmark.measurement.environment)
-
-
-def _health(benchmark: Result | Calibrated) -> list[Launch | None]:
-    return [None if launch.health is None else launch for launch in benchmark.measurement.launches]
 
 
 def _note(comparison: Comparison) -> str:
@@ -125,39 +118,6 @@ class MetricData(Document):
     )
     verdict: VerdictWord = about()
     note: str = about("Why the verdict is what it is, where the numbers do not say it; may be empty.", _note)
-
-
-class TimeData(Document):
-    """Where the seconds of a call went."""
-
-    starting: NotNegative = about("Start of launchers; launches until their first step, and their end.")
-    verifying: NotNegative = about("Comparing with a single process.")
-    counting: NotNegative = about("Counting what one step does.")
-    measuring: NotNegative = about("Steps that were timed, and their warm-up.")
-    diagnosing: NotNegative = about("Growth of memory, phases and communication, and the profile.")
-    other: NotNegative = about("Judging, launches that failed, and what lies between launches.")
-    total: NotNegative = about("All of it.")
-
-
-class BenchmarkData(Document):
-    """A benchmark that was measured."""
-
-    test: str = about("pytest node id.")
-    name: str = about("Tells the benchmarks of one test apart.", "measurement.name")
-    strategy: str = about(
-        "How training is made parallel, options included; custom for a step that brings its own.",
-        "measurement.strategy",
-    )
-    recipe: dict[str, str] = about(
-        "The settings that change what a step does, where they are not the defaults.", "measurement.recipe"
-    )
-    world_size: Positive = about("Number of ranks.", "measurement.world_size")
-    environment_key: str = about(
-        "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
-    )
-    health: list[HealthData | None] = about(
-        "What else went on in the machine, for each launch; null where nobody looked.", _health
-    )
 
 
 class ResultData(BenchmarkData):
@@ -257,61 +217,6 @@ class BatchSizeData(Document):
     limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
     memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
     tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.", "found.tried")
-
-
-class SpreadData(Document):
-    """A standard deviation on the scale of logarithms: 0.01 is 1 %."""
-
-    sd: NotNegative | None = about("The standard deviation.")
-    df: Natural = about("Degrees of freedom of the estimate.")
-
-
-class RateData(Document):
-    """A share of comparisons."""
-
-    found: Natural = about("Comparisons in which it happened.")
-    of: Positive = about("Comparisons.")
-    independent: Positive = about("How many of them have no run in common: what the interval rests on.", "effective")
-    value: NotNegative | None = about("The share.")
-    interval: IntervalData | None = about("Clopper and Pearson's.")
-
-
-class RecommendedData(Document):
-    """Settings that the benchmark wants, given its noise."""
-
-    launches: Positive = about("Launches before the first verdict.")
-    steps: Positive = about("Timed steps of a launch.")
-    tolerance: NotNegative = about("The worsening to accept.")
-    max_time: NotNegative | None = about("Seconds of measuring; null where the present setting is enough.")
-
-
-class CalibratedData(BenchmarkData):
-    """A benchmark that was held against itself."""
-
-    step_time: list[list[float | None]] = about("Seconds of a typical step, by run and launch.", "runs")
-    steps: Positive = about("Timed steps of each launch.", "calibration.steps")
-    seconds: NotNegative | None = about("From the start of the first run to that of the last.", "calibration.seconds")
-    within: SpreadData = about("How far the steps of a launch lie apart.", "calibration.within")
-    between_launches: SpreadData = about(
-        "How far the typical steps of a run's launches lie apart.", "calibration.between_launches"
-    )
-    between_runs: SpreadData = about(
-        "How far runs deviate beyond what their launches explain.", "calibration.between_runs"
-    )
-    noise_floor: NotNegative | None = about(
-        "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.",
-        "calibration.floor",
-    )
-    mde: NotNegative | None = about(
-        "Minimal detectable effect of the step time in a comparison of two runs; the median."
-    )
-    false_alarms: RateData = about("Runs that were called slower than another run of the same code.", "alarms")
-    inconclusive: RateData = about("Runs of which it could not be told.")
-    recommended: RecommendedData = about("Settings that the benchmark wants, given this noise.")
-    findings: list[str] = about(
-        "Remarks that a reader of the numbers needs, a sentence each.",
-        lambda calibrated: map(finding_text, calibrated.findings),
-    )
 
 
 class ResultsData(Document):
