@@ -141,9 +141,11 @@ def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
 
 def _moved(call: tuple[Any, ...], redirection: Redirection) -> tuple[Any, ...]:
     """The call with the script of another checkout."""
-    function, job, *others = call
-    script = job.subject
-    return (function, job.of(script.moved(redirection.path)), *others) if isinstance(script, Script) else call
+    scripts = [getattr(part, "subject", None) for part in call]
+    return tuple(
+        part.of(script.moved(redirection.path)) if isinstance(script, Script) else part
+        for part, script in zip(call, scripts, strict=True)
+    )
 
 
 class _ReferenceCall(NamedTuple):
