@@ -15,20 +15,13 @@ from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import (
-    GivenStrategy,
-    GivenWays,
-    Subject,
-    VerbCall,
-    powers_of_two,
-    several,
-    several_sizes,
-)
+from pytest_ddpperf.run.requests import GivenStrategy, GivenWays, VerbCall, powers_of_two, several, several_sizes
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
+from pytest_ddpperf.training.script import Subject
 from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
 

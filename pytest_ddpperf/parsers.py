@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
+
+SWITCH_WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", "0")}  # what ini files use
 
 
 def world_sizes(value: object) -> tuple[int, ...]:
@@ -143,11 +145,11 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
     return parse_argument
 
 
-def closest(word: str, known: Sequence[str], alike: float) -> str:
+def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     """The question whether the known word that is most like a word was meant; empty where none is so much alike."""
     import difflib  # only for messages: loading the plugin stays cheap
 
-    close = difflib.get_close_matches(word, known, n=1, cutoff=alike)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
     return f"did you mean {close[0]}?" if close else ""
 
 
@@ -166,11 +168,11 @@ def one_of(*choices: str) -> Callable[[object], str]:
 
 def switch(value: object) -> bool:
     """On or off: a bool, or one of the words that ini files use."""
-    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     word = str(value).strip().lower()
-    if not isinstance(value, (bool, int, str)) or word not in words:
+    found = next((switched for switched, words in SWITCH_WORDS.items() if word in words), None)
+    if found is None or not isinstance(value, (bool, int, str)):
         raise ValueError("true or false")
-    return words[word]
+    return found
 
 
 def members(kind: type[E], noun: str) -> Callable[[object], frozenset[E]]:

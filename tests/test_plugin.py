@@ -670,3 +670,26 @@ def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(p
     done.stdout.fnmatch_lines([f"ERROR test_*::test_{name} - {sentence}*" for name in "bg"])
     done.stdout.no_fnmatch_line("*ModuleNotFoundError*")
     done.assert_outcomes(passed=1, errors=2)
+
+
+def test_a_debugger_stops_at_the_line_of_the_test(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        recorder="""
+        import pdb, traceback
+
+        class Recorder(pdb.Pdb):
+            def interaction(self, frame, found):
+                frame, line = list(traceback.walk_tb(getattr(found, "__traceback__", found)))[-1]
+                print("stopped in", frame.f_code.co_name)
+        """,
+        test_it="""
+        def fails(ctx):
+            raise ValueError("bad data")
+
+        def test_it(ddpperf_group):
+            ddpperf_group.run(fails)
+        """,
+    )
+    run = inner.runpytest("--pdb", "--pdbcls=recorder:Recorder", "--ddpperf-world-size=2", "-s")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["*stopped in test_it"])

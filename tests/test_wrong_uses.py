@@ -280,7 +280,7 @@ CALLS = {
     "import torch; ddpperf.check(torch.nn.Linear(1, 1))": r"a Linear cannot be measured: expected a Workload",
     "ddpperf.check(0.5)": r"a float cannot be measured: expected a Workload",
     "ddpperf.check(lambda: None)": r"<lambda> \(test_wrong.py:\d+\) takes \(\) and is called as <lambda>\(ctx\)",
-    "ddpperf.check(workload, strategy='dpp')": r".*'dpp'.*did you mean 'ddp'\?",
+    "ddpperf.check(workload, strategy='dpp')": r".*'dpp'.*did you mean ddp\?",
     "ddpperf.check(workload, strategy='ddp[bucket_cap=5]')": r".*bucket_cap.*bucket_cap_mb",
     "ddpperf.check(build, strategy='ddp')": r"strategy='ddp': strategies are for a Workload; this step brings its own",
     "ddpperf.check(build, precision='bf16')": r"precision='bf16': is for a Workload; this step has to see to it itself",

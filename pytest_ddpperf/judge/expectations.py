@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
+from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.counts import COLLECTIVES, SHOWN, Counts, quantity_texts
 from pytest_ddpperf.units import format_number
 
@@ -27,9 +27,8 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
     for kind, names, known in (("collective", collectives, COLLECTIVES), ("count", totals, counts.totals)):
         for name in names:
             if name not in known:
-                close = difflib.get_close_matches(name, known_totals if kind == "count" else known, n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
-                return f"there is no {kind} {name}; {hint}There are {', '.join(known)}"
+                hint = closest(name, known_totals if kind == "count" else known)
+                return f"there is no {kind} {name}; {hint and hint + ' '}There are {', '.join(known)}"
     return None
 
 

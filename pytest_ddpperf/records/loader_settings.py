@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_ddpperf.parsers import one_of, positive_int, switch, whole_number, written
+from pytest_ddpperf.parsers import closest, one_of, positive_int, switch, whole_number, written
 
 _PARSERS = {
     "workers": whole_number,
@@ -108,7 +108,5 @@ def _parsed(name: str, value: object, parse: Any) -> object:
 
 
 def _unknown(name: str) -> str:
-    import difflib  # only for this message: loading the plugin stays cheap
-
-    close = difflib.get_close_matches(name, _PARSERS, n=1, cutoff=0.4)
-    return f"there is no {name}" + (f", did you mean {close[0]}?" if close else "")
+    hint = closest(name, _PARSERS, 0.4)
+    return f"there is no {name}" + (f", {hint}" if hint else "")

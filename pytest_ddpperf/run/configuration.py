@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.environment import started_by
-from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.parsers import SWITCH_WORDS, closest
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, require_consistent
 
 if TYPE_CHECKING:
     import pytest
 
 MARKER = "ddpperf"
-_WORDS = {"true": ("true", "yes", "on", "1"), "false": ("false", "no", "off", "0")}
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
@@ -35,10 +34,10 @@ def declare(parser: pytest.Parser) -> None:
         default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
         group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
         parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
-        for const, words in _WORDS.items() if knob.flag else ():
+        for const, words in SWITCH_WORDS.items() if knob.flag else ():
             # Each is an option of its own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in words]
-            hidden: dict[str, Any] = {"action": "store_const", "const": const, "help": argparse.SUPPRESS}
+            hidden: dict[str, Any] = {"action": "store_const", "const": str(const).lower(), "help": argparse.SUPPRESS}
             group.addoption(*forms, dest=knob.ini, default=None, **hidden)
 
 

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.errors import (
     DdpperfError,
@@ -38,13 +38,12 @@ from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.training.script import Script
+    from pytest_ddpperf.training.script import Subject
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
 # Errors that a launch for nothing but verification would not name better.
 _FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
 
-Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
 PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
 
 

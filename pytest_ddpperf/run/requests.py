@@ -18,12 +18,11 @@ from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload, unfit
 
 MIN_WAYS = 2
 NO_MORE: Mapping[str, Callable[..., Any]] = {}
-Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 

@@ -37,7 +37,7 @@ class Pilot:
 class Variant(BenchmarkId):
     """One thing to be measured: what every rank of a launch builds and steps, and in which group."""
 
-    subject: Any  # a Workload, or a function build(ctx) -> step
+    subject: Any  # a training.script.Subject
     resolved: Strategy | None  # None where the subject brings its own
     reference: Any = None  # the single-process twin of such a subject, in any of its forms; None where there is none
     findings: tuple[Finding, ...] = ()  # known before it is measured

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import amount, literal, one_of, positive_int, switch, whole_number
+from pytest_ddpperf.parsers import amount, closest, literal, one_of, positive_int, switch, whole_number
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy, added, parse
 
@@ -274,5 +273,5 @@ def _options_of(row: StrategyRow, said: str) -> str:
 
 
 def _closest(word: str, known: Iterable[str]) -> str:
-    closest = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f"did you mean {closest[0]!r}? " if closest else ""
+    hint = closest(word.lower(), known)
+    return f"{hint} " if hint else ""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
@@ -42,7 +41,7 @@ _BLOCK_STEPS = 4
 class LaunchJob:
     """What every rank of a launch has to do."""
 
-    subject: Workload | Script | ScriptRun | Callable[[Any], Any]  # or a function ``build(ctx)`` that returns one step
+    subject: Subject | ScriptRun
     strategy: Strategy | None  # None for a user's function, which synchronises itself
     settings: Settings
     plan: Plan
@@ -70,7 +69,7 @@ class LaunchJob:
         after += (min(self.diagnosed_steps, DIAGNOSED_STEPS) + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
-    def of(self, subject: Workload | Script | ScriptRun | Callable[[Any], Any]) -> LaunchJob:
+    def of(self, subject: Subject | ScriptRun) -> LaunchJob:
         """The same job of another subject."""
         return replace(self, subject=subject)
 
@@ -99,10 +98,10 @@ class PrepareJob:
     counted: bool = False  # whether one step is counted
     verified: VerifyJob | None = None
     traced: bool = False  # whether the first steps are traced, and nothing else
-    reference: Workload | Script | Callable[[Any], Any] | None = None  # whose trace is compared, for the controller
+    reference: Subject | None = None  # whose trace is compared, for the controller
 
     @property
-    def subject(self) -> Workload | Script | ScriptRun | Callable[[Any], Any]:
+    def subject(self) -> Subject | ScriptRun:
         """What is trained."""
         return self.training.subject
 
@@ -114,7 +113,7 @@ class PrepareJob:
             return TRACED_STEPS
         return 1 + max(MIN_WARMUP, plan.warmup + plan.steps) + COUNTED_STEPS * self.counted
 
-    def of(self, subject: Workload | Script | ScriptRun | Callable[[Any], Any]) -> PrepareJob:
+    def of(self, subject: Subject | ScriptRun) -> PrepareJob:
         """The same job of another subject."""
         return replace(self, training=self.training.of(subject))
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
-from pytest_ddpperf.training.workload import located, unfit
+from pytest_ddpperf.training.workload import Workload, located, unfit
 
 
 @dataclass(frozen=True, init=False)
@@ -78,6 +79,10 @@ class Script:
         sys.argv = [self.target, *self.arguments]
         sys.path.insert(0, str(Path(self.target).parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
+
+
+Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
+"""What is measured: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""
 
 
 def _require_call_alone(function: Callable[..., object], arguments: tuple[object, ...]) -> None:

@@ -322,7 +322,7 @@ def test_batch_size(ddpperf):
         [
             "precision='bf16': is for a Workload; this step has to see to it itself",
             "loader='auto': this Workload has one batch, made once; *",
-            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean 'bucket_cap_mb'? it takes *",
+            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
             "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
             "find_batch_size on CPU needs a limit*",
         ]

@@ -77,9 +77,9 @@ def test_a_strategy_survives_the_way_to_a_rank() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("naiv", "strategy 'naiv' is unknown: did you mean 'naive'? known strategies: bucketed, ddp, "),
+        ("naiv", "strategy 'naiv' is unknown: did you mean naive? known strategies: bucketed, ddp, "),
         ("zzz", "strategy 'zzz' is unknown: known strategies: bucketed, "),
-        ("ddp[bucket_cap=5]", "ddp has no option bucket_cap; did you mean 'bucket_cap_mb'? it takes broadcast_buffers"),
+        ("ddp[bucket_cap=5]", "ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes broadcast_buffers"),
         ("naive[bucket_cap_mb=5]", "naive has no option bucket_cap_mb; it takes none"),
         ("ddp[bucket_cap_mb=0]", "bucket_cap_mb=0: expected a number above 0"),
         ("ddp[bucket_cap_mb=big]", "bucket_cap_mb=big: expected a number above 0"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -53,8 +53,7 @@ def require_known(metric: str, added: Iterable[str]) -> None:
     """Refuse a metric that no benchmark can have; ``added``: the metrics that hooks add."""
     known = (*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, *COUNTS, *added)
     if metric not in known:
-        close = get_close_matches(metric, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        hint = closest(metric, known) or f"there are {', '.join(known)}"
         raise SettingError(f"--metric {metric}: there is no such metric; {hint}")
 
 
