@@ -12,6 +12,16 @@ from pytest_ddpperf.units import format_change, format_count, format_percent, fo
 CONFIRMED = "judged by fresh ones alone"  # launches that follow a suspicion
 
 
+class Figures(tuple[float, ...]):
+    """A fact of several benchmarks; in words the least and the most."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        """``2 to 4``."""
+        return span(lambda number: format(number, spec), self)
+
+
 def finding_text(finding: Finding) -> str:
     """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
     words = WORDS.get(finding.code)
@@ -138,11 +148,16 @@ def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 
     )
 
 
+def _percents(share: float | Figures) -> str:
+    """A share, or those of several benchmarks."""
+    return span(format_percent, share if isinstance(share, Figures) else (share,))
+
+
 def _disturbed(lost: float, before: float | None) -> str:
     """Cores that others took."""
     then = "" if before is None else f", {format_percent(before)} when the baseline was made"
     return (
-        f"disturbed: other processes or the hypervisor took {format_percent(lost)} of the cores{then}, "
+        f"disturbed: other processes or the hypervisor took {_percents(lost)} of the cores{then}, "
         "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
     )
 
@@ -171,7 +186,7 @@ def _raised_tolerance(tolerance: float, floor: float, calibrated: str, runs: int
     """A tolerance that noise makes meaningless, and how the noise is known."""
     origin = f"learned from {format_count(runs, 'recorded run')} of {format_count(commits, 'commit')}"
     origin = f"calibrated on {calibrated}" if calibrated else origin
-    return f"tolerance {format_percent(tolerance)} raised to {format_percent(floor)}: the noise floor {origin}"
+    return f"tolerance {_percents(tolerance)} raised to {_percents(floor)}: the noise floor {origin}"
 
 
 def _left_by_steps(processes: int, threads: int) -> str:
@@ -266,7 +281,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "comparisons with it will often be inconclusive; raise max_time and save again"
     ),
     "disturbed_baseline": lambda lost: (
-        f"the stored baseline was made while others took {format_percent(lost)} of the cores: comparisons "
+        f"the stored baseline was made while others took {_percents(lost)} of the cores: comparisons "
         "of times with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
     ),
     # What a verdict rests on.

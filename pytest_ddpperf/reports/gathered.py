@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.reports.count_changes import reference_text
-from pytest_ddpperf.reports.findings import WORDS, finding_text
-from pytest_ddpperf.reports.phrases import named_metrics, words_of
+from pytest_ddpperf.reports.findings import WORDS, Figures, finding_text
+from pytest_ddpperf.reports.phrases import named_metrics
 from pytest_ddpperf.reports.table import RowNote
 from pytest_ddpperf.units import format_percent, format_values, span
 
 Facts: TypeAlias = "Mapping[str, Any]"
+_Merging: TypeAlias = "Mapping[str, Callable[[Sequence[Any]], Any]]"
+"""By the name of a fact, what becomes of its values."""
 
 UNSAID = frozenset({"broken", "suspected", "effective_batch_size", "told_late"})
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
@@ -25,7 +28,7 @@ class Remark:
 
     Attributes:
         text: the words, where it is said of this benchmark alone.
-        code: what remarks have in common that are said at once: a row of ``_TOGETHER``; empty for the text itself.
+        code: what remarks have in common that are said at once; empty for the text itself.
         facts: what the common words are made of.
         metrics: what it is on; the common words name those of all.
         verdict: of these metrics.
@@ -47,7 +50,7 @@ def gathered(remarks: Iterable[tuple[str, Remark]]) -> list[RowNote]:
     """Each remark once, with the names of the benchmarks that it concerns, from pairs of name and remark."""
     alike: dict[tuple[str, str], list[tuple[str, Remark]]] = {}
     for name, remark in remarks:
-        common = remark.code if remark.code in _TOGETHER else remark.text
+        common = remark.code if remark.code in {*_TOGETHER, *_OTHERWISE} else remark.text
         alike.setdefault((common, remark.verdict), []).append((name, remark))
     return [note for group in alike.values() for note in _notes(group)]
 
@@ -59,64 +62,84 @@ def _notes(group: Sequence[tuple[str, Remark]]) -> list[RowNote]:
     if len(names) == 1 or len(texts) == 1:
         return [RowNote(text, names) for text in texts]
     first = group[0][1]
-    words = _TOGETHER[first.code]([remark.facts for _, remark in group])
+    words = _in_common(first.code, [remark.facts for _, remark in group])
     metrics = dict.fromkeys(metric for _, remark in group for metric in remark.metrics)
     of = f"{named_metrics(list(metrics))} {first.verdict}".rstrip()
     return [RowNote(": ".join(filter(None, (of, words))), names)]
 
 
-def _all(facts: Iterable[Facts], name: str) -> list[Any]:
-    """A fact of each benchmark that has it."""
-    return [each[name] for each in facts if each[name] is not None]
+def _in_common(code: str, facts: Sequence[Facts]) -> str:
+    """The words for several benchmarks, made of the facts of each."""
+    if code in _OTHERWISE:
+        return _OTHERWISE[code](facts)
+    how = _TOGETHER[code]
+    return WORDS[code](**{name: how.get(name, _figures)([each[name] for each in facts]) for name in facts[0]})
 
 
-def _numbers(facts: Iterable[Facts], name: str) -> str:
-    return span(lambda number: f"{number:g}", _all(facts, name))
+def _figures(values: Sequence[Any]) -> Any:
+    """All of some values, where they are numbers that differ; else the first."""
+    known = [value for value in values if value is not None]
+    numbers = len(set(map(str, known))) > 1 and all(isinstance(value, int | float) for value in known)
+    return Figures(known) if numbers else next(iter(known), None)
 
 
-def _merged(code: str) -> Callable[[Sequence[Facts]], str]:
-    """The code's own words, of the least and the most figure, and of all launches."""
-    how: Mapping[str, Callable[[list[Any]], Any]] = {
-        "least": min,
-        "lowest": min,
-        "most": max,
-        "highest": max,
-        "nbytes": max,
-        "seen": sum,
-        "launches": sum,
-    }
-
-    def words(facts: Sequence[Facts]) -> str:
-        merged = {name: how[name](_all(facts, name) or [0]) if name in how else facts[0][name] for name in facts[0]}
-        return WORDS[code](**merged)
-
-    return words
+def _known(choose: Callable[[list[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    return lambda values: choose(known) if (known := [value for value in values if value is not None]) else None
 
 
-def _launches_needed(facts: Sequence[Facts]) -> str:
-    times = _all(facts, "max_time")
-    setting = f" (max_time {span('{:g}'.format, times)} s)" if times else ""
-    return f"about {_numbers(facts, 'launches')} launches{setting} would decide it"
+def _union(values: Sequence[Iterable[Any]]) -> list[Any]:
+    return list(dict.fromkeys(item for value in values for item in value))
 
 
-def _disturbed(facts: Sequence[Facts]) -> str:
-    lost = span(format_percent, _all(facts, "lost"))
-    return (
-        f"disturbed: other processes or the hypervisor took {lost} of the cores, which may explain it; run it again on "
-        "a quiet machine, or see --ddpperf-against"
-    )
+def _none(_values: object) -> None:
+    """What is left out of the common words."""
 
 
-def _memory_growth(facts: Sequence[Facts]) -> str:
-    ends = [*_all(facts, "least"), *_all(facts, "most")]
-    growth = " to ".join(dict.fromkeys(format_values((min(ends), max(ends)), "B")))
-    return f"memory grows by {growth} a step: something is kept from step to step"
+_SUMS: _Merging = dict.fromkeys(("seen", "launches", "slow", "steps"), sum)
+_MACHINE: _Merging = {"least": min, "most": max, **_SUMS}
+_TOGETHER: Mapping[str, _Merging] = {
+    # What the machine did.
+    **dict.fromkeys(("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping"), _MACHINE),
+    "gpu_clocks_held_back": _SUMS,
+    "gpu_used_by_others": {**_SUMS, "pid": itemgetter(0), "nbytes": _known(max)},
+    "gpu_clock_fell": {"lowest": min, "highest": max},
+    "oversubscribed": {},
+    "background_work": {"benchmarks": _union},
+    "few_launches": {},
+    # What is strange about steps, launches and memory.
+    "skipped_steps": _SUMS,
+    "unsettled_warmup": _SUMS,
+    "negative_scaling": {},
+    "memory_growth": {"least": min, "most": max, "ranks": lambda ranks: sorted(_union(ranks)), "world_size": max},
+    "no_memory_headroom": {**_SUMS, "needed": max, "free": min},
+    # What a verdict rests on.
+    "launches_needed": {"known": _none},
+    "no_launches_decide": {},
+    "disturbed": {"before": _none},
+    "looks_better": {},
+    "proven_earlier": {},
+    "raised_tolerance": {"calibrated": lambda days: " and ".join(dict.fromkeys(filter(None, days)))},
+    # Baselines.
+    "thin_baseline": {},
+    "disturbed_baseline": {},
+}
+"""How the facts of several benchmarks become those of a code's own words, where not by ``_figures``."""
+
+
+def _outlying_launches(facts: Sequence[Facts]) -> str:
+    outlying = sum(len(each["outlying"]) for each in facts)
+    launches = sum(each["launches"] for each in facts)
+    return f"{outlying} of {launches} launches are far from the median step time; outlying launches hardly count"
 
 
 def _uneven_memory(facts: Sequence[Facts]) -> str:
     widest = max(facts, key=lambda each: each["most"] - each["least"])
     low, high = format_values((widest["least"], widest["most"]), "B")
-    return f"{named_metrics(_all(facts, 'metric'))} differs between ranks, by {low} to {high} at most"
+    return f"{_metrics(facts)} differs between ranks, by {low} to {high} at most"
+
+
+def _metrics(facts: Sequence[Facts]) -> str:
+    return named_metrics(list(dict.fromkeys(each["metric"] for each in facts)))
 
 
 def _ungated_counts(facts: Sequence[Facts]) -> str:
@@ -124,85 +147,17 @@ def _ungated_counts(facts: Sequence[Facts]) -> str:
     return f"{named_metrics(metrics)} not gated, for not all steps do the same"
 
 
-def _raised_tolerance(facts: Sequence[Facts]) -> str:
-    floors = span(format_percent, _all(facts, "floor"))
-    days = dict.fromkeys(filter(None, _all(facts, "calibrated")))
-    calibrated = f" calibrated on {words_of(list(days))}" if days else ""
-    return f"tolerance raised to {floors}: the noise floor{calibrated}"
-
-
-_TOGETHER: Mapping[str, Callable[[Sequence[Facts]], str]] = {
-    # What the machine did.
-    **{
-        code: _merged(code)
-        for code in (
-            *("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping"),
-            *("gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell"),
-        )
-    },
-    "oversubscribed": lambda facts: (
-        f"oversubscribed: {_numbers(facts, 'ranks')} ranks share {_numbers(facts, 'shared')} {facts[0]['resource']}s; "
-        "step times say little about real hardware"
-    ),
-    "background_work": lambda facts: (
-        "launched one after the other, without turns: ranks of "
-        f"{named_metrics(list(dict.fromkeys(name for each in facts for name in each['benchmarks'])))} "
-        "work on in the background"
-    ),
-    "few_launches": lambda facts: (
-        f"time for {_numbers(facts, 'made')} of {_numbers(facts, 'wanted')} launches only: raise max_time, which is "
-        f"{_numbers(facts, 'max_time')} s"
-    ),
-    # What is strange about steps, launches and memory.
-    "skipped_steps": lambda facts: (
-        f"fp16 gradients overflowed in {sum(_all(facts, 'steps'))} timed steps, which are left out of the times; "
-        "a longer warm-up lets the scale settle"
-    ),
-    "unsettled_warmup": lambda facts: (
-        f"warm-up had not settled in {sum(_all(facts, 'slow'))} of {sum(_all(facts, 'launches'))} launches; "
-        f"raise the warm-up (now {_numbers(facts, 'warmup')} steps)"
-    ),
-    "outlying_launches": lambda facts: (
-        f"{sum(map(len, _all(facts, 'outlying')))} of {sum(_all(facts, 'launches'))} launches are far from the median "
-        "step time; outlying launches hardly count"
-    ),
-    "negative_scaling": lambda facts: (
-        f"negative scaling: more ranks do less work per second (x{span('{:.2f}'.format, _all(facts, 'speedup'))})"
-    ),
-    "memory_growth": _memory_growth,
+_OTHERWISE: Mapping[str, Callable[[Sequence[Facts]], str]] = {
+    "outlying_launches": _outlying_launches,
     "uneven_memory": _uneven_memory,
-    "no_memory_headroom": lambda facts: (
-        f"exposed communication was not measured in {sum(_all(facts, 'launches'))} launches: copies of what ranks "
-        "train, to put it back, do not fit into the free memory"
-    ),
-    # What a verdict rests on.
-    "launches_needed": _launches_needed,
-    "no_launches_decide": lambda facts: WORDS["no_launches_decide"](**facts[0]),
-    "disturbed": _disturbed,
-    "looks_better": lambda facts: WORDS["looks_better"](**facts[0]),
-    "proven_earlier": lambda _: "shown not to be worse by the margin; it looked better, and was measured on",
-    "raised_tolerance": _raised_tolerance,
     "stale": lambda _: "better than the baseline, which is stale: --ddpperf-save renews it",
     "improved": lambda _: "",
     "blunt": lambda facts: (
-        f"no slowdown below {span(format_percent, _all(facts, 'floor'))} fails them from now on: calibrate again where "
-        "less disturbs them or with more launches, or hold them against a revision side by side with --ddpperf-against"
+        f"no slowdown below {span(format_percent, [each['floor'] for each in facts])} fails them from now on: "
+        "calibrate again where less disturbs them or with more launches, or hold them against a revision side by side "
+        "with --ddpperf-against"
     ),
-    # Counts.
-    "fewer_counted": lambda facts: (
-        f"{named_metrics(list(dict.fromkeys(_all(facts, 'metric'))))}: less per step than in "
-        f"{reference_text(facts[0]['paired'])}"
-    ),
+    "fewer_counted": lambda facts: f"{_metrics(facts)}: less per step than in {reference_text(facts[0]['paired'])}",
     "ungated_counts": _ungated_counts,
-    # Baselines.
-    "thin_baseline": lambda facts: (
-        f"the stored baseline rests on {_numbers(facts, 'launches')} launches only: comparisons with it will often be "
-        "inconclusive; raise max_time and save again"
-    ),
-    "disturbed_baseline": lambda facts: (
-        f"the stored baseline was made while others took {span(format_percent, _all(facts, 'lost'))} of the cores: "
-        "comparisons of times with it will often be inconclusive; save again on a quiet machine, or use "
-        "--ddpperf-against"
-    ),
 }
-"""By code, the words for several benchmarks, made of the facts of each."""
+"""By code, the words for several benchmarks that are not those for one."""

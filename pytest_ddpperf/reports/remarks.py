@@ -85,18 +85,19 @@ def _grounds(result: Result) -> list[Remark]:
 def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
     """Metrics that could not be judged, and why; of the step time only what its row does not show."""
     return [
-        Remark(
-            text=f"{_metric(comparison)} {comparison.verdict.value}: {words_of_note(comparison.note)}".removesuffix(
-                ": "
-            ),
-            code=comparison.note.code if comparison.note else "",
-            facts=comparison.note.facts if comparison.note else {},
-            metrics=(comparison.series.metric,),
+        _noted(
+            comparison,
+            f"{_metric(comparison)} {comparison.verdict.value}: {words_of_note(comparison.note)}".removesuffix(": "),
             verdict=comparison.verdict.value,
         )
         for comparison in comparisons
         if comparison.note or comparison.series.metric != "step_time"
     ]
+
+
+def _noted(comparison: Comparison, text: str, verdict: str = "") -> Remark:
+    code, facts = (comparison.note.code, comparison.note.facts) if comparison.note else ("", {})
+    return Remark(text=text, code=code, facts=facts, metrics=(comparison.series.metric,), verdict=verdict)
 
 
 def _metric(comparison: Comparison) -> str:
@@ -109,9 +110,7 @@ def _gains(result: Result) -> list[Remark]:
     if result.paired is None:
         timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
         return [Remark(text=_STALE)] if timed else []
-    better = [
-        comparison for comparison in decisive(result, {Verdict.IMPROVED}) if comparison.series.metric != "step_time"
-    ]
+    better = [c for c in decisive(result, {Verdict.IMPROVED}) if c.series.metric != "step_time"]
     if not better:
         return []
     # What became of counts is told by findings.
@@ -136,12 +135,7 @@ def _stale(result: Result) -> list[Remark]:
 def _promises(result: Result) -> list[Remark]:
     """What is shown to be no worse, and looks better."""
     return [
-        Remark(
-            text=f"{short_text(comparison)} {note}",
-            code=comparison.note.code if comparison.note else "",
-            facts=comparison.note.facts if comparison.note else {},
-            metrics=(comparison.series.metric,),
-        )
+        _noted(comparison, f"{short_text(comparison)} {note}")
         for comparison in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
         if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
