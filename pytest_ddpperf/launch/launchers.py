@@ -78,6 +78,12 @@ class Launchers:
                     reason = f"reads {', '.join(one.changed)}, which ranks change before" if one.changed else ""
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
+    def why_not(self, one: SeenImport) -> str | None:
+        """Why ranks import a module themselves; empty where that is unknown, None where nothing is to be learned."""
+        if not one.installed:
+            return "is not of an installed package"
+        return self._judged.refused.get(one.module, "") if self._learning else None
+
     def keep(self, number: int) -> None:
         """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):

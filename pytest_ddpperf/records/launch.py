@@ -21,6 +21,15 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SlowImport:
+    """The import that took a rank longest before its first timed step."""
+
+    module: str
+    seconds: float  # those of what it imports included
+    reason: str | None  # why it is not preloaded, as of ``its import``; empty where unknown, None where nothing is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankLaunch:
     """What one rank reports of one launch.
 
@@ -49,6 +58,7 @@ class RankLaunch:
         blocks: how many of ``step_times`` belong to each interleaved block; empty where launches are not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
         worked: seconds from its first step to the end of what it was asked for.
+        imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
     """
 
     rank: int
@@ -70,6 +80,7 @@ class RankLaunch:
     blocks: tuple[int, ...] = ()
     cpu_blocks: tuple[float, ...] = ()
     worked: float = 0.0
+    imported: SlowImport | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
@@ -198,6 +199,20 @@ def _left_by_steps(processes: int, threads: int) -> str:
     )
 
 
+def _slow_starts(  # noqa: PLR0917 - called by name
+    starting: float, working: float, launches: int, slowest: SlowImport | None, steps: int | None, max_time: float
+) -> str:
+    """Launches that hardly measure, with the import that takes longest, and the cure."""
+    begun, worked = format_values((starting, working), "s")
+    told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
+    cures = [f"raise max_time, which is {max_time:g} s" if steps is None else f"raise steps, which is {steps}"]
+    if slowest is not None:
+        told += f", each {format_value(slowest.seconds, 's')} on the import of {slowest.module}"
+        told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
+        cures[:0] = ["set preload=auto"] if slowest.reason is None else []
+    return f"{told}: {' or '.join(cures)}"
+
+
 WORDS: Mapping[str, Callable[..., str]] = {
     "broken": lambda reason: reason,
     # What the test asks for.
@@ -237,6 +252,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "few_launches": lambda made, wanted, max_time: (
         f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time, which is {max_time:g} s"
     ),
+    "slow_starts": _slow_starts,
     # What is strange about steps and launches.
     "skipped_steps": _skipped_steps,
     "unsettled_warmup": _unsettled_warmup,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.records.finding import Finding
@@ -106,6 +107,10 @@ _TOGETHER: Mapping[str, _Merging] = {
     "oversubscribed": {},
     "background_work": {"benchmarks": _union},
     "few_launches": {},
+    "slow_starts": {
+        **dict.fromkeys(("starting", "working", "launches"), sum),
+        "slowest": _known(partial(max, key=attrgetter("seconds"))),
+    },
     # What is strange about steps, launches and memory.
     "skipped_steps": _SUMS,
     "unsettled_warmup": _SUMS,

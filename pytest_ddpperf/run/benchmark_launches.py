@@ -23,7 +23,7 @@ from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
@@ -145,6 +145,14 @@ class BenchmarkLaunches:
         self._sides[variant.of_reference].note(self._file, result.imports)
         return result
 
+    def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
+        """The import that took the first rank of a launch longest, and why no zygote makes it."""
+        if not result.imports:
+            return None
+        slowest = max(result.imports, key=lambda one: one.seconds)
+        reason = self._sides[variant.of_reference].why_not(slowest)
+        return SlowImport(module=slowest.module, seconds=slowest.seconds, reason=reason)
+
 
 class TimedLaunches:
     """Launches variants to be timed or diagnosed; what the first launch of each printed is for the test's report.
@@ -232,7 +240,8 @@ class TimedLaunches:
         first, *others = result.values
         if first.picked is not None:
             self._picked[size] = first.picked
-        return (replace(first, picked=self._picked.get(size)), *others), result.seconds
+        imported = self._launches.slowest_import(variant, result)
+        return (replace(first, picked=self._picked.get(size), imported=imported), *others), result.seconds
 
 
 def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:

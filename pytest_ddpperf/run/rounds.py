@@ -17,6 +17,9 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.planning import FEW_LAUNCHES, Budget, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
+SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
+WORTH_NAMING = 0.25  # the share of an import in these seconds
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
@@ -41,6 +44,31 @@ def measure(
     plans = planned(variants, budget, run)
     observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
     return _Measuring(budget, observer, plans, _Rounds(variants, plans, run, observer.watch), start).measured()
+
+
+def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
+    """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
+    working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
+    starting = sum(launch.seconds for launch in launches) - working
+    if not 0 < working < starting or starting < SLOW_START * len(launches):
+        return []
+    imports = [launch.ranks[0].imported for launch in launches if launch.ranks[0].imported is not None]
+    slowest = max(imports, key=lambda one: one.seconds, default=None)
+    if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
+        slowest = None
+    return [
+        Finding(
+            "slow_starts",
+            {
+                "starting": starting,
+                "working": working,
+                "launches": len(launches),
+                "slowest": slowest,
+                "steps": budget.steps,
+                "max_time": budget.max_time,
+            },
+        )
+    ]
 
 
 class _Measuring:
@@ -141,6 +169,7 @@ class _Measuring:
             findings.append(
                 Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})
             )
+        findings += slow_starts(self._rounds.launches, budget)
         return self._rounds.measurements(findings)
 
 
@@ -200,6 +229,11 @@ class _Rounds:
         for i in order:
             ordered.setdefault(group_of[i], []).append(i)
         return ordered.values()
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Those of all variants."""
+        return [launch for of_variant in self._launches for launch in of_variant]
 
     def begin_again(self) -> None:
         """Drops all launches: fresh ones are to confirm what they made suspect."""

@@ -122,7 +122,8 @@ def test_an_installed_module_is_imported_once_and_no_other(packages: Path, make:
 def test_a_launcher_that_is_to_learn_nothing_preloads_nothing(make: Callable[..., Launchers]) -> None:
     launchers = make()
     for _ in range(2):
-        assert [one.module for one in run(launchers, imports, "plain", world_size=1).imports] == ["plain"]
+        (seen,) = run(launchers, imports, "plain", world_size=1).imports
+        assert (seen.module, launchers.why_not(seen)) == ("plain", None)
 
 
 def test_an_import_that_would_harm_ranks_stays_with_them(
@@ -134,6 +135,10 @@ def test_an_import_that_would_harm_ranks_stays_with_them(
     again = run(launchers, imports, *names, "plain", world_size=1)
     assert {one.module for one in again.imports} == {*names, "of_project"} - {"of_project"}
     assert again.rank(0) not in importers(packages, "plain")
+    reasons = {
+        one.module: launchers.why_not(one) for one in (*again.imports, SeenImport("mine", "", 1.0, installed=False))
+    }
+    assert (reasons["starts_thread"], reasons["mine"]) == ("starts a thread", "is not of an installed package")
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -14,6 +14,7 @@ import pytest
 import pytest_ddpperf
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
 
@@ -263,6 +264,37 @@ CASES = [
         "few_launches",
         {"made": 2, "wanted": 4, "max_time": 1.5},
         "time for 2 of 4 launches only: raise max_time, which is 1.5 s",
+    ),
+    Case(
+        "slow_starts",
+        {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "steps": None, "max_time": 15},
+        "3 launches spent 12.0 s on starting and 3.50 s on steps: raise max_time, which is 15 s",
+    ),
+    Case(
+        "slow_starts",
+        {
+            "starting": 12.0,
+            "working": 3.5,
+            "launches": 3,
+            "slowest": SlowImport(module="lightning", seconds=3.1, reason=None),
+            "steps": 5,
+            "max_time": 15,
+        },
+        "3 launches spent 12.0 s on starting and 3.50 s on steps, each 3.10 s on the import of lightning: "
+        "set preload=auto or raise steps, which is 5",
+    ),
+    Case(
+        "slow_starts",
+        {
+            "starting": 12.0,
+            "working": 3.5,
+            "launches": 3,
+            "slowest": SlowImport(module="vendor", seconds=3.1, reason="starts a thread"),
+            "steps": None,
+            "max_time": 15,
+        },
+        "3 launches spent 12.0 s on starting and 3.50 s on steps, each 3.10 s on the import of vendor, which is not "
+        "preloaded because it starts a thread: raise max_time, which is 15 s",
     ),
     Case(
         "skipped_steps",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytest_ddpperf.judge.detection import POWER
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -111,6 +112,20 @@ def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
     assert notes_of(summary_table([*results, make_result(test="t.py::test_x")])) == (f"5 of 6 benchmarks: {crowded}",)
     others = [make_result(test=f"t.py::test_x{number}") for number in range(6)]
     assert notes_of(summary_table([*results, *others])) == (f"test_a bucketed, test_b bucketed and 3 more: {crowded}",)
+
+
+def test_launches_that_hardly_measure_are_told_once_for_all_benchmarks(make_result: Make) -> None:
+    facts = {"starting": 8.0, "working": 2.0, "launches": 2, "steps": None, "max_time": 15}
+    slowest = SlowImport(module="vendor", seconds=3.0, reason="starts a thread")
+    results = [
+        make_result(test=f"t.py::test_{name}", findings=(Finding("slow_starts", {**facts, "slowest": one}),))
+        for name, one in (("a", None), ("b", slowest))
+    ]
+    (note,) = notes_of(summary_table(results))
+    assert note == (
+        "both benchmarks: 4 launches spent 16.0 s on starting and 4.00 s on steps, each 3.00 s on the import of "
+        "vendor, which is not preloaded because it starts a thread: raise max_time, which is 15 s"
+    )
 
 
 def test_several_remarks_on_one_benchmark_have_a_line_each(make_result: Make) -> None:

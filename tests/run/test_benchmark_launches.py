@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, RankFailed, RanksTimedOut, ReferenceFailed, ReferenceStopped
-from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, Launcher, LaunchResult
+from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.messages import SeenImport
 from pytest_ddpperf.records.counts import Counts, merged
-from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.benchmark import BenchmarkRun
@@ -334,6 +336,24 @@ def test_side_by_side_counts_alone_are_not_remembered(
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
     assert len(session.patience) == launches
+
+
+def test_the_slowest_import_of_a_launch_is_kept_with_why_it_is_not_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = tuple(SeenImport(name, "", seconds) for name, seconds in (("quick", 0.1), ("slow", 2.0)))
+    monkeypatch.setattr(BenchmarkLaunches, "launch", lambda *_, **__: replace(STEP, imports=imports))
+    sides = Launchers(lambda _: Launcher(), ("auto",))
+    session: Any = SimpleNamespace(launchers=sides)
+    run = TimedLaunches(launches(session=session), [])
+
+    def kept() -> Any:
+        ((ranks, _),) = run([(make_variant(), PLAN)], Purpose.TIMES)
+        return ranks[0].imported
+
+    assert kept() == SlowImport(module="slow", seconds=2.0, reason="")
+    sides.note("", [SeenImport("slow", "", 2.0, changed=("HOME",))])
+    assert kept().reason == "reads HOME, which ranks change before"
+    imports = ()
+    assert kept() is None
 
 
 def test_what_a_preparing_launch_picked_holds_for_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, Re
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
-from pytest_ddpperf.run.rounds import Observer, measure
+from pytest_ddpperf.run.rounds import Observer, measure, slow_starts
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
@@ -494,6 +495,31 @@ def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int
     """The pilot and each launch take 0.5 s."""
     (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, launches, max_time, max_time), [Next("stop")])
     assert (len(measured.launches), measured.findings) == (made, ())
+
+
+def started(seconds: float, worked: float, imported: SlowImport | None = None) -> Launch:
+    ranks = (make_rank_launch(0, worked=worked / 2, imported=imported), make_rank_launch(1, worked=worked))
+    return Launch(round=0, ranks=ranks, seconds=seconds)
+
+
+def test_launches_that_spend_more_on_starting_than_on_steps_are_told_with_their_slowest_import() -> None:
+    budget = make_budget(None, 0, 4, 15, 15)
+    lightning = SlowImport(module="lightning", seconds=3.0, reason=None)
+    launches = [started(6.0, 1.5, lightning), started(5.0, 1.0)]
+    (finding,) = slow_starts(launches, budget)
+    assert finding.facts == {
+        "starting": 8.5,
+        "working": 2.5,
+        "launches": 2,
+        "slowest": lightning,
+        "steps": None,
+        "max_time": 15,
+    }
+    (finding,) = slow_starts([started(30.0, 1.0, lightning)], budget)
+    assert finding.facts["slowest"] is None, "another cause takes the time"
+    quick = [started(1.0, 0.2)] * 4
+    worked = [started(6.0, 3.5)] * 4
+    assert slow_starts(quick, budget) == slow_starts(worked, budget) == slow_starts([], budget) == []
 
 
 def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
