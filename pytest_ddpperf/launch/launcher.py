@@ -138,7 +138,7 @@ class Launcher:
         with self._lock:
             zygote = self._ready()
             (environ, path), found = self._of_ranks(zygote), self._preloaded
-            if found is not None and found.wanted == wanted and found.fits(environ):
+            if found is not None and found.serve(wanted) and found.fits(environ):
                 return
             self._drop_preloaded()
             if not (wanted.modules and HAS_PIDFD):
@@ -149,6 +149,11 @@ class Launcher:
                 return
             request = Preload(environ=environ, path=path, directory=_folder())
             self._preloaded = preloaded(zygote, request, wanted, judged)
+
+    def has_preloaded(self, wanted: Wanted) -> bool:
+        """Whether copies of the zygote have imported these modules."""
+        found = self._preloaded  # read once: another thread may drop it
+        return found is not None and found.serve(wanted)
 
     @contextlib.contextmanager
     def idle_preloaded(self) -> Iterator[PreloadedZygotes | None]:

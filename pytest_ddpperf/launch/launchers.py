@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 # Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
-LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch
+LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch, or as much
 COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
 AUTO = "auto"
 
@@ -64,9 +64,12 @@ class Launchers:
             )
         for i in range(number):
             self[i].wait()
-        wanted = Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
+        wanted = self._wanted(scope, ranks)
         for i in range(number):
             self[i].preload(wanted, self._judged, self[0] if i else None)
+
+    def _wanted(self, scope: str, ranks: int) -> Wanted:
+        return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)
 
     def note(self, scope: str, imports: Iterable[SeenImport]) -> None:
         """Keep what the ranks of ``scope`` have imported themselves."""
@@ -89,12 +92,23 @@ class Launchers:
         for launcher in tuple(self._made[number:]):
             launcher.close()
 
-    def missing_bytes(self, number: int) -> int:
-        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet."""
+    def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
+        """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet.
+
+        Copies of them that import for ``ranks`` ranks of ``scope`` are included, as far as is known what they import.
+        """
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
         copies = max(0, missing - (not running)) if HAS_PIDFD else 0
-        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies
+        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies + self._preloading(number, scope, ranks)
+
+    def _preloading(self, number: int, scope: str, ranks: int) -> int:
+        """The same for copies that import: those of the first launcher do, and all others are copies of them."""
+        wanted = self._wanted(scope, ranks)
+        each = self._judged.copies(wanted) if HAS_PIDFD else 0
+        ready = [launcher.has_preloaded(wanted) for launcher in self._made[:number]]
+        imports = LAUNCHER_BYTES if each and not any(ready[:1]) else 0
+        return imports + COPY_BYTES * each * (number - sum(ready))
 
     @property
     def pids(self) -> tuple[int | None, ...]:

@@ -50,6 +50,14 @@ class Judged:
             self.of_rank.discard(module)
             self.refused[module] = answer.reason
 
+    def late(self, wanted: Wanted) -> list[SeenImport]:
+        """The modules that are imported under the number of each rank."""
+        return [one for one in wanted.modules if one.module in self.of_rank]
+
+    def copies(self, wanted: Wanted) -> int:
+        """How many copies of a zygote import what is wanted."""
+        return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
+
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
         """The imports that are tried for all ranks alike."""
         found: dict[str, SeenImport] = {}
@@ -78,6 +86,10 @@ class PreloadedZygotes:
     def all(self) -> tuple[ZygoteProcess, ...]:
         """All of them."""
         return (*self.of_ranks, self.base)
+
+    def serve(self, wanted: Wanted) -> bool:
+        """Whether they have imported what is wanted, for as many ranks or more."""
+        return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
         """Whether they run, and ranks with these variables would import the same."""
@@ -121,7 +133,7 @@ def preloaded(zygote: ZygoteProcess, request: Preload, wanted: Wanted, judged: J
             judged.note(*wrong)
             _require(wanted.asked, judged)
         while True:
-            late = [one for one in wanted.modules if one.module in judged.of_rank]
+            late = judged.late(wanted)
             zygotes = _copies([base] * (wanted.ranks if late else 0), closing_ranks)
             requests = [_of_rank(request, rank) for rank in range(len(zygotes))]
             wrong = _imported(zygotes, requests, late, variables)

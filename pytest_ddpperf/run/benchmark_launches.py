@@ -70,13 +70,9 @@ class BenchmarkLaunches:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
         begun = self.times.now()
         self._ranks = max(variant.world_size for variant in variants)
-        free, wanted = free_memory(), 1
         if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
-            wanted = len({variant.key for variant in variants})
-        needed = sum(side.missing_bytes(wanted) for side in self._sides)
-        enough = free is None or needed <= free
-        self._slots = wanted if enough else 1
-        self._memory = None if free is None else free - needed * enough
+            self._slots = len({variant.key for variant in variants})
+        self._fit()
         for side in self._sides:
             with contextlib.suppress(LaunchError):  # the first launch raises it
                 side.start(self._slots)
@@ -86,9 +82,19 @@ class BenchmarkLaunches:
         """Waits until all launchers have started and imported: that would disturb timed steps."""
         __tracebackhide__ = True
         begun = self.times.now()
+        self._fit()  # launches since may have told what is to be imported
         for side in self._sides:
             side.wait(self._slots, self._file, self._ranks)
         self.times.launched(begun)
+
+    def _fit(self) -> None:
+        """Has launches run one after the other where memory is short, and keeps what is left for their ranks."""
+        free = free_memory()
+        needed = sum(side.missing_bytes(self._slots, self._file, self._ranks) for side in self._sides)
+        enough = free is None or needed <= free
+        if not enough:
+            self.keep(1)
+        self._memory = None if free is None else free - needed * enough
 
     def keep(self, number: int) -> None:
         """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""

@@ -173,6 +173,29 @@ def test_a_module_that_knows_its_rank_is_imported_for_each_rank(packages: Path, 
     assert not {pid for _, pid in result.values} & importers(packages, "counts_rank")
 
 
+def test_copies_for_many_ranks_serve_fewer_ones_and_are_reckoned_until_they_run(
+    packages: Path, make: Callable[..., Launchers]
+) -> None:
+    """A test file that alternates world sizes makes copies once: for the largest."""
+    launchers, mib = make("auto"), 2**20
+    names = ("knows_rank", "plain")
+    run(launchers, imports, *names)
+    assert launchers.missing_bytes(1, "file", 2) == (300 + 3 * 40) * mib, "one copy, and one of it for each rank"
+    assert launchers.missing_bytes(1, "another", 2) == 0
+    made: dict[tuple[int | None, ...], None] = {}
+    for world_size in (2, 3, 2, 1, 3):
+        run(launchers, imports, *names, world_size=world_size)
+        made[launchers.parents] = None
+        assert launchers.missing_bytes(1, "file", world_size) == 0
+    assert list(map(len, made)) == [1 + 1 + 2, 1 + 1 + 3]
+    assert launchers.missing_bytes(2, "file", 3) == (40 + 4 * 40) * mib, "a copy with copies"
+    run(launchers, imports, "plain", world_size=1, scope="without ranks")
+    run(launchers, imports, "plain", world_size=1, scope="without ranks")
+    before = launchers.parents
+    run(launchers, imports, "plain", world_size=2, scope="without ranks")
+    assert launchers.parents == before
+
+
 def test_a_module_that_knows_the_port_stays_with_the_ranks(make: Callable[..., Launchers]) -> None:
     launchers = make("auto")
     ports = {tuple(run(launchers, imports_port).rank(0)) for _ in range(3)}

@@ -98,11 +98,15 @@ class Side:
 
     def __init__(self, running: int) -> None:
         self.running = running
+        self.preloaded = 0  # bytes of copies for each launcher
         self.started: list[int] = []
         self.kept: list[int] = []
 
-    def missing_bytes(self, number: int) -> int:
-        return 300 * MIB * max(0, number - self.running)
+    def missing_bytes(self, number: int, _scope: str, _ranks: int) -> int:
+        return 300 * MIB * max(0, number - self.running) + self.preloaded * number
+
+    def wait(self, number: int, _scope: str, _ranks: int) -> None:
+        self.running = number
 
     def start(self, number: int) -> None:
         self.started.append(number)
@@ -143,6 +147,20 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     assert (budget.slots, budget.memory) == expected
     assert session.launchers.started == [expected[0]]
     assert session.paired is None or session.paired.launchers.started == [expected[0]]
+
+
+def test_copies_that_import_what_a_first_launch_told_are_reckoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.run.benchmark_launches.free_memory", lambda: 900 * MIB)
+    session: Any = Both(0, None)
+    launched = launches(session=session)
+    launched.start([make_variant(name) for name in "abc"])
+    assert launched.budget(compared=True).memory == 0
+    launched.ready()
+    assert launched.budget(compared=True).slots == 3
+    session.launchers.preloaded = 301 * MIB
+    launched.ready()
+    assert (launched.budget(compared=True).slots, session.launchers.kept) == (1, [1])
+    assert launched.budget(compared=True).memory == 900 * MIB
 
 
 @pytest.mark.parametrize("there", [None, 3])
@@ -282,7 +300,9 @@ class Preparing:
         self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
-        self.launchers = SimpleNamespace(wait=lambda slots, *_: self.noted.append(f"{slots} there"))
+        self.launchers = SimpleNamespace(
+            wait=lambda slots, *_: self.noted.append(f"{slots} there"), missing_bytes=lambda *_: 0
+        )
         monkeypatch.setattr(BenchmarkLaunches, "launch", lambda _launches, *asked, **how: self._launch(*asked, **how))
 
     def roots_of(self, *, reference: bool) -> tuple[str, ...]:
@@ -331,7 +351,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
 ) -> None:
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
-    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda *_: None))
+    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0))
     passes = preparing(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
