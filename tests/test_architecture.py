@@ -18,11 +18,11 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 31_500  # to be lowered with what goes
+MAX_LINES = 31_800  # to be lowered with what goes
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 390,  # the public docstrings of all verbs
-    "reports/findings.py": 340,  # one row a finding
+    "reports/findings.py": 370,  # one row a finding
     "settings.py": 400,  # one row a knob
     "stats/intervals.py": 340,  # one family of formulas
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,3 +111,11 @@ def thread_count(environ: Mapping[str, str]) -> int:
 def search_path() -> tuple[str, ...]:
     """This process's ``sys.path`` without entries that are no strings, which Python ignores."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
+
+
+def current_folder() -> str:
+    """The folder in which ranks start."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise LaunchError("the current folder was removed; start pytest in one that exists") from None

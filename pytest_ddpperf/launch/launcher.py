@@ -8,10 +8,9 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
 from pytest_ddpperf.launch.messages import Call, Job, Preload
@@ -147,7 +146,7 @@ class Launcher:
                 with like.idle_preloaded() as original:
                     self._preloaded = None if original is None else original.duplicate()
                 return
-            request = Preload(environ=environ, path=path, directory=_folder())
+            request = Preload(environ=environ, path=path, directory=environment.current_folder())
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def has_preloaded(self, wanted: Wanted) -> bool:
@@ -252,7 +251,7 @@ class Launcher:
                 timeout=timeout,
                 environ=environ,
                 path=path,
-                directory=_folder(),
+                directory=environment.current_folder(),
                 preload=tuple(preload),
                 own_group=own_group,
             )
@@ -314,10 +313,3 @@ class Launcher:
             return
         atexit.unregister(self.close)
         (zygote.close if self._owner == os.getpid() else zygote.forget)()
-
-
-def _folder() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise LaunchError("the current folder was removed; start pytest in one that exists") from None
