@@ -129,7 +129,7 @@ def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=SUITE + "    assert False, 'after the measurement'\n")
     run, _ = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=1, failed=1)
-    run.stdout.fnmatch_lines(["not stored: test_suite.py::test_other failed"])
+    run.stdout.fnmatch_lines(["failed, so not stored: test_other"])
     assert [path.name for path in inner.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 
@@ -483,8 +483,8 @@ def test_it(ddpperf, needed):
     assert len(entries(inner.path / "history.sqlite", "collective_calls")) == 3
     run.stdout.fnmatch_lines(["*_ test_it?3? _*", "*- custom w2, rank 1 stdout -*", "built on 1"])
     run.stdout.fnmatch_lines(["*_ test_it?1? _*", "*- custom w2, rank 0 stdout -*", "built on 0"])
-    notes = [line for line in run.outlines if line.startswith("not stored")]
-    assert notes == ["not stored: test_again.py::test_it[3] failed"]
+    notes = [line for line in run.outlines if line.startswith("failed, so")]
+    assert notes == ["failed, so not stored: test_it[3]"]
     assert len(list(inner.path.glob("baselines/*/*/*.json"))) == 2
 
 
@@ -567,7 +567,7 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
             "  @pytest.mark.ddpperf(launches=*, tolerance=*",
             "    test_suite.py::test_step",
             "*= ddpperf baselines =*",
-            "*noise.json: noise of test_suite.py::test_step: custom",
+            "noise of 1 benchmark stored in *noise.json",
         ]
     )
     document = json.loads((inner.path / "results.json").read_text())

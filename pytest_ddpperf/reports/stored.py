@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
-from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text
+from pytest_ddpperf.reports.lines import CUT, INDENT, clipped, printable, shortened, whom, wrapped
+from pytest_ddpperf.reports.phrases import (
+    commit_text,
+    confidence_text,
+    counts_origin,
+    environment_text,
+    named_metrics,
+    names_of,
+)
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values, scale
+
+_NEWS = 0.01  # of a time or of memory: what changes by less is as before
 
 
 def list_table(files: Sequence[BaselineFile]) -> Table:
@@ -83,13 +97,79 @@ def _step_time(record: BaselineRecord) -> str:
     return format_value(found[0].value, found[0].unit) if found else NOTHING
 
 
-def saved_lines(saved: SavedRecord, place: str) -> list[str]:
-    """What a reviewer of the file at ``place`` needs to know: each gated time, and of the counts those that changed."""
-    old, new = saved.old, saved.new
-    replaced = "" if old is None else f", replacing that of {old.date}"
-    if old is not None and _times(new) and _times(old) == _times(new):
-        replaced = f", its counts replaced, its times kept as of {old.date}"
-    return [f"{place}: {new.name}{replaced}", *(f"  {change}" for change in _changes(saved))]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """What became of baselines and of noise; files are relative to the root of the project."""
+
+    saved: Sequence[tuple[Result, SavedRecord]] = ()
+    undecided: Sequence[Result] = ()  # which are not stored
+    failed: Collection[str] = ()  # tests of which nothing is stored
+    noise: Sequence[tuple[Calibrated, Path]] = ()
+
+
+def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
+    """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""
+    results = [*(result for result, _ in stored.saved), *stored.undecided]
+    names = names_of(results)
+    failed = [test.partition("::")[2] for test in stored.failed]
+    short = {} if width is None else shortened([*names, *failed], width // 3)
+    changed = [(name, _changes(saved)) for name, (_, saved) in zip(names, stored.saved, strict=False)]
+    undecided = whom(names[len(stored.saved) :], len(results), short, width) if stored.undecided else ""
+    left_out = {
+        "inconclusive, so not stored without --ddpperf-force-save": undecided,
+        "failed, so not stored": named_metrics([short.get(name, name) for name in failed]),
+    }
+    return [
+        *wrapped([*_places(stored.saved), *_places_of_noise(stored.noise)], width),
+        *(_fitting(f"{INDENT}{short.get(name, name)}: ", changes, width) for name, changes in changed if changes),
+        *(line for why, who in left_out.items() if who for line in clipped(f"{why}: {who}", width)),
+    ]
+
+
+def _places(saved: Sequence[tuple[Result, SavedRecord]]) -> list[str]:
+    """For each folder how many baselines were saved there, and what they replace."""
+    folders: dict[Path, list[SavedRecord]] = {}
+    for _, each in saved:
+        folders.setdefault(each.file.parents[1], []).append(each)
+    return [
+        f"{format_count(len(each), 'baseline')} saved in {folder}: {', '.join(_replaced(each))}"
+        for folder, each in folders.items()
+    ]
+
+
+def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
+    """How many are new, how many replace older ones, and of how many nothing but counts does."""
+    new: list[str] = []
+    whole: list[str] = []
+    counts: list[str] = []
+    for each in saved:
+        old = each.old
+        if old is None:
+            new.append(each.new.date)
+        else:
+            (counts if _times(each.new) and _times(old) == _times(each.new) else whole).append(old.date)
+    known = {"{} new": new, "{} in place of {}": whole, "{} with new counts and the times of {}": counts}
+    return [
+        text.format(len(dates), " to ".join(dict.fromkeys((min(dates), max(dates)))))
+        for text, dates in known.items()
+        if dates
+    ]
+
+
+def _places_of_noise(noise: Sequence[tuple[Calibrated, Path]]) -> list[str]:
+    files = Counter(file for _, file in noise)
+    return [f"noise of {format_count(number, 'benchmark')} stored in {file}" for file, number in files.items()]
+
+
+def _fitting(before: str, changes: Sequence[str], width: int | None) -> str:
+    """As many changes as one line has room for, and the number of the others."""
+    line = ""
+    for told in range(len(changes), 0, -1):
+        more = [f"{len(changes) - told} more"] if told < len(changes) else []
+        line = printable(before + "; ".join([*changes[:told], *more]))
+        if width is None or len(line) <= width:
+            return line
+    return line if width is None else line[: width - len(CUT)] + CUT
 
 
 def _times(record: BaselineRecord) -> tuple[Series, ...]:
@@ -97,42 +177,38 @@ def _times(record: BaselineRecord) -> tuple[Series, ...]:
 
 
 def _changes(saved: SavedRecord) -> list[str]:
-    """Each gated time that was measured, the counts that changed, and how many others there are."""
+    """What changed in a baseline: gated times and memory by more than noise, and counts; nothing of a new one."""
     old, new = saved.old, saved.new
     before = {series.metric: series for series in old.series} if old else {}
-    changes, added, kept = [], 0, 0
-    for series in new.series:
-        was = before.get(series.metric)
-        if not series.gated:
-            continue
-        if series.scale != "exact":
-            changes += [f"{series.metric} {_change(was, series)}"] if was != series else []
-        elif was is None or old is None:
-            added += 1
-        elif change := _count_change(was, series, old, new):
-            changes.append(f"{series.metric} {change}")
-        else:
-            kept += 1
+    gated = [(was, series) for series in new.series if series.gated and (was := before.get(series.metric)) is not None]
+    steps = any(series.metric == "step_time" and _is_news(was, series) for was, series in gated)
     return [
-        *changes,
-        *([f"{format_count(added, 'count')} new"] if added else []),
-        *([f"{format_count(kept, 'count')} as before"] if kept else []),
+        f"{series.metric} {change}"
+        for was, series in gated
+        if not (steps and series.rules.repeats_step_time)
+        if (change := _change(was, series, old, new))
     ]
 
 
-def _count_change(was: Series, series: Series, old: BaselineRecord, new: BaselineRecord) -> str:
-    """How a count changed; empty where it did not."""
+def _change(was: Series, series: Series, old: BaselineRecord | None, new: BaselineRecord) -> str:
+    """How a metric changed; empty where it did not."""
+    if series.scale != "exact":
+        return _change_of_time(was, series) if _is_news(was, series) else ""
     if was.value != series.value:
         return " -> ".join(quantity_texts(series.metric, (was.value, series.value)))
-    if old.counts is None or new.counts is None:
+    if old is None or old.counts is None or new.counts is None:
         return ""
     if decide_count(series.metric, old.counts, new.counts) is Verdict.UNCHANGED:
         return ""
     return "; ".join(difference_text(series.metric, old.counts, new.counts))
 
 
-def _change(was: Series | None, series: Series) -> str:
-    if was is None or was.unit != series.unit:
+def _is_news(was: Series, series: Series) -> bool:
+    return was.unit != series.unit or abs(series.value - was.value) >= _NEWS * abs(was.value)
+
+
+def _change_of_time(was: Series, series: Series) -> str:
+    if was.unit != series.unit:
         return f"new: {format_value(series.value, series.unit)}"
     if series.scale == "ratio" and was.value > 0:
         change = format_change(series.value / was.value - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_ddpperf.baselines.calibration import Calibrated
@@ -26,6 +26,7 @@ from pytest_ddpperf.reports.phrases import (
     with_interval,
 )
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
+from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
@@ -50,10 +51,9 @@ class SummaryData:
     searches: Sequence[Search] = ()  # for the largest batch
     calibrated: Sequence[Calibrated] = ()
     complaints: Sequence[str] = ()  # on the session itself
-    stored: Sequence[str] = ()  # what became of baselines, a line each
+    stored: Stored = field(default_factory=Stored)  # what became of baselines
     recorded: str = ""  # what became of the history; empty where there is none
     accepting: bool = False  # whether what was measured becomes the baseline
-    unstored: Collection[str] = ()  # tests of which it does not, for they failed
     here: str = ""  # the commit that was measured, as it is shown; empty where none is known
 
 
@@ -67,7 +67,9 @@ def summary_parts(
         return "" if table is None else render(table, width, paint)
 
     parts = {
-        "": rendered(summary_table(results, accepting=summary.accepting, unstored=summary.unstored, here=summary.here))
+        "": rendered(
+            summary_table(results, accepting=summary.accepting, unstored=summary.stored.failed, here=summary.here)
+        )
         if results
         else "",
         "phases": "" if brief else rendered(phase_table(results)),
@@ -78,7 +80,7 @@ def summary_parts(
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
         "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),
-        "baselines": "\n".join(wrapped(summary.stored, width)),
+        "baselines": "\n".join(stored_lines(summary.stored, width)),
         "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",
     }
     return [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]

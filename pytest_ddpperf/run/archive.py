@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
-from pytest_ddpperf.baselines.store import Store, acceptable, baseline_record, warned
+from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, baseline_record, warned
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
@@ -24,7 +23,9 @@ class Archive:
     """The baselines, the noise and the history that a session reads and writes."""
 
     def __init__(self, settings: Settings, root: Path) -> None:
-        self.notes: list[str] = []  # what became of baselines, a line each
+        self.saved: list[tuple[Result, SavedRecord]] = []
+        self.undecided: list[Result] = []  # which were not stored
+        self.noise: list[tuple[Calibrated, Path]] = []
         self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
         self._settings = settings
         self._root = root
@@ -91,26 +92,20 @@ class Archive:
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
         """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
-        from pytest_ddpperf.reports.stored import saved_lines
-
         accepted = [result for result in results if self._settings.force_save or acceptable(result)]
-        self.notes += [
-            f"not stored: {result.name} of {test} is inconclusive; the old baseline stays "
-            "(--ddpperf-force-save stores it)"
-            for result in results
-            if result not in accepted
-        ]
+        self.undecided += [result for result in results if result not in accepted]
         records = [baseline_record(result, now) for result in accepted]
+        by_key = {result.measurement.key: result for result in accepted}
         for saved in Store(self._baselines, self._settings.save or DEFAULT_SET).save(test, records):
-            self.notes += saved_lines(saved, self._shown(saved.file))
+            self.saved.append((by_key[saved.new.key], replace(saved, file=self._shown(saved.file))))
         return {id(result): warned(result) for result in accepted}
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
         """Stores the noise that calibrations of a test found."""
         found = [(each.measurement.environment, each.calibration) for each in calibrated]
-        for file in noise.save(self._baselines, test, found):
-            names = ", ".join(known.name for env, known in found if file.parent.name == environment_key(env))
-            self.notes.append(f"{self._shown(file)}: noise of {test}: {names}")
+        files = noise.save(self._baselines, test, found)
+        by_key = {file.parent.name: self._shown(file) for file in files}
+        self.noise += [(each, by_key[environment_key(each.measurement.environment)]) for each in calibrated]
 
     def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
         """Adds a run to the history; gives its number."""
@@ -118,5 +113,5 @@ class Archive:
 
         return record(self._root / history, run_of(code), results)
 
-    def _shown(self, path: Path) -> str:
-        return str(path).removeprefix(f"{self._root}{os.sep}")
+    def _shown(self, path: Path) -> Path:
+        return path.relative_to(self._root) if path.is_relative_to(self._root) else path

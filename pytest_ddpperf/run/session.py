@@ -248,28 +248,25 @@ class Session:
     @property
     def silent(self) -> bool:
         """Whether the terminal's summary would be empty."""
-        archived = self._notes or (self._archive is not None and self._archive.complaints)
-        return not (self.results or self.searches or self.calibrated or self.complaints or self._recorded or archived)
-
-    @property
-    def _notes(self) -> Sequence[str]:
-        """What became of baselines."""
-        stored = self._archive.notes if self._archive else ()
-        return (*stored, *(f"not stored: {test} failed" for test in sorted(self._unstored)))
+        complaints = self.complaints or (self._archive is not None and self._archive.complaints)
+        return not (self.results or self.searches or self.calibrated or self._recorded or complaints)
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
+        from pytest_ddpperf.reports.stored import Stored
         from pytest_ddpperf.reports.summary import SummaryData
 
+        archive = self.archive
         return SummaryData(
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
-            complaints=[*self.complaints, *(self._archive.complaints if self._archive else ())],
-            stored=self._notes,
+            complaints=[*self.complaints, *archive.complaints],
+            stored=Stored(
+                saved=archive.saved, undecided=archive.undecided, failed=sorted(self._unstored), noise=archive.noise
+            ),
             recorded=self._recorded,
             accepting=self.settings.accepting,
-            unstored=frozenset(self._unstored),
             here=self._here,
         )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
+from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.communication import BlockTimes
@@ -24,6 +26,7 @@ from pytest_ddpperf.records.results import (
     TimeSpent,
 )
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData
 from pytest_ddpperf.stats.rates import Rate
 from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_rank_launch, make_series
@@ -285,8 +288,22 @@ def _search(number: int) -> Search:
     )
 
 
-def _stored(number: int) -> str:
-    return f"not stored: ddp of perf/test_a.py::test_{number} is inconclusive; the old baseline stays"
+def _saved(result: Result, number: int) -> tuple[Result, SavedRecord]:
+    """A baseline that was saved: every third is new, the steps of the others changed by up to 4 %."""
+    record = BaselineRecord(
+        **{**result.measurement.identity_fields, "environment": environment()},
+        plan=result.measurement.plan,
+        series=tuple(replace(each.series, gated=each.gated) for each in result.comparisons),
+        date="2026-01-12",
+        commit=None,
+        steps=(),
+    )
+    factors = (1.0, 1.005, 1.02, 0.96)
+    factor = factors[number % 4]
+    older = (replace(each, value=each.value * (1 if each.scale == "exact" else factor)) for each in record.series)
+    folder = Path("baselines/cpu-amd-epyc-2c-t1-gloo-w2-torch2.13/perf.test_language_model")
+    old = replace(record, series=tuple(older)) if number % 3 else None
+    return result, SavedRecord(file=folder / f"test_{number}.json", old=old, new=record)
 
 
 def calibrated(number: int) -> Calibrated:
@@ -340,20 +357,38 @@ def _timed(*results: Result) -> tuple[Result, ...]:
     )
 
 
+SAVED = (*(result for result in THIRTY if result is not BROKEN), *map(_pretraining, range(15, 17)))
 RUNS = {
     1: SummaryData(results=_timed(BESIDE), here="8be01d2+changes"),
     6: SummaryData(
         results=_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
         searches=(_search(0),),
-        stored=(_stored(0),),
+        stored=Stored(undecided=(UNDECIDED,)),
         complaints=(
             "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped",
         ),
         recorded="recorded as run 31 of .ddpperf/history.sqlite",
     ),
     30: SummaryData(
-        results=_timed(*THIRTY), searches=tuple(map(_search, range(4))), stored=tuple(map(_stored, range(2)))
+        results=_timed(*THIRTY), searches=tuple(map(_search, range(4))), stored=Stored(undecided=THIRTY[2:4])
     ),
-    15: SummaryData(calibrated=tuple(map(calibrated, range(15)))),
+    15: SummaryData(
+        calibrated=tuple(map(calibrated, range(15))),
+        stored=Stored(
+            noise=[
+                (calibrated(number), Path("baselines/cpu-amd-epyc-2c-t1-gloo-w2-torch2.13/noise.json"))
+                for number in range(15)
+            ]
+        ),
+    ),
+    31: SummaryData(
+        results=SAVED,
+        accepting=True,
+        stored=Stored(
+            saved=[_saved(result, number) for number, result in enumerate(SAVED) if result is not UNDECIDED],
+            undecided=(UNDECIDED,),
+            failed=(f"{LONG}[zero1-bf16-4-1024]",),
+        ),
+    ),
 }
-"""By their numbers of benchmarks; 15 are calibrated."""
+"""By their numbers of benchmarks; 15 are calibrated, and 31 are saved."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts
 from tests.reports.golden_runs import RUNS
 
@@ -56,8 +58,8 @@ def test_rows_are_told_apart_and_each_has_one_line(width: int) -> None:
 
 
 def test_30_benchmarks_take_two_lines_each_beyond_their_tables_at_most() -> None:
-    for width in (80, 100, 160):
-        blocks = [block for _, part in summary_parts(RUNS[30], width) for block in part.split("\n\n")]
+    for width, run in itertools.product((80, 100, 160), (30, 31)):
+        blocks = [block for _, part in summary_parts(RUNS[run], width) for block in part.split("\n\n")]
         assert sum(len(block.splitlines()) for block in blocks if not RULE.search(block)) <= 60
 
 
@@ -87,7 +89,12 @@ def test_names_and_messages_cannot_write_to_the_terminal() -> None:
     )
     broken = replace(named, verdict=Verdict.BROKEN)
     for width in (80, 160):
-        told = SummaryData(results=(result, named, broken), complaints=(evil,), stored=(evil,), recorded=evil)
+        told = SummaryData(
+            results=(result, named, broken),
+            complaints=(evil,),
+            stored=Stored(undecided=(named,), failed=(f"t.py::{evil}",)),
+            recorded=evil,
+        )
         text = "\n".join(text for _, text in summary_parts(told, width))
         assert all(line.isprintable() and len(line) <= width for line in text.split("\n"))
         assert "\\x1b]0;title" in text

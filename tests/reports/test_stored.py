@@ -11,8 +11,8 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.stored import list_table, record_table, saved_lines
-from tests.factories import make_environment, make_series
+from pytest_ddpperf.reports.stored import Stored, list_table, record_table, stored_lines
+from tests.factories import make_environment, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 
@@ -67,17 +67,27 @@ def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
     assert "at commit 3f2a1c0+changes as" in record_table("t.py::test_a", changed).title
 
 
-def saved(old: BaselineRecord | None, new: BaselineRecord) -> list[str]:
-    return saved_lines(SavedRecord(file=Path("/project/b.json"), old=old, new=new), "b.json")
+FILE = Path("baselines/cpu-2c/t/test_a.json")
 
 
-def test_a_saved_record_tells_what_changed(record: BaselineRecord) -> None:
-    assert saved(None, record) == ["b.json: weak", "  step_time new: 41.8 ms"]  # the skew is not gated
-    slower = replace(record, series=(replace(record.series[0], value=0.0473), record.series[1]))
-    # 47.3 / 41.8 - 1 = 0.1316
-    assert saved(record, slower) == [
-        "b.json: weak, replacing that of 2026-01-12",
-        "  step_time 41.8 ms -> 47.3 ms (+13.2 %)",
+def saved(*records: tuple[BaselineRecord | None, BaselineRecord], width: int | None = None) -> list[str]:
+    """The lines of records that tests ``test_0``, ``test_1`` and so on have saved."""
+    results = [make_new_result(f"t.py::test_{number}") for number, _ in enumerate(records)]
+    kept = [SavedRecord(file=FILE, old=old, new=new) for old, new in records]
+    return stored_lines(Stored(saved=list(zip(results, kept, strict=True))), width)
+
+
+def slower(record: BaselineRecord, value: float) -> BaselineRecord:
+    return replace(record, series=(replace(record.series[0], value=value), record.series[1]))
+
+
+def test_saved_baselines_are_counted_once_and_each_that_changed_has_a_line(record: BaselineRecord) -> None:
+    newer = replace(record, date="2026-02-01")
+    # 47.3 / 41.8 - 1 = 0.1316; the last one changes by 0.7 %
+    changes = ((None, record), (record, slower(record, 0.0473)), (newer, slower(newer, 0.0421)))
+    assert saved(*changes) == [
+        "3 baselines saved in baselines/cpu-2c: 1 new, 2 in place of 2026-01-12 to 2026-02-01",
+        "  test_1 ddp: step_time 41.8 ms -> 47.3 ms (+13.2 %)",
     ]
 
 
@@ -89,12 +99,37 @@ def counted(record: BaselineRecord, totals: dict[str, float], **parts: float) ->
 def test_of_counts_those_that_changed_are_told(record: BaselineRecord) -> None:
     old = counted(record, {"collective_calls": 3, "flops": 1e9})
     new = counted(record, {"collective_calls": 4, "flops": 1e9, "operators": 20})
-    assert saved(old, new)[1:] == ["  collective_calls 3 -> 4", "  1 count new", "  1 count as before"]
+    assert saved((old, new))[1:] == ["  test_0 ddp: collective_calls 3 -> 4"]
+
+
+def test_counts_that_were_saved_beside_older_times_are_told_apart(record: BaselineRecord) -> None:
+    old = replace(record, series=(*record.series, *counted(record, {"flops": 1e9}).series))
+    new = replace(record, series=(*record.series, *counted(record, {"flops": 2e9}).series))
+    assert saved((old, new)) == [
+        "1 baseline saved in baselines/cpu-2c: 1 with new counts and the times of 2026-01-12",
+        "  test_0 ddp: flops 1 GFLOP -> 2 GFLOP",
+    ]
 
 
 def test_of_counts_those_that_are_made_of_something_else_are_told(record: BaselineRecord) -> None:
     old = counted(record, {"collective_calls": 2.0}, all_reduce=2.0)
     new = counted(record, {"collective_calls": 2.0}, all_reduce=1.0, broadcast=1.0)
-    assert saved(old, new)[1] == (
-        "  collective_calls all_reduce 2 -> 1 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
+    assert saved((old, new))[1] == (
+        "  test_0 ddp: collective_calls all_reduce 2 -> 1 calls per step (-1); broadcast 0 -> 1 calls per step (+1)"
     )
+
+
+def test_a_line_tells_as_many_changes_as_it_has_room_for(record: BaselineRecord) -> None:
+    old = counted(record, {"collective_calls": 3, "flops": 1e9, "operators": 20})
+    new = counted(record, {"collective_calls": 4, "flops": 2e9, "operators": 30})
+    assert saved((old, new), width=80)[-1] == (
+        "  test_0 ddp: collective_calls 3 -> 4; flops 1 GFLOP -> 2 GFLOP; 1 more"
+    )
+
+
+def test_what_is_not_stored_is_said_once_for_all() -> None:
+    undecided = [make_new_result(f"t.py::test_{number}") for number in range(2)]
+    assert stored_lines(Stored(undecided=undecided, failed=("t.py::test_b", "t.py::test_c"))) == [
+        "inconclusive, so not stored without --ddpperf-force-save: both benchmarks",
+        "failed, so not stored: test_b, test_c",
+    ]

@@ -12,6 +12,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
 from pytest_ddpperf.reports.table import Table
 from tests.factories import make_environment
@@ -300,7 +301,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
     told = SummaryData(
         results=[make_result()],
         complaints=["no commit is known"],
-        stored=["baselines/a.json: stored"],
+        stored=Stored(failed=("t.py::test_a",)),
         recorded="recorded as run 3 of h.sqlite",
     )
     parts = dict(summary_parts(told, 80, verbosity=-2))
@@ -308,7 +309,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
     assert list(parts) == ["ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history"]
     assert "test_step[bucketed]" in parts["ddpperf"]
     assert parts["ddpperf errors"] == "no commit is known"
-    assert parts["ddpperf baselines"].strip() == "baselines/a.json: stored"
+    assert parts["ddpperf baselines"].strip() == "failed, so not stored: test_a"
     assert parts["ddpperf history"] == "recorded as run 3 of h.sqlite"
 
 
