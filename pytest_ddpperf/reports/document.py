@@ -40,11 +40,13 @@ def about(description: str = "", source: str | Callable[[Any], Any] = "", *, opt
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a record, or of a record inside it."""
+    """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one."""
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
+    inside: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, inside: str = "") -> None:
+        cls.inside = (*cls.inside, inside) if inside else cls.inside
         hints = get_type_hints(cls, include_extras=True).items()
         cls.fields = {name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name), Field)}
 
@@ -53,7 +55,10 @@ class Document:
         """The object as JSON data."""
 
         def value(source: str | Callable[[Any], Any]) -> Any:
-            return source(record) if callable(source) else attrgetter(source)(record)
+            if callable(source):
+                return source(record)
+            records = (record, *(getattr(record, inside) for inside in cls.inside))
+            return attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
 
         return {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
 

@@ -33,19 +33,15 @@ class RecommendedData(Document):
     max_time: NotNegative | None = about("Seconds of measuring; null where the present setting is enough.")
 
 
-class CalibratedData(BenchmarkData):
+class CalibratedData(BenchmarkData, inside="calibration"):
     """A benchmark that was held against itself."""
 
     step_time: list[list[float | None]] = about("Seconds of a typical step, by run and launch.", "runs")
-    steps: Positive = about("Timed steps of each launch.", "calibration.steps")
-    seconds: NotNegative | None = about("From the start of the first run to that of the last.", "calibration.seconds")
-    within: SpreadData = about("How far the steps of a launch lie apart.", "calibration.within")
-    between_launches: SpreadData = about(
-        "How far the typical steps of a run's launches lie apart.", "calibration.between_launches"
-    )
-    between_runs: SpreadData = about(
-        "How far runs deviate beyond what their launches explain.", "calibration.between_runs"
-    )
+    steps: Positive = about("Timed steps of each launch.")
+    seconds: NotNegative | None = about("From the start of the first run to that of the last.")
+    within: SpreadData = about("How far the steps of a launch lie apart.")
+    between_launches: SpreadData = about("How far the typical steps of a run's launches lie apart.")
+    between_runs: SpreadData = about("How far runs deviate beyond what their launches explain.")
     noise_floor: NotNegative | None = about(
         "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.",
         "calibration.floor",

@@ -251,19 +251,14 @@ class TimeData(Document):
     total: NotNegative = about("All of it.")
 
 
-class BenchmarkData(Document):
+class BenchmarkData(Document, inside="measurement"):
     """A benchmark that was measured."""
 
     test: str = about("pytest node id.")
-    name: str = about("Tells the benchmarks of one test apart.", "measurement.name")
-    strategy: str = about(
-        "How training is made parallel, options included; custom for a step that brings its own.",
-        "measurement.strategy",
-    )
-    recipe: dict[str, str] = about(
-        "The settings that change what a step does, where they are not the defaults.", "measurement.recipe"
-    )
-    world_size: Positive = about("Number of ranks.", "measurement.world_size")
+    name: str = about("Tells the benchmarks of one test apart.")
+    strategy: str = about("How training is made parallel, options included; custom for a step that brings its own.")
+    recipe: dict[str, str] = about("The settings that change what a step does, where they are not the defaults.")
+    world_size: Positive = about("Number of ranks.")
     environment_key: str = about(
         "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
     )

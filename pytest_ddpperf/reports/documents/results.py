@@ -79,27 +79,23 @@ def _note(comparison: Comparison) -> str:
     return "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
 
 
-class MetricData(Document):
+class MetricData(Document, inside="series"):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
-    unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.", "series.unit")
-    better: Better = about("The direction of an improvement.", "series.better")
+    unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
+    better: Better = about("The direction of an improvement.")
     family: Family = about(
         "absolute: depends on the machine. relative: to a partner of the same run. counted: without noise, the same "
-        "on every machine.",
-        "series.family",
+        "on every machine."
     )
     scale: Scale = about(
         "How change, change_interval, tolerance, margin and mde are meant: as fractions of the baseline, or as "
-        "differences in the unit; exact ones must be equal.",
-        "series.scale",
+        "differences in the unit; exact ones must be equal."
     )
     gated: bool = about("Whether this verdict counts for the benchmark's.")
-    value: float | None = about("Typical value over the launches; null where it is not finite.", "series.value")
-    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.", "series.interval")
-    samples: list[float | None] = about(
-        "One value for each launch that tells the metric: all, or the first ones.", "series.samples"
-    )
+    value: float | None = about("Typical value over the launches; null where it is not finite.")
+    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.")
+    samples: list[float | None] = about("One value for each launch that tells the metric: all, or the first ones.")
     baseline: float | None = about("The baseline's value.")
     baseline_samples: list[float | None] = about(
         "One value for each launch of the baseline that tells it; beside another revision, of the same rounds and in "
@@ -123,27 +119,21 @@ class MetricData(Document):
 class ResultData(BenchmarkData):
     """One benchmark."""
 
-    mode: Mode | None = about(
-        "How a point of a scaling curve was measured; null for a plain benchmark.", "measurement.mode"
-    )
+    mode: Mode | None = about("How a point of a scaling curve was measured; null for a plain benchmark.")
     over: str | None = about(
-        "Name of the benchmark, measured side by side, that speedup is held against; null for none.", "measurement.over"
+        "Name of the benchmark, measured side by side, that speedup is held against; null for none."
     )
     effective_batch_size: float | None = about(
-        "Samples that one optimizer step of all ranks trains on; null where unknown.",
-        "measurement.effective_batch_size",
+        "Samples that one optimizer step of all ranks trains on; null where unknown."
     )
     verdict: VerdictWord = about()
     metrics: dict[MetricName, MetricData] = about(
         "By name, snake_case; empty for a broken benchmark.",
         lambda result: {comparison.series.metric: comparison for comparison in result.comparisons},
     )
-    plan: PlanData = about(
-        "Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.", "measurement.plan"
-    )
+    plan: PlanData = about("Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.")
     turns: bool = about(
-        "Whether its steps were timed in turns with those of other launches, and so last a little longer.",
-        "measurement.turns",
+        "Whether its steps were timed in turns with those of other launches, and so last a little longer."
     )
     launches: Natural = about(
         "Number of launches that the verdict rests on: each a fresh process group and one sample.",
@@ -162,8 +152,7 @@ class ResultData(BenchmarkData):
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
     counts: CountsData | None = about(
-        "What one step does, counted: what the counted metrics are made of; null where nothing was counted.",
-        "measurement.counts",
+        "What one step does, counted: what the counted metrics are made of; null where nothing was counted."
     )
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
@@ -172,8 +161,7 @@ class ResultData(BenchmarkData):
     )
     profile: ProfileData | None = about(
         "Communication of a step as the profiler sees it, averages over steps and ranks, in seconds; null without "
-        "--ddpperf-profile.",
-        "measurement.profile",
+        "--ddpperf-profile."
     )
     sections: list[SectionData] = about(
         "The parts of a step that the user named, averaged over ranks, launches and the faster three quarters of "
@@ -201,7 +189,7 @@ class TrialData(Document):
     )
 
 
-class BatchSizeData(Document):
+class BatchSizeData(Document, inside="found"):
     """A search for the largest batch that fits into memory."""
 
     test: str = about("pytest node id.")
@@ -210,13 +198,11 @@ class BatchSizeData(Document):
     environment_key: str = about(
         "Stands for the environment of the search.", lambda search: environment_key(search.environment)
     )
-    size: Positive = about("The largest batch size of a rank that fits.", "found.size")
-    peak: NotNegative | None = about(
-        "The most bytes that a rank used with it; null where it cannot tell.", "found.peak"
-    )
+    size: Positive = about("The largest batch size of a rank that fits.")
+    peak: NotNegative | None = about("The most bytes that a rank used with it; null where it cannot tell.")
     limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
     memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
-    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.", "found.tried")
+    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.")
 
 
 class ResultsData(Document):

@@ -52,15 +52,15 @@ class RunData(Document):
     date: str = about("Of the commit, else of the run; ISO 8601, UTC.", lambda run: run.commit_date or run.date)
 
 
-class PointData(Document):
+class PointData(Document, inside="run"):
     """The runs of one commit."""
 
-    commit: str | None = about("Full hash; null outside of a git repository.", "run.commit")
-    dirty: bool = about("Whether tracked files differed from the commit.", "run.dirty")
+    commit: str | None = about("Full hash; null outside of a git repository.")
+    dirty: bool = about("Whether tracked files differed from the commit.")
     date: str = about(
         "Of the commit, else of the run; ISO 8601, UTC.", lambda point: point.run.commit_date or point.run.date
     )
-    branch: str | None = about(source="run.branch")
+    branch: str | None = about()
     recorded: str = about("When the first of its runs was recorded; ISO 8601, UTC.", lambda point: point.run.date)
     runs: Positive = about()
     value: float = about("Of several runs their mean, geometric for ratios.")
@@ -86,31 +86,30 @@ class ChangeData(Document):
     )
 
 
-class TrendData(Document):
+class TrendData(Document, inside="benchmark"):
     """One variant of a benchmark on one kind of machine."""
 
-    test: str = about("pytest node id.", "benchmark.test")
-    name: str = about("Of the variant within its test.", "benchmark.name")
-    strategy: str = about(source="benchmark.strategy")
-    mode: Mode | None = about("Of a point of a scaling curve.", "benchmark.mode")
+    test: str = about("pytest node id.")
+    name: str = about("Of the variant within its test.")
+    strategy: str = about()
+    mode: Mode | None = about("Of a point of a scaling curve.")
     recipe: dict[str, str] = about(
         "The settings that are not the defaults.", lambda trend: json.loads(trend.benchmark.recipe)
     )
-    world_size: Positive = about(source="benchmark.world_size")
-    environment_key: str = about(source="benchmark.environment_key")
+    world_size: Positive = about()
+    environment_key: str = about()
     steps: Natural | None = about(
         "After how many steps, warm-up included, a final_loss is; null for other metrics, and where that was not "
-        "recorded.",
-        "benchmark.steps",
+        "recorded."
     )
     beside: bool = about(
         "Whether steps were timed in turns with those of other launches, and so last a little longer; false for "
         "counts, which do not depend on it.",
         "benchmark.interleaved",
     )
-    unit: str = about(source="benchmark.unit")
-    better: Better = about(source="benchmark.better")
-    scale: Scale = about("Changes are relative for ratios, else absolute.", "benchmark.scale")
+    unit: str = about()
+    better: Better = about()
+    scale: Scale = about("Changes are relative for ratios, else absolute.")
     points: list[PointData] = about("One for each commit, in order.")
     changes: list[ChangeData] = about("In order.", _changes)
     outliers: list[Natural] = about("Numbers, from 0, of the points that are out of line with their neighbours.")
