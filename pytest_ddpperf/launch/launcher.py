@@ -164,7 +164,8 @@ class Launcher:
         """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
         visible = self._environment().get("CUDA_VISIBLE_DEVICES")
         if visible not in self._machines:
-            self._machines[visible] = self._launch(Call(probe, ())).rank(0)
+            lone = {"world_size": 1, "device": "cpu", "group": None, "mode": None}
+            self._machines[visible] = self._launch(Call(probe, ()), _PROBE_SECONDS, **lone).rank(0)
         return self._machines[visible]
 
     def run(
@@ -203,12 +204,12 @@ class Launcher:
             device, backend = placed.device, placed.backend
         return self._launch(
             Call(function, args),
+            timeout,
             world_size=world_size,
             device=device,
             group=backend,
-            timeout=timeout,
             mode=mode,
-            preload=preload,
+            preload=tuple(preload),
             own_group=own_group,
         )
 
@@ -226,38 +227,22 @@ class Launcher:
     def _environment(self) -> Mapping[str, str]:
         return os.environ if self._environ is None else self._environ
 
-    def _launch(
-        self,
-        call: Call,
-        *,
-        world_size: int = 1,
-        device: str = "cpu",
-        group: str | None = None,
-        timeout: float = _PROBE_SECONDS,
-        mode: Mode | None = None,
-        preload: Iterable[str] = (),
-        own_group: bool = False,
-    ) -> LaunchResult[Any]:
+    def _launch(self, call: Call, timeout: float, **of_job: Any) -> LaunchResult[Any]:
         dumped = payload.dump_call(call)
         with self._lock:
             zygote = self._ready()
             environ, path = self._of_ranks(zygote)
             job = Job(
                 call=dumped,
-                world_size=world_size,
-                device=device,
-                group=group,
-                mode=mode,
                 timeout=timeout,
                 environ=environ,
                 path=path,
                 directory=environment.current_folder(),
-                preload=tuple(preload),
-                own_group=own_group,
+                **of_job,
             )
-            zygotes, found = [zygote] * world_size, self._preloaded
+            zygotes, found = [zygote] * job.world_size, self._preloaded
             if found is not None and found.fits(environ):
-                zygotes = found.of(world_size)
+                zygotes = found.of(job.world_size)
             ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes), self._echo)
         outputs = tuple(end.output for end in ends)
         return LaunchResult(values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)

@@ -127,23 +127,28 @@ def step_time(measurement: Measurement) -> Samples:
     return tuple(map(typical_step, measurement.launches))
 
 
-def step_time_tail(measurement: Measurement) -> Samples:
-    """What the typical step is blind to, such as a pause in every tenth step; see ``tail``."""
-    return tuple(map(_tail, measurement.launches))
+def _of_launches(figure: Callable[[Launch], float | None]) -> Sampler:
+    """The figure of each launch."""
+    return lambda measurement: complete(map(figure, measurement.launches))
 
 
+@_of_launches
 @once
-def _tail(launch: Launch) -> float:
+def step_time_tail(launch: Launch) -> float:
+    """What the typical step is blind to, such as a pause in every tenth step; see ``tail``."""
     return tail(launch.step_times)
 
 
-def cpu_time(measurement: Measurement) -> Samples | None:
+@_of_launches
+@once
+def cpu_time(launch: Launch) -> float | None:
     """Core-seconds of an average step, of the busiest rank's process.
 
     Other load that makes ranks wait for a core lengthens steps, but not the CPU time, unless ranks wait by spinning. So
     the CPU time shows more work where step times cannot, and does not show more waiting.
     """
-    return complete(map(_cpu_time, measurement.launches))
+    times = complete(rank.cpu_time for rank in launch.ranks)
+    return None if times is None else max(times)
 
 
 def throughput(measurement: Measurement) -> Samples | None:
@@ -162,29 +167,18 @@ def throughput_per_rank(measurement: Measurement) -> Samples | None:
     return None if rates is None else tuple(rate / measurement.world_size for rate in rates)
 
 
-def straggler_skew(measurement: Measurement) -> Samples | None:
+@_of_launches
+@once
+def straggler_skew(launch: Launch) -> float | None:
     """How much longer the slowest rank's own typical step is than the median rank's: max / median - 1."""
-    if measurement.world_size == 1:
-        return None
-    return tuple(map(_skew, measurement.launches))
+    times = [typical(rank.step_times) for rank in launch.ranks]
+    return max(times) / quantile(times, 0.5) - 1 if len(times) > 1 else None
 
 
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
     totals = _totals(measurement, lambda rank: rank.loss)
     return None if totals is None else tuple(total / measurement.world_size for total in totals)
-
-
-@once
-def _cpu_time(launch: Launch) -> float | None:
-    times = complete(rank.cpu_time for rank in launch.ranks)
-    return None if times is None else max(times)
-
-
-@once
-def _skew(launch: Launch) -> float:
-    times = [typical(rank.step_times) for rank in launch.ranks]
-    return max(times) / quantile(times, 0.5) - 1
 
 
 def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None]) -> Samples | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
@@ -113,6 +114,11 @@ def communication_table(results: Sequence[Result]) -> Table | None:
     shared = [comparison.series.value for comparison in exposed] + [profile.busy for profile in profiles]
     common = scale([*steps, *shared], "s")
     columns = _PROFILE_COLUMNS if profiles else {}
+
+    def profiled(result: Result) -> Iterator[str]:
+        profile = result.measurement.profile
+        return (NOTHING if profile is None else cell(profile, common) for cell in columns.values())
+
     return Table(
         headers=(
             *("benchmark", f"step\n{common.unit}"),
@@ -120,13 +126,7 @@ def communication_table(results: Sequence[Result]) -> Table | None:
             "of it\n%",
             *(header.format(unit=common.unit) for header in columns),
         ),
-        rows=tuple(
-            (
-                *(name, *_exposed_cells(result, common)),
-                *(_profile_cell(result.measurement.profile, cell, common) for cell in columns.values()),
-            )
-            for name, result in named
-        ),
+        rows=tuple((name, *_exposed_cells(result, common), *profiled(result)) for name, result in named),
         notes=tuple(
             RowNote(text, tuple(names))
             for text, names in names_by_remark(
@@ -160,20 +160,20 @@ def collective_table(results: Sequence[Result]) -> Table | None:
         return NOTHING if seconds is None else common.number(seconds)
 
     kinds = dict.fromkeys(bandwidth.kind for _, profile in named for bandwidth in profile.bandwidths)
+    columns: dict[str, Callable[[CommunicationProfile], str]] = {
+        f"transfer\n{common.unit}": lambda profile: time(profile.transfer),
+        f"wait\n{common.unit}": lambda profile: time(profile.wait),
+        "last\nrank": _last_rank,
+        **{f"{kind}\nGB/s (bus)": partial(_bandwidth, kind) for kind in kinds},
+    }
+    if windows:
+        columns[f"window\n{common.unit}"] = lambda profile: time(
+            profile.window.communication if profile.window else None
+        )
+        columns[f"late\n{common.unit}"] = lambda profile: time(profile.window.exposed if profile.window else None)
     return Table(
-        headers=(
-            *("benchmark", f"transfer\n{common.unit}", f"wait\n{common.unit}", "last\nrank"),
-            *(f"{kind}\nGB/s (bus)" for kind in kinds),
-            *((f"window\n{common.unit}", f"late\n{common.unit}") if windows else ()),
-        ),
-        rows=tuple(
-            (
-                *(name, time(profile.transfer), time(profile.wait), _last_rank(profile)),
-                *(_bandwidth(profile, kind) for kind in kinds),
-                *(_window(profile, common) if windows else ()),
-            )
-            for name, profile in named
-        ),
+        headers=("benchmark", *columns),
+        rows=tuple((name, *(cell(profile) for cell in columns.values())) for name, profile in named),
         narrower=tuple(reversed(kinds)),
         legend={
             "transfer": "of a step's collectives, by the profiler, once all ranks are there",
@@ -192,30 +192,20 @@ def _last_rank(profile: CommunicationProfile) -> str:
     return f"{rank} ({format_percent(share)})"
 
 
-def _bandwidth(profile: CommunicationProfile, kind: str) -> str:
+def _bandwidth(kind: str, profile: CommunicationProfile) -> str:
     """Its algorithm and bus bandwidth."""
     found = [each for each in profile.bandwidths if each.kind == kind]
     return f"{significant(found[0].algorithm / 1e9)} ({significant(found[0].bus / 1e9)})" if found else NOTHING
 
 
-def _window(profile: CommunicationProfile, common: Scale) -> tuple[str, str]:
-    if profile.window is None:
-        return NOTHING, NOTHING
-    return common.number(profile.window.communication), common.number(profile.window.exposed)
-
-
 def _exposed_cells(result: Result, common: Scale) -> tuple[str, str, str]:
-    """A whole step, its exposed communication, and that as a share; there is no share of less than nothing."""
+    """A whole step, its exposed communication, and that as a share."""
     step, exposed = synchronised_step(result.measurement), find(result, EXPOSED)
     if step is None or exposed is None:
         return NOTHING, NOTHING, NOTHING
     share = exposed.series.value / step
     text = with_interval(common.number, exposed.series.value, exposed.series.interval)
-    return common.number(step), text, significant(100 * share) if share >= 0 else NOTHING
-
-
-def _profile_cell(profile: CommunicationProfile | None, cell: _ProfileCell, common: Scale) -> str:
-    return NOTHING if profile is None else cell(profile, common)
+    return common.number(step), text, significant(100 * share) if share >= 0 else NOTHING  # of nothing
 
 
 def _left_out(result: Result) -> list[str]:

@@ -270,8 +270,8 @@ def _assemble(
     paired_rounds: bool = False,
 ) -> Change | None:
     """A change from its shift and the parts of its error: of the launches, and of the runs."""
-    total = of_runs.variance + (0.0 if errors is None else errors.new + errors.base)
-    if not math.isfinite(shift) or not math.isfinite(total):
+    estimated = 0.0 if errors is None else errors.new + errors.base
+    if not math.isfinite(shift) or not math.isfinite(estimated + of_runs.variance):
         return None
     back = from_log if logarithmic else float
     unknown = Change(
@@ -284,7 +284,6 @@ def _assemble(
     )
     if errors is None:
         return unknown
-    estimated = errors.new + errors.base
     standard_error = math.sqrt(estimated + of_runs.variance)
     df = _freedom(errors.freedom, estimated, of_runs)
     half = t_quantile(0.5 + CONFIDENCE / 2, df) * standard_error

@@ -75,8 +75,8 @@ class Trainer:
         if self._scaler is not None:
             self._require_whole_optimizer()
             self._watch_updates()
-        self.forward = _call if workload.forward is None else workload.forward
-        self.loss = _outputs if workload.loss is None else workload.loss
+        self.forward = workload.forward or (lambda module, inputs: module(inputs))
+        self.loss = workload.loss or (lambda outputs, _targets: outputs)  # that forward has computed
         self.computes_loss: Literal["loss", "forward"] = "loss" if workload.forward is None else "forward"
         self._weighted = weighted
         self.synchronise = self.parallel.synchronise
@@ -234,15 +234,6 @@ class Trainer:
                     f"give a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
-
-
-def _call(module: nn.Module, inputs: Any) -> Any:
-    return module(inputs)
-
-
-def _outputs(outputs: Any, _targets: Any) -> Any:
-    """The loss of a workload whose ``forward`` has computed it."""
-    return outputs
 
 
 def _require_backend(name: str) -> None:
