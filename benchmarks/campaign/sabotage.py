@@ -47,8 +47,9 @@ def removes_its_folder(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"\w+Error"}, passes="may")
 def forgets_modules(place: Place) -> None:
+    """Python's own modules, torch and the next import fail in many ways where sys.modules is empty."""
     sys.modules.clear()
     place.end()
 
@@ -81,8 +82,9 @@ def breaks_sockets(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"broken on purpose"}, passes="may")
 def breaks_os(place: Place) -> None:
+    """The plugin asks for its process id to find the children of a step, and Python reads folders by some of these."""
     for name in ("write", "read", "fork", "getpid", "kill", "getcwd", "fstat", "close"):
         setattr(os, name, broken)
     place.end()
@@ -108,8 +110,9 @@ def breaks_tracebacks(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"broken on purpose"}, passes="may")
 def breaks_builtins(place: Place) -> None:
+    """All Python code that runs later calls these, torch's and that of the measuring plugin."""
     for name in ("open", "print", "sorted", "map"):
         setattr(builtins, name, broken)
     place.end()

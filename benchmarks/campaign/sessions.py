@@ -22,6 +22,8 @@ import os
 from benchmarks.campaign.training import reach, read
 
 CASE, SCRATCH = read({case!r}), {scratch!r}
+join, getpid = os.path.join, os.getpid  # a fault may break the module's, and what is builtin
+opened = open
 if "RANK" in os.environ:
     reach(CASE, int(os.environ["RANK"]), "import", SCRATCH)
 
@@ -31,7 +33,7 @@ class Step:
         import torch
 
         self.rank, self.calls, self.weight = ctx.rank, 0, torch.ones(7, 12)
-        open(os.path.join(SCRATCH, f"pid.{{ctx.rank}}"), "w").write(str(os.getpid()))
+        opened(join(SCRATCH, f"pid.{{ctx.rank}}"), "w").write(str(getpid()))
         torch.distributed.barrier()
         reach(CASE, ctx.rank, "build", SCRATCH)
 

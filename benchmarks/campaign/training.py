@@ -39,6 +39,7 @@ ALL_KINDS = (
     sabotage,
 )  # all declare kinds
 PARAMETERS, STEPS = 84, 6
+_getpid = os.getpid  # a fault may break the module's
 
 
 def written(case: Case) -> str:
@@ -79,7 +80,7 @@ def train(ctx: Any, case: Case, scratch: str) -> object:
         with torch.no_grad():
             weight.sub_(gradient, alpha=0.01)
 
-    Path(scratch, f"pid.{ctx.rank}").write_text(str(os.getpid()), encoding="ascii")
+    Path(scratch, f"pid.{ctx.rank}").write_text(str(_getpid()), encoding="ascii")
     dist.barrier()
     weight = torch.ones(7, 12, requires_grad=True)
     if not at("build"):
