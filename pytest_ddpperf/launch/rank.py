@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pytest_ddpperf.launch import environment, payload, processes
+from pytest_ddpperf.launch import environment, payload, processes, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -27,7 +27,7 @@ from pytest_ddpperf.launch.messages import Call, Finished, Job
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -105,7 +105,8 @@ def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     faulthandler.enable(file=2)
-    faulthandler.register(signal.SIGUSR1, file=files.stacks, all_threads=True)
+    faulthandler.register(stacks.SIGNAL, file=files.stacks, all_threads=True)
+    faulthandler.register(stacks.MAIN_SIGNAL, file=files.stacks, all_threads=False)
     return files
 
 
@@ -122,19 +123,31 @@ def _content(descriptor: int) -> bytes:
 def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
-        context, _store = _join(job, rank, listening)  # rank 0 serves the store for as long as it is referred to
-        stage = "load"
-        with ImportWatch() as watch:
-            call: Call = pickle.loads(job.call)
-            seed_as_at_the_start()
-            watch.around = _random_numbers
-            gc.collect()
-            stage = "run"
-            value = call.function(context, *call.arguments)
+        with _modules_kept():
+            context, _store = _join(job, rank, listening)  # rank 0 serves the store for as long as it is referred to
+            stage = "load"
+            with ImportWatch() as watch:
+                call: Call = pickle.loads(job.call)
+                seed_as_at_the_start()
+                watch.around = _random_numbers
+                gc.collect()
+                stage = "run"
+                value = call.function(context, *call.arguments)
         stage = "send"
         return Finished(payload.dump_result(value, context.rank), time_ns(), watch.seen() if rank == 0 else ())
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
         return failed_report(error, stage)
+
+
+@contextlib.contextmanager
+def _modules_kept() -> Iterator[None]:
+    """Put back at the end what users' code has removed from ``sys.modules``: pickling and imports find it there."""
+    modules = {**sys.modules}
+    try:
+        yield
+    finally:
+        for name, module in modules.items():
+            sys.modules.setdefault(name, module)
 
 
 def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object]:

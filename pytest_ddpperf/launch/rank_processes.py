@@ -129,10 +129,8 @@ def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job, threads:
     first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout)
     hints = [stacks.mismatch_hint(standing, finished)] if job.world_size > 1 else []
     if threads:
-        of_zygote = (
-            f"the process that ranks are forked from has {threads} more {'threads' if threads > 1 else 'thread'}"
-        )
-        hints.append(f"{of_zygote}: a lock that one of them held stays locked on the ranks")
+        more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
+        hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
     return RanksTimedOut(
         "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
         rank=guilty,
@@ -302,14 +300,20 @@ class RankProcesses:
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
         waiting = {number: rank.stacks for number, rank in enumerate(self.ranks) if not rank.state.over}
-        for zygote in set(self._zygotes):
-            zygote.request(Signal(tuple(waiting), signal.SIGUSR1))
         deadline = time.monotonic() + _STACK_SECONDS
-        sizes: list[int] = []
+        found = self._told(waiting, stacks.SIGNAL, deadline)
+        many = {number: file for number, file in waiting.items() if stacks.lacks_main_thread(found[number])}
+        return found | (self._told(many, stacks.MAIN_SIGNAL, deadline) if many else {})
+
+    def _told(self, files: dict[int, IO[bytes]], number: int, deadline: float) -> dict[int, str]:
+        """Send ranks a signal that makes faulthandler write to their files, and read these."""
+        sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
+        for zygote in set(self._zygotes):
+            zygote.request(Signal(tuple(files), number))
         while time.monotonic() < deadline:
             # faulthandler writes no end mark: a stack is whole when it has stopped growing.
-            before, sizes = sizes, [os.fstat(file.fileno()).st_size for file in waiting.values()]
-            if all(sizes) and sizes == before:
+            before, sizes = sizes, [os.fstat(file.fileno()).st_size for file in files.values()]
+            if sizes == before and all(size > start for size, start in zip(sizes, old, strict=True)):
                 break
             select.select([], [], [], _STACK_POLL)
-        return {number: read_output(file, "the stacks") for number, file in waiting.items()}
+        return {rank: read_output(file, "the stacks") for rank, file in files.items()}

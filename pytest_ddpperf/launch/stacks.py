@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sysconfig
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+SIGNAL = signal.SIGUSR1  # makes faulthandler write the stacks of a rank's threads
+MAIN_SIGNAL = signal.SIGWINCH  # makes it write that of the main thread alone; otherwise a rank ignores it
 _CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler stops, and leaves the main one out
-_THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
+_ALONE = "Stack (most recent call first)"
+_THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x|Stack \()", re.MULTILINE)
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
@@ -65,14 +69,19 @@ def numbers(ranks: Iterable[int]) -> str:
 def threads(text: str) -> list[list[Frame]]:
     """Read the stacks, innermost frame first and main thread first, which is empty where it is not listed.
 
-    faulthandler lists the main thread last.
+    faulthandler lists the main thread last, and alone where it was asked for it.
     """
     stacks = [
         [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(part)]
         for part in _THREAD.split(text)
-        if part.startswith(("Current thread", "Thread"))
+        if part.startswith(("Current thread", "Thread", _ALONE))
     ]
-    return [*([[]] if _CUT.search(text) else []), *stacks[::-1]]
+    return [*([[]] if lacks_main_thread(text) else []), *stacks[::-1]]
+
+
+def lacks_main_thread(text: str) -> bool:
+    """Whether faulthandler's text of one process has so many threads that the main one is missing."""
+    return _CUT.search(text) is not None and _ALONE not in text
 
 
 def position(stack: Sequence[Frame]) -> StackPosition | None:

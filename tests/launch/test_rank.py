@@ -102,6 +102,18 @@ def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
         launcher.run(patches, world_size=1, device="cpu", backend="gloo")
 
 
+def test_modules_that_users_code_has_removed_are_there_for_the_report(launcher: Launcher) -> None:
+    def forgets(ctx: RankContext) -> int:
+        sys.modules.clear()
+        if ctx.world_size == 1:
+            raise ValueError("told")
+        return ctx.rank
+
+    with pytest.raises(RankFailed, match=r"^rank 0 of 1 raised ValueError: told\n"):
+        launcher.run(forgets, world_size=1, device="cpu", backend="gloo")
+    assert launcher.run(forgets, world_size=2, device="cpu", backend="gloo").values == (0, 1)
+
+
 def test_a_fork_that_returns_too_answers_nothing(launcher: Launcher) -> None:
     def forks(_ctx: RankContext) -> str:
         child = os.fork()

@@ -186,6 +186,8 @@ def test_who_stands_elsewhere_is_named_at_the_deadline(launcher: Launcher) -> No
     def build(ctx: RankContext) -> None:
         print("rank", ctx.rank, "is here")
         if ctx.rank == 0:
+            for _ in range(100):  # of which faulthandler lists all, and then no main thread
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
             os.read(os.pipe()[0], 1)  # signal.pause would end with the signal that asks for stacks
         all_reduce()
 

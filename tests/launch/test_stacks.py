@@ -59,6 +59,14 @@ def test_a_main_thread_that_is_not_listed_stands_at_an_unknown_place() -> None:
     assert stacks.position([]) is None
 
 
+def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
+    young = written("/x/t.py|1|young", thread="Thread 0x0002 [loader]")
+    text = f"{young}\n...\n" + BUILD.replace("Current thread 0x00007f01", "Stack")
+    assert stacks.lacks_main_thread(f"{young}\n...\n")
+    assert not stacks.lacks_main_thread(text)
+    assert [stack[0].function for stack in stacks.threads(text)] == ["build", "young"]
+
+
 @pytest.mark.parametrize(
     ("found", "finished", "line", "guilty"),
     [
