@@ -7,20 +7,26 @@ import errno
 import math
 import os
 import pickle
+import re
 import select
 import socket
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
 OUTPUT_LIMIT = 64 * 1024  # bytes
+REPORTED = 20  # lines of each stream in the report of a test
+_MOVED = re.compile(r"\x1b\[[0-9;?]*[A-HJK]")  # of a terminal's cursor: progress bars go up and down
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
 _MAGIC = b"ddpperf\n"
 _CHUNK = 1 << 20
@@ -184,10 +190,40 @@ def trim_output(file: IO[bytes]) -> None:
 
 
 def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], ...]:
-    """Give each stream that is not empty a title for the test's report, such as ``rank 1 stderr``."""
-    return tuple(
-        (f"rank {rank} {name}", text)
-        for rank, output in outputs
-        for name, text in (("stdout", output.stdout), ("stderr", output.stderr))
-        if text.strip()
-    )
+    """Give what ranks printed titles for the test's report, such as ``rank 1 stderr``, and keep what tells most.
+
+    A line that was overwritten, as of a progress bar, is left in its last state. A line that an earlier rank printed
+    to the same stream is left out, and so is what comes before the last ``REPORTED`` lines.
+    """
+    ranks = list(outputs)
+    sections: list[tuple[int, str, str]] = []
+    for name in ("stdout", "stderr"):
+        alike: dict[str, list[int]] = {}
+        for rank, output in ranks:
+            alike.setdefault("\n".join(map(_last_state, getattr(output, name).split("\n"))), []).append(rank)
+        known: set[str] = set()
+        for text, group in alike.items():
+            if text.strip():
+                lines = text.rstrip("\n").split("\n")
+                sections.append((group[0], f"{numbers(group)} {name}", _reported(lines, known)))
+                known.update(lines)
+    return tuple((title, text) for _, title, text in sorted(sections, key=itemgetter(0)))
+
+
+def _last_state(line: str) -> str:
+    """What a terminal shows of a line whose beginning was written again and again."""
+    states = _MOVED.sub("", line).split("\r")
+    return next((state for state in reversed(states) if state.strip()), "")
+
+
+def _reported(lines: Sequence[str], known: Collection[str]) -> str:
+    """The last of the lines that are not known, and what is left out."""
+    new = [line for line in lines if line not in known or not line.strip()]
+    shown = new[-REPORTED:]
+    before, repeated = len(new) - len(shown), len(lines) - len(new)
+    said = [
+        *([f"{format_count(before, 'line')} before these"] if before else []),
+        *([f"{format_count(repeated, 'line')} that an earlier rank printed"] if repeated else []),
+    ]
+    notes = [f"[left out: {' and '.join(said)}; pytest -s shows all]"] if said else []
+    return "\n".join([*notes, *shown]) + "\n"

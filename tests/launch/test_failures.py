@@ -237,7 +237,7 @@ def test_a_failure_before_the_function_says_so() -> None:
 def test_sections_hold_what_was_printed() -> None:
     assert told(raised(0, "E", "", 1, out="hi\n"), died(1, 1, 2, "oh")).sections == (
         ("rank 0 stdout", "hi\n"),
-        ("rank 1 stderr", "oh"),
+        ("rank 1 stderr", "oh\n"),
     )
 
 

@@ -19,9 +19,11 @@ from pytest_ddpperf.launch.streams import (
     Channel,
     FollowedOutput,
     GarbledMessage,
+    RankOutput,
     open_output,
     read_output,
     readable,
+    titled,
     trim_output,
 )
 
@@ -191,3 +193,21 @@ def test_a_stream_that_is_followed_too_slowly_says_what_is_cut() -> None:
         followed = FollowedOutput(file)
         file.write(b"x" * 10 + b"\n" + b"y" * (OUTPUT_LIMIT - 1) + b"\n")
         assert followed.lines() == ["[11 bytes are cut here]", "y" * (OUTPUT_LIMIT - 1)]
+
+
+def test_a_report_has_the_last_state_of_lines_and_what_ranks_print_alike_once() -> None:
+    bar = "\x1b[A\r  0%|    | 0/2\r 50%|##  | 1/2\r100%|####| 2/2\n"
+    outputs = [RankOutput("hello\nfrom 0\n", bar), RankOutput("hello\nfrom 1\n", bar), RankOutput("hello\nfrom 1\n")]
+    assert titled(enumerate(outputs)) == (
+        ("rank 0 stdout", "hello\nfrom 0\n"),
+        ("ranks 0, 1 stderr", "100%|####| 2/2\n"),
+        ("ranks 1, 2 stdout", "[left out: 1 line that an earlier rank printed; pytest -s shows all]\nfrom 1\n"),
+    )
+
+
+def test_a_report_has_the_last_lines_of_a_stream_and_says_how_many_are_left_out() -> None:
+    ((title, text),) = titled([(3, RankOutput("".join(f"{number}\n" for number in range(195))))])
+    first, *shown = text.splitlines()
+    assert title == "rank 3 stdout"
+    assert first == "[left out: 175 lines before these; pytest -s shows all]"
+    assert shown == [str(number) for number in range(175, 195)]
