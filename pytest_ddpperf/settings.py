@@ -238,6 +238,10 @@ class Settings:
         bare=DEFAULT_SET,
     )
     force_save: bool = _switch("let --ddpperf-save store inconclusive results too", per_test=False, needs="save")
+    settle: bool = _switch(
+        "measure what a stored baseline leaves open side by side with the commit of that baseline, where git has it",
+        default=True,
+    )
     against: str | None = _knob(
         None,
         words,

@@ -80,6 +80,14 @@ def commit_of(root: Path, name: str) -> str | None:
     return None
 
 
+def brought_by(file: Path) -> str | None:
+    """The commit that a file's content came with; None where it is not committed as it is."""
+    with contextlib.suppress(GitError):
+        if not git(file.parent, "status", "--porcelain", "--", file.name):
+            return git(file.parent, "log", "-1", "--format=%H", "--", file.name) or None
+    return None
+
+
 def fetching(root: Path) -> str:
     """The advice for a commit that is missing here."""
     with contextlib.suppress(GitError):

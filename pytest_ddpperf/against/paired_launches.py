@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import functools
 import inspect
 import os
@@ -41,7 +42,8 @@ class PairedLaunches:
         self._sections = sections
         self._of_candidate: dict[str, str] = {}
         self._of_reference: dict[str, str] = {}
-        self._shared: dict[str, None] = {}  # functions of test modules that both sides take from this checkout
+        # Functions of test modules that both sides take from this checkout, with their files.
+        self._shared: dict[str, str] = {}
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
     @property
@@ -82,7 +84,7 @@ class PairedLaunches:
         with self._lock:
             packed_call = _reference_call(call, redirection)
             self._of_candidate.update(packed_call.modules)
-            self._shared.update(dict.fromkeys(packed_call.kept))
+            self._shared.update(packed_call.kept)
         return run(observed_packed, redirection, packed_call.packed, **group)
 
     def _noted(
@@ -103,6 +105,12 @@ class PairedLaunches:
         tree = self._reference.redirection.target
         names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The functions that both sides take from this checkout, although the reference has another file of them."""
+        there = self._reference.redirection.path
+        return tuple(name for name, file in self._shared.items() if not filecmp.cmp(file, there(file), shallow=False))
 
     def with_imports(self, result: Result) -> Result:
         """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
@@ -153,11 +161,16 @@ class _ReferenceCall(NamedTuple):
 
     packed: bytes
     modules: Mapping[str, str]  # the test modules that the ranks look names up in, with their files here
-    kept: tuple[str, ...]  # functions of test modules that have no name to look up: they stay this checkout's
+    # Functions of test modules that have no name to look up, with their files: they stay this checkout's.
+    kept: Mapping[str, str]
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
-    """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout."""
+    """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout.
+
+    This holds for functions, classes and Workloads, wherever they are in the arguments. Lambdas and objects that
+    functions make cannot be looked up, but the top-level objects that they use are.
+    """
     modules = _test_modules(redirection)
     by_object = {
         id(value): (module, name)
@@ -166,7 +179,7 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
         if _defined_in(value, module, modules)
     }
     used: dict[str, str] = {}
-    kept: dict[str, None] = {}
+    kept: dict[str, str] = {}
 
     def stand_in(value: Any) -> StandIn | None:
         name = _name_of(value, modules) or by_object.get(id(value))
@@ -175,11 +188,11 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
             used[module] = modules[module]
             return look_up, (module, redirection.path(modules[module]), path)
         if isinstance(value, FunctionType) and value.__module__ in modules:
-            file = Path(modules[value.__module__]).name
-            kept[f"{value.__qualname__} ({file}:{value.__code__.co_firstlineno})"] = None
+            file = Path(modules[value.__module__])
+            kept[f"{value.__qualname__} ({file.name}:{value.__code__.co_firstlineno})"] = str(file)
         return None
 
-    return _ReferenceCall(dump_standing_in(call, call[0], stand_in), used, tuple(kept))
+    return _ReferenceCall(dump_standing_in(call, call[0], stand_in), used, kept)
 
 
 def _test_modules(redirection: Redirection) -> dict[str, str]:

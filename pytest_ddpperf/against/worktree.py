@@ -65,6 +65,17 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
     raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {fetching(root)}")
 
 
+def baseline_revision(commit: str, start: Path) -> Revision:
+    """The commit of a baseline in the repository that holds ``start``; LaunchError where it is not there."""
+    try:
+        root = top_folder(start)
+    except GitError as error:
+        raise LaunchError(no_repository(start, error)) from None
+    if commit_of(root, commit) is None:
+        raise LaunchError(f"this clone does not have its commit {commit[:_SHORT]}; {fetching(root)}")
+    return Revision(commit, commit, root)
+
+
 class Worktree:
     """The files of a revision in a temporary folder, until ``close`` or the end of this process.
 

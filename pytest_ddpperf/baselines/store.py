@@ -175,7 +175,11 @@ class Store:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """The record of another environment that counts are held against; of equally comparable ones the newest."""
+    """The record of another environment that counts are held against, and the facts in which it differs.
+
+    The machine does not matter to counts, so of equally comparable records the newest is taken: others may have been
+    left behind.
+    """
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(
@@ -223,8 +227,8 @@ def acceptable(result: Result) -> bool:
 def warned(result: Result) -> Result:
     """A stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
-    warnings = thin_baseline(measured, result.seconds), disturbed_baseline(measured)
-    return replace(result, findings=(*result.findings, *filter(None, warnings)))
+    warnings = [warning for warning in (thin_baseline(measured), disturbed_baseline(measured)) if warning is not None]
+    return replace(result, findings=(*result.findings, *warnings))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import floor_of
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
 from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, decide_failure, with_stand_in
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
@@ -40,6 +42,57 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *_near_misses(reference),
             *_raised_tolerance(comparisons, reference, context.tolerance),
         ),
+    )
+
+
+def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
+    """A judgement beside a stored baseline, of which ``beside`` settles the times side by side with its commit.
+
+    Counts stay compared with the stored ones. Of the rest, ``beside`` decides what that commit has as well.
+    """
+    judged = {
+        comparison.series.metric: comparison
+        for comparison in beside.comparisons
+        if comparison.series.scale != "exact" and comparison.baseline is not None
+    }
+    known = {series.metric for series in stored.measurement.series}
+    comparisons = (
+        *(judged.get(comparison.series.metric, comparison) for comparison in stored.comparisons),
+        *(comparison for metric, comparison in judged.items() if metric not in known),
+    )
+    measurement = replace(
+        stored.measurement,
+        series=tuple(
+            {series.metric: series for series in (*beside.measurement.series, *stored.measurement.series)}.values()
+        ),
+        diagnoses=beside.measurement.diagnoses,
+    )
+    told = [finding for finding in stored.findings if finding.code != "lost_metric"]
+    lost = _lost_metrics(measurement, baseline)
+    more = [*(finding for finding in beside.measurement.findings if finding.code != "few_launches")]
+    more += [finding for finding in beside.findings if finding.code == "same_code"]
+    return Result(
+        test=stored.test,
+        measurement=measurement,
+        comparisons=comparisons,
+        verdict=decide_benchmark(comparisons, baseline, lost=bool(lost)),
+        reference=replace(baseline, settled=beside.paired),
+        findings=(*told, *lost, _settling(stored, beside), *(finding for finding in more if finding not in told)),
+        seconds=beside.seconds,
+    )
+
+
+def _settling(stored: Result, beside: Result) -> Finding:
+    """How the times were settled, and how the step time looked beside the stored one."""
+    paired = beside.paired
+    step = next((each for each in stored.comparisons if each.series.metric == STEP_TIME), None)
+    return Finding(
+        "settled",
+        {
+            "commit": "" if paired is None else paired.revision,
+            "rounds": 0 if paired is None else paired.launches,
+            "change": None if step is None else step.change,
+        },
     )
 
 

@@ -213,9 +213,19 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     Beside another revision, a benchmark that got better and nowhere worse is improved: the question is what the change
     did, and metrics that remain undecided are told with it. So is a benchmark that has counts alone, each of which is
     known exactly. Beside a baseline, all times have to be improved, for the word says that the whole baseline is stale.
-    ``lost`` tells whether the reference has gated metrics that the candidate has not.
+    ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
+    an alarm leaves the verdict to the others.
     """
-    gated = [comparison.verdict for comparison in comparisons if comparison.gated]
+    decided = any(
+        c.gated and c.verdict in {Verdict.UNCHANGED, Verdict.IMPROVED} and c.series.scale != "exact"
+        for c in comparisons
+    )
+    gated = [
+        comparison.verdict
+        for comparison in comparisons
+        if comparison.gated
+        and not (decided and comparison.series.rules.alarm_only and comparison.verdict is Verdict.INCONCLUSIVE)
+    ]
     paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:
         gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those

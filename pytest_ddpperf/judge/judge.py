@@ -78,8 +78,13 @@ class Judge:
         *,
         margin: float = EQUIVALENCE_MARGIN,
         scatter: Spread | None = None,
+        settles: bool = False,
+        spent: float = 0.0,
     ) -> None:
         self.results: tuple[Result, ...] = ()
+        self.settling = False  # whether what is open has to be settled side by side with the baseline's commit
+        self._settles = settles  # whether it can be
+        self._spent = spent  # seconds of max_time before these launches
         self._test = test
         self._settings = settings
         self._references = references
@@ -117,7 +122,9 @@ class Judge:
             suspects=any(suspects.values()),
             last=look.last,
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
+            settles=self._hopeless(statistical, look) if self._settles and not accepting else None,
         )
+        self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
@@ -139,12 +146,10 @@ class Judge:
         affordable = self._affordable(len(measured[0].launches), look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
-            alarms = sum(
-                series.gated and series.scale != "exact" and series.rules.alarms for series in candidate.series
-            )
+            metrics = _number_of_alarms(candidate)
             context = DecisionContext(
                 tolerance=tolerance,
-                alpha=alpha_of_metric(self._tests - 1 + len(references), alarms, paired=paired),
+                alpha=alpha_of_metric(self._tests - 1 + len(references), metrics, paired=paired),
                 margin=self._margin,
                 affordable=affordable,
                 last=look.last,
@@ -152,9 +157,9 @@ class Judge:
                 proven=self._proven.setdefault(candidate.key, {}),
                 suspected=self._may_be_worse(candidate),
                 scatter=self._scatter,
-                max_time_for=lambda more: look.elapsed + more * look.round_seconds,
+                max_time_for=lambda more: self._spent + look.elapsed + more * look.round_seconds,
             )
-            return replace(compare(self._test, candidate, reference, context), seconds=look.elapsed)
+            return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 
         derived = self._derive(measured[: len(references)])
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
@@ -192,12 +197,25 @@ class Judge:
         possible = int(self._settings.max_time / 2 / look.round_seconds)
         return max(possible, min(made, MIN_LAUNCHES))
 
+    def _hopeless(self, statistical: Sequence[Comparison], look: Look) -> bool:
+        """Whether the screening is over, or is known to leave some metric undecided."""
+        left = self._settings.max_time / 2 - look.elapsed
+        within = self._state.launches + (int(left / look.round_seconds) if look.round_seconds > 0 else 0)
+        return look.last or look.screened or any(_needs_more(comparison, within) for comparison in statistical)
+
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
+        """Whether a metric is shown to be no worse than the other revision's, and worth measuring on.
+
+        Beside another revision the question is what the change did, and where it made a metric far better, this proof
+        comes long before the answer.
+        """
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better."""
+        """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better.
+
+        The proof stands, whatever follows: without the question the run would have ended.
+        """
         if any(comparison.verdict is Verdict.INCONCLUSIVE for comparison in gated):
             return
         for result in self.results:
@@ -218,8 +236,20 @@ def _suspects(result: Result) -> tuple[str, ...]:
     )
 
 
+def _needs_more(comparison: Comparison, launches: int) -> bool:
+    """Whether a metric that keeps a result open takes more than so many launches, or no number of them decides it."""
+    note = comparison.note
+    if note is None or comparison.verdict is not Verdict.INCONCLUSIVE or comparison.series.rules.alarm_only:
+        return False
+    return note.code == "no_launches_decide" or note.facts.get("launches", 0) > launches
+
+
 def _with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
+    """The metrics that a confirmation may find worse: those that were suspicious.
+
+    Of the others a hard test alone would tell, and in a comparison of several variants most metrics are others. The
+    times of one variant are kin: a slowdown that first shows in one of them is in the others too.
+    """
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
@@ -232,3 +262,8 @@ def _named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> 
     for (name, _), metrics in suspects.items():
         for metric in [metric for metric in metrics if metric not in repeated] or metrics:
             yield metric if len(suspects) == 1 else f"{metric} of {name}"
+
+
+def _number_of_alarms(measured: Measurement) -> int:
+    """How many metrics can raise a false alarm by their scatter."""
+    return sum(series.gated and series.scale != "exact" and series.rules.alarms for series in measured.series)

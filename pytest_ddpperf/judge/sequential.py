@@ -56,10 +56,11 @@ class Look:
 class Next:
     """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
 
-    After diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
+    After diagnosed launches, ``confirm`` asks for fresh diagnosed ones. ``settle`` ends launches that are judged beside
+    a stored baseline, whose commit is then measured side by side.
     """
 
-    action: Literal["stop", "more", "confirm"]
+    action: Literal["stop", "more", "confirm", "settle"]
     launches: int = 0
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
@@ -74,7 +75,7 @@ class State:
     phase: Phase = Phase.SCREEN
 
 
-STOP = Next("stop")
+STOP, SETTLE = Next("stop"), Next("settle")
 
 
 def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> float:
@@ -92,12 +93,24 @@ def advance(state: State, action: Next, *, screened: bool = False) -> State:
 
 
 def next_action(
-    state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
+    state: State,
+    verdicts: Iterable[Verdict],
+    *,
+    suspects: bool,
+    last: bool,
+    measure_on: bool = False,
+    settles: bool | None = None,
 ) -> Next:
-    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict."""
+    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict.
+
+    ``settles`` tells whether what is open now had better be settled side by side with the baseline's commit; None where
+    it cannot be. A suspect is settled at once, for fresh launches beside a stored baseline would share its error.
+    """
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Next("confirm", max(state.first, state.launches))
+        return Next("confirm", max(state.first, state.launches)) if settles is None else SETTLE
+    if settles and Verdict.INCONCLUSIVE in seen:
+        return SETTLE
     if Verdict.REGRESSED in seen or not (measure_on or Verdict.INCONCLUSIVE in seen):
         return STOP
     return STOP if last else Next("more", 1)

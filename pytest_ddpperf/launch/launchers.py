@@ -87,6 +87,12 @@ class Launchers:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None
 
+    def follow(self, other: Launchers) -> None:
+        """Import what the ranks of other launchers were seen to import."""
+        if self._learning:
+            for scope, seen in other._seen.items():
+                self._seen.setdefault(scope, {}).update(seen)
+
     def keep(self, number: int) -> None:
         """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):

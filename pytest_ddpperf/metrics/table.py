@@ -247,7 +247,7 @@ METRICS: tuple[Metric, ...] = (
         samples=step_time_tail,
         within=of_tails,
         # What makes a whole run slower cancels out in a quotient of two times of one launch.
-        rules=replace(_TIMED, shared_scatter=False, deviation=0.5),
+        rules=replace(_TIMED, shared_scatter=False, deviation=0.5, alarm_only=True),
     ),
     # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
     _step_metric(

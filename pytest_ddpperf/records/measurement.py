@@ -227,6 +227,7 @@ class MetricRules:
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
         alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
+        alarm_only: whether it may turn a result red, and never keeps one from green while it is undecided.
     """
 
     timed: bool = False
@@ -243,6 +244,7 @@ class MetricRules:
     negligible: float = 0.0
     after_steps: bool = False
     alarms: bool = True
+    alarm_only: bool = False
 
     @property
     def interleaved(self) -> bool:

@@ -119,6 +119,7 @@ class StoredBaseline:
     kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks
     alike: tuple[str, ...] = ()  # without a record: names of records of the same test that differ in options alone
     noise: Noise | None = None  # learned for this benchmark on this kind of machine
+    settled: PairedRevision | None = None  # its commit, where that was measured side by side to settle what was open
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,6 +258,11 @@ class Result:
     def paired(self) -> PairedRevision | None:
         """The other revision that the benchmark was measured side by side with; None beside a stored baseline."""
         return self.reference if isinstance(self.reference, PairedRevision) else None
+
+    @property
+    def settled(self) -> PairedRevision | None:
+        """The stored baseline's commit, where that was measured side by side to settle what was open; else None."""
+        return None if isinstance(self.reference, PairedRevision) else self.reference.settled
 
     @property
     def baseline(self) -> BaselineRecord | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
@@ -155,6 +154,13 @@ def _percents(share: float | Figures) -> str:
     return span(format_percent, share if isinstance(share, Figures) else (share,))
 
 
+def _settled(commit: str, rounds: int | Figures, change: float | Figures | None) -> str:
+    """How the times were judged, and how they looked beside the stored ones."""
+    looked = () if change is None else change if isinstance(change, Figures) else (change,)
+    beside = f"; beside the stored times step_time looked {span(format_change, looked)}" if looked else ""
+    return f"settled side by side with {commit}, the commit of the baseline, in {rounds} rounds{beside}"
+
+
 def _disturbed(lost: float, before: float | None) -> str:
     """Cores that others took."""
     then = "" if before is None else f", {format_percent(before)} when the baseline was made"
@@ -206,10 +212,7 @@ def _slow_starts(  # noqa: PLR0917 - called by name
     """Launches that hardly measure, with the import that takes longest, and the cure."""
     begun, worked = format_values((starting, working), "s")
     told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
-    name, now, unit = ("max_time", max_time, " s") if steps is None else ("steps", steps, "")
-    # A longer time is shared between starting, which takes as long, and steps.
-    enough = math.ceil(now * (2 * starting / (starting + working) if steps is None else starting / working))
-    cures = [f"raise {name} from {now:g}{unit} to {enough}{unit}"]
+    cures = [f"raise max_time, which is {max_time:g} s" if steps is None else f"raise steps, which is {steps}"]
     if slowest is not None:
         told += f", each {format_value(slowest.seconds, 's')} on the import of {slowest.module}"
         told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
@@ -253,8 +256,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{' and '.join(metrics)} looked worse in {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
-    "few_launches": lambda made, wanted, max_time, enough: (
-        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time from {max_time:g} s to {enough:g} s"
+    "few_launches": lambda made, wanted, max_time: (
+        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time, which is {max_time:g} s"
     ),
     "slow_starts": _slow_starts,
     # What is strange about steps and launches.
@@ -296,9 +299,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "last_attempt": lambda attempt: f"attempt {attempt} of its test: what earlier ones measured is left out",
     # The baseline that the result becomes.
-    "thin_baseline": lambda launches, enough: (
+    "thin_baseline": lambda launches: (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
-        f"comparisons with it will often be inconclusive; raise max_time to {enough:g} s and save again"
+        "comparisons with it will often be inconclusive; raise max_time and save again"
     ),
     "disturbed_baseline": lambda lost: (
         f"the stored baseline was made while others took {_percents(lost)} of the cores: comparisons "
@@ -344,6 +347,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "fewer_than_baseline": lambda: "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
     "ungated_counts": ungated_counts,
     # The other revision.
+    "settled": _settled,
+    "not_settled": lambda reason: f"not settled side by side with the commit of the baseline: {reason}",
     "cannot_run": lambda revision, reason: f"revision {revision} cannot run it: {reason}",
     "no_name_to_look_up": lambda option, names: (
         f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.against.git import Checkout, brought_by
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
@@ -51,6 +51,10 @@ class Archive:
             differs=(*found.differs, *differs(found.record)),
             counted_differs=(*found.counted_differs, *differs(found.counted)),
         )
+
+    def brought_by(self, test: str, benchmark: BenchmarkId) -> str | None:
+        """The commit that the baseline file of a benchmark came with; None where it is not committed as it is."""
+        return brought_by(self._store.file(test, benchmark.environment))
 
     def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
         """The noise of a benchmark by its calibration, or else by the history."""

@@ -9,15 +9,26 @@ from typing import ClassVar
 import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
+from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
-from pytest_ddpperf.judge.benchmark import broken
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    ReferenceFailed,
+    ReferenceStopped,
+    Regression,
+    SameCode,
+    extended,
+)
+from pytest_ddpperf.judge.benchmark import broken, settled
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
-from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
+from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
-from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Measurement, Series, Spread
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, TimeSpent, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
@@ -25,6 +36,7 @@ from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.probe import Probe
+from pytest_ddpperf.run.settling import not_settled, side_of_baselines, with_obstacle
 from pytest_ddpperf.run.variant import Variant
 
 
@@ -119,7 +131,61 @@ class JudgedRun(BenchmarkRun):
         if self._paired is not None:
             return self._paired_results(self._paired, tuple(variants), derive)
         following, found = self._with_baselines(variants)
-        return self._judgement(following, StoredReferences(found), derive)
+        return self._stored_results(following, StoredReferences(found), derive)
+
+    def _stored_results(
+        self, variants: Sequence[Variant], references: StoredReferences, derive: DeriveSeries
+    ) -> tuple[Result, ...]:
+        """The results beside stored baselines; what these leave open is settled side by side with their commit."""
+        __tracebackhide__ = True
+        side = side_of_baselines(self._test, references.baselines, self.settings, self._session)
+        scatter = self._session.archive.scatter(variants[0].environment, self._session.results)
+        ready = self.prepared(variants)
+        judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
+        self.measure(ready, judge, compared=references.timed)
+        if judge.settling and isinstance(side, RevisionSide):
+            beside = self._settled(side, ready, references, derive, judge.results)
+            if not isinstance(beside, Finding):
+                return beside
+            side, judge = beside, self._judge(references, derive, scatter)
+            self.measure(ready, judge, compared=references.timed)
+        obstacle = side if isinstance(side, Finding) else None
+        return tuple(with_obstacle(result, obstacle) for result in judge.results)
+
+    def _settled(
+        self,
+        side: RevisionSide,
+        variants: Sequence[Variant],
+        baselines: StoredReferences,
+        derive: DeriveSeries,
+        stored: Sequence[Result],
+    ) -> tuple[Result, ...] | Finding:
+        """The results whose times are judged side by side with a commit, or why they cannot be."""
+        __tracebackhide__ = True
+        label, paired = side.revision.label, PairedLaunches(side, self.sections)
+        spent = stored[0].seconds
+        left = max(self.settings.max_time - spent, self.settings.max_time / 2)
+        tolerance = TOLERANCE if self.settings.tolerance is None else self.settings.tolerance
+        settings = replace(self.settings, max_time=left, tolerance=tolerance, profile=False)
+        run = JudgedRun(self._session, self._test, settings, self.sections, paired, times=self.launches.times)
+        # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
+        free = tuple(replace(variant, steps=None) for variant in variants)
+        references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking={})
+        judge = run._judge(references, derive, spent=spent)
+        side.launchers.follow(self._session.launchers)
+        try:
+            run.launches.start(free)
+            run.measure(references.both_sides, judge, f", beside {label}")
+        except (ReferenceFailed, ReferenceStopped, LaunchError, SameCode) as error:
+            return not_settled(error.headline)
+        if paired.untold:
+            names = ", ".join(paired.untold)
+            return not_settled(f"the test file has changed, and {names} cannot be looked up in the older one")
+        self.measured = run.measured
+        return tuple(
+            settled(before, baseline, paired.with_imports(beside))
+            for before, baseline, beside in zip(stored, baselines.baselines, judge.results, strict=True)
+        )
 
     def _paired_results(
         self, paired: PairedLaunches, variants: tuple[Variant, ...], derive: DeriveSeries
@@ -146,8 +212,22 @@ class JudgedRun(BenchmarkRun):
     ) -> tuple[Result, ...]:
         """The results of variants that are prepared, measured and judged."""
         __tracebackhide__ = True
+        judge = self._judge(references, derive)
+        self.measure(self.prepared(variants), judge, compared=references.timed)
+        return judge.results
+
+    def _judge(
+        self,
+        references: References,
+        derive: DeriveSeries,
+        scatter: Spread | None = None,
+        *,
+        settles: bool = False,
+        spent: float = 0.0,
+    ) -> Judge:
+        """A judge of the benchmarks that are compared with these references."""
         session = self._session
-        judge = Judge(
+        return Judge(
             self._test,
             self.settings,
             references,
@@ -155,10 +235,10 @@ class JudgedRun(BenchmarkRun):
             session.tests,
             # A probe of a bisection asks on which side of its tolerance a commit is.
             margin=EQUIVALENCE_MARGIN if session.probe is None else 1.0,
-            scatter=None if references.paired else session.archive.scatter(variants[0].environment, session.results),
+            scatter=scatter,
+            settles=settles,
+            spent=spent,
         )
-        self.measure(self.prepared(variants), judge, compared=references.timed)
-        return judge.results
 
     def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
         """Measures the variants ``number`` times and compares them with themselves; gives all launches together."""

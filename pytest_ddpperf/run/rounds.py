@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -99,6 +98,8 @@ class _Measuring:
             )
             verdict = self._observer.judge(self._measurements(), look)
             made = self._rounds.made
+            if verdict.action == "settle":  # the launches that settle it are diagnosed
+                return self._measurements()
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
                 return self._diagnosed(look, explain=verdict.explain)
             wanted, self._screened = made + verdict.launches, look.screened
@@ -109,7 +110,10 @@ class _Measuring:
                 wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
-        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
+        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more.
+
+        When the time for screening is up there is a look, so that a suspicion can be confirmed in time.
+        """
         rounds, budget = self._rounds, self._budget
         deadline = budget.max_time if self._confirming or self._screened else budget.screening
         while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
@@ -135,7 +139,10 @@ class _Measuring:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
     def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
-        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone."""
+        """The measurements with launches that diagnose: in full if there is time or it is asked for, else growth alone.
+
+        Growth is gated, so it is looked for though the time is up. What seems worse has to be so in fresh launches too.
+        """
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
         purpose = Purpose.GROWTH if spent and not explain else Purpose.DIAGNOSIS
         try:
@@ -161,10 +168,8 @@ class _Measuring:
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
         if made < min(budget.launches, FEW_LAUNCHES):
-            enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
-            wanted, now = budget.launches, budget.max_time
             findings.append(
-                Finding("few_launches", {"made": made, "wanted": wanted, "max_time": now, "enough": enough})
+                Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})
             )
         findings += slow_starts(self._rounds.launches, budget)
         return self._rounds.measurements(findings)

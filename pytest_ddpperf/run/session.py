@@ -24,8 +24,10 @@ from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 if TYPE_CHECKING:
     from pytest_ddpperf.against.git import Checkout
     from pytest_ddpperf.against.paired_launches import PairedLaunches
+    from pytest_ddpperf.against.revision_side import RevisionSide
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.baselines.calibration import Calibrated
+    from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.results import Provenance, Result
     from pytest_ddpperf.reports.progress import LiveLine
@@ -78,23 +80,13 @@ class Session:
         self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
         self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
-            from pytest_ddpperf.against.revision_side import RevisionSide
+            tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
+            self.reference = self._side(revision, tests=tests, echo=echo and partial(echo, who="reference rank"))
+        if revision is not None and probe is not None:
             from pytest_ddpperf.against.worktree import Revision
 
-            tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
-            self.reference = RevisionSide(
-                revision,
-                settings.against_setup,
-                PRELOADED,
-                asked=settings.preload,
-                tests=tests,
-                echo=echo and partial(echo, who="reference rank"),
-            )
-        if revision is not None and probe is not None:
-            measured = Revision(probe.measured, probe.measured, revision.root)
-            self.candidate = RevisionSide(
-                measured, settings.against_setup, PRELOADED, asked=settings.preload, echo=echo
-            )
+            self.candidate = self._side(Revision(probe.measured, probe.measured, revision.root), echo=echo)
+        self._of_commits: dict[str, RevisionSide] = {}  # of baselines, by commit
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
         self._attempts: dict[str, int] = {}  # by test
@@ -124,7 +116,7 @@ class Session:
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of the zygotes of both sides, which are the parents of ranks; None for one that does not run."""
-        return (*self.launchers.parents, *(() if self.reference is None else self.reference.launchers.parents))
+        return (*self.launchers.parents, *(pid for side in self._others for pid in side.launchers.parents))
 
     def roots_of(self, *, reference: bool) -> tuple[str, ...]:
         """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""
@@ -210,6 +202,24 @@ class Session:
 
         return PairedLaunches(self.reference, sections, self.candidate)
 
+    @property
+    def _others(self) -> tuple[RevisionSide, ...]:
+        return (*filter(None, [self.reference]), *self._of_commits.values())
+
+    def side_of(self, commit: str) -> RevisionSide:
+        """The side of the commit of a baseline; LaunchError where git does not have it."""
+        if commit not in self._of_commits:
+            from pytest_ddpperf.against.worktree import baseline_revision
+
+            self._of_commits[commit] = self._side(baseline_revision(commit, self._root), tests=True)
+        return self._of_commits[commit]
+
+    def _side(self, revision: Revision, *, tests: bool = False, echo: Echo | None = None) -> RevisionSide:
+        from pytest_ddpperf.against.revision_side import RevisionSide
+
+        setup, asked = self.settings.against_setup, self.settings.preload
+        return RevisionSide(revision, setup, PRELOADED, asked=asked, tests=tests, echo=echo)
+
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""
         name = self.settings.compared
@@ -220,8 +230,8 @@ class Session:
         """Stores the results of a test, if that was asked for and it may be."""
         if self._launchers is not None:
             self._launchers.keep(KEPT)
-        if self.reference is not None:
-            self.reference.launchers.keep(KEPT)
+        for side in self._others:
+            side.launchers.keep(KEPT)
         calibrated = [found for found in self.calibrated if passed and found.test == test]
         if calibrated:
             self.archive.store_noise(test, calibrated)
@@ -305,6 +315,5 @@ class Session:
             if self._launchers is not None:
                 self._launchers.close()
         finally:
-            for side in (self.candidate, self.reference):
-                if side is not None:
-                    side.close()
+            for side in filter(None, (self.candidate, *self._others)):
+                side.close()

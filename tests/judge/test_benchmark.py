@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.benchmark import compare, settled
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
@@ -140,11 +140,33 @@ def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
 def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
     """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
     wild = (1.0, 3.0, 0.5, 2.0)
-    new = measured(series("step_time", STEADY, factor=0.8), series("step_time_tail", wild[::-1]))
-    then = (series("step_time", STEADY), series("step_time_tail", wild))
+    new = measured(
+        series("step_time", STEADY, factor=0.8), series("peak_resident", [5e8 * each for each in wild[::-1]])
+    )
+    then = (series("step_time", STEADY), series("peak_resident", [5e8 * each for each in wild]))
     result = judged(new, beside(*then))
-    assert (result.verdict, result["step_time_tail"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
+    assert (result.verdict, result["peak_resident"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
     assert judged(new, found(*then)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED), (1.2, Verdict.REGRESSED)]
+)
+def test_an_undecided_tail_leaves_the_verdict_to_the_step_time(factor: float, expected: Verdict) -> None:
+    wild = (1.0, 3.0, 0.5, 2.0, 1.5, 0.7)
+    new = measured(series("step_time", STEADY, factor=factor), series("step_time_tail", wild[::-1]))
+    result = judged(new, found(series("step_time", STEADY), series("step_time_tail", wild)))
+    assert (result.verdict, result["step_time_tail"].verdict) == (expected, Verdict.INCONCLUSIVE)
+
+
+def test_a_tail_turns_a_result_red_and_stays_undecided_alone() -> None:
+    longer = measured(series("step_time", STEADY), series("step_time_tail", STEADY, factor=1.2))
+    assert judged(longer, found(series("step_time", STEADY), series("step_time_tail", STEADY))).verdict is (
+        Verdict.REGRESSED
+    )
+    wild = (1.0, 3.0, 0.5, 2.0, 1.5, 0.7)
+    alone = judged(measured(series("step_time_tail", wild[::-1])), found(series("step_time_tail", wild)))
+    assert alone.verdict is Verdict.INCONCLUSIVE
 
 
 def test_what_the_other_revision_alone_measures_is_named() -> None:
@@ -198,3 +220,26 @@ def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision
     assert (result.verdict, result["throughput"].verdict) == (Verdict.IMPROVED, Verdict.NEW)
     assert words_of_note(result["throughput"].note) == "not in the other revision"
     assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has
+
+
+def test_a_settled_result_has_the_times_of_both_sides_and_else_the_stored_ones() -> None:
+    """The machine became slower by a half; the code did not."""
+    base = found(series("step_time", STEADY), series("peak_resident", [5e8] * 4), series("memory_growth", [0.0] * 4))
+    stored = judged(measured(series("step_time", STEADY, factor=1.5), series("peak_resident", [5e8] * 4)), base)
+    assert stored.verdict is Verdict.REGRESSED
+    assert "lost_metric" in {finding.code for finding in stored.findings}  # what grows was to be diagnosed later
+    other = beside(series("step_time", STEADY, factor=1.5), series("memory_growth", [0.0] * 4))
+    now = measured(series("step_time", STEADY, factor=1.5), series("memory_growth", [0.0] * 4))
+    paired = judged(now, replace(other, launches=8))
+
+    result = settled(stored, base, paired)
+
+    assert result.verdict is Verdict.UNCHANGED
+    assert result["step_time"].change == pytest.approx(0.0)
+    assert result["memory_growth"].verdict is Verdict.UNCHANGED
+    assert result["peak_resident"] == stored["peak_resident"]
+    assert set(result.measurement) == {"step_time", "peak_resident", "memory_growth"}
+    assert (result.baseline, result.settled, result.paired) == (base.record, paired.reference, None)
+    assert [(finding.code, finding.facts) for finding in result.findings] == [
+        ("settled", {"commit": "3f2a1c0 (main)", "rounds": 8, "change": pytest.approx(0.5)})
+    ]

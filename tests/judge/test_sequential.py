@@ -8,7 +8,17 @@ import pytest
 
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_worse
-from pytest_ddpperf.judge.sequential import ALPHA, STOP, Next, Phase, State, advance, alpha_of_metric, next_action
+from pytest_ddpperf.judge.sequential import (
+    ALPHA,
+    SETTLE,
+    STOP,
+    Next,
+    Phase,
+    State,
+    advance,
+    alpha_of_metric,
+    next_action,
+)
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import change
 
@@ -51,6 +61,26 @@ def test_a_suspect_is_judged_by_fresh_launches_alone(verdict: Verdict, *, suspec
 
     assert action == Next("confirm", 16)  # no fewer than made it suspicious
     assert advance(late, action) == State(16, FIRST, Phase.CONFIRM)
+
+
+@pytest.mark.parametrize("hopeless", [True, False])
+@pytest.mark.parametrize(
+    ("verdict", "suspects"),
+    [(Verdict.INCONCLUSIVE, True), (Verdict.UNCHANGED, True), (Verdict.REGRESSED, True), (Verdict.REGRESSED, False)],
+)
+def test_a_suspect_is_settled_at_once_where_the_baselines_commit_can_be_measured(
+    verdict: Verdict, *, suspects: bool, hopeless: bool
+) -> None:
+    assert next_action(BEGIN, [verdict], suspects=suspects, last=False, settles=hopeless) == SETTLE
+
+
+def test_what_is_open_is_settled_when_launches_alone_do_not_decide_it() -> None:
+    def action(*verdicts: Verdict, settles: bool) -> Next:
+        return next_action(BEGIN, verdicts, suspects=False, last=False, settles=settles)
+
+    assert action(Verdict.INCONCLUSIVE, settles=False) == Next("more", 1)
+    assert action(Verdict.INCONCLUSIVE, settles=True) == SETTLE
+    assert action(Verdict.UNCHANGED, settles=True) == STOP
 
 
 def test_a_first_look_that_time_has_cut_is_confirmed_by_a_whole_one() -> None:

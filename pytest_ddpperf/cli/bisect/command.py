@@ -80,12 +80,7 @@ def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
         return NOT_FOUND
     print(_ends_text(endpoints, worse), flush=True)
     if not endpoints.searchable:
-        print(
-            "the ends are not known well enough to search: that they differ may be wrong by "
-            f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} "
-            "at most, so that no probe could tell\n"
-            "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
-        )
+        print(_not_searchable(endpoints))
         return NOT_FOUND
     print(*_duration_lines(endpoints), "", sep="\n", flush=True)
     bisector, number = Bisector(endpoints, run), 0
@@ -97,6 +92,16 @@ def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
         print(f"skipped: {found.text}" if found.answer == "skipped" else f"{found.text} {found.answer}", flush=True)
     print(flush=True)
     return _conclude(bisector)
+
+
+def _not_searchable(endpoints: Endpoints) -> str:
+    """Why no probe could tell anything."""
+    return (
+        "the ends are not known well enough to search: that they differ may be wrong by "
+        f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} at "
+        "most, so that no probe could tell\n"
+        "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
+    )
 
 
 def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:

@@ -1,0 +1,215 @@
+"""What a stored baseline leaves open is settled side by side with its commit.
+
+No time has to be lucky: the machine of the baseline's file is twice as fast, and the slower code six times as slow.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.settling import side_of_baselines
+from pytest_ddpperf.settings import Settings
+from tests.factories import git, make_environment, make_series
+
+CODE = """
+import torch
+
+def steps(products):
+    def build(ctx):
+        matrix, product = torch.ones(256, 256), torch.empty(256, 256)
+
+        def step():
+            for _ in range(products):
+                torch.mm(matrix, matrix, out=product)
+            return 1.0
+
+        return step
+
+    return build
+
+def same(ctx):
+    return steps(10)(ctx)
+
+def slower(ctx):
+    return steps(2)(ctx)
+"""
+SUITE = """
+import pytest
+import training
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, warmup=1, max_time=4, backend="gloo", device="cpu", counted=False
+)
+
+def test_same(ddpperf):
+    ddpperf.check(training.same)
+
+def test_slower(ddpperf):
+    ddpperf.check(training.slower)
+
+def test_local(ddpperf):
+    ddpperf.check(lambda ctx: training.same(ctx))
+"""
+
+
+TEST = "test_it.py::test_same"
+RECORD = BaselineRecord(
+    name="custom",
+    strategy="custom",
+    mode=None,
+    environment=make_environment(),
+    plan=Plan(warmup=1, steps=4),
+    series=(make_series("step_time", 1.0),),
+    commit="a" * 40,
+    date="2026-01-12",
+    steps=({},),
+)
+
+
+def on_a_machine_twice_as_fast(series: Series) -> Series:
+    if series.unit != "s":
+        return series
+    return replace(series, samples=tuple(sample / 2 for sample in series.samples), value=series.value / 2)
+
+
+def project(root: Path) -> str:
+    """A project whose baseline was saved with uncommitted code, and committed with that; gives the commit."""
+    git(root, "init", "-q")
+    (root / "training.py").write_text(CODE)
+    (root / "test_it.py").write_text(SUITE)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\n")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "before")
+    (root / "training.py").write_text(CODE + "\nsaved = True\n")
+    return git(root, "rev-parse", "--short=7", "HEAD")
+
+
+def results(root: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads((root / "results.json").read_text())["results"]
+    return {result["test"].partition("::")[2]: result for result in found}
+
+
+@pytest.mark.slow
+def test_a_slower_machine_is_no_regression_and_slower_code_is_one(pytester: pytest.Pytester) -> None:
+    root = pytester.path
+    before = project(root)
+    pytester.runpytest_subprocess("-q", "--ddpperf-save").assert_outcomes(passed=3)
+    store = Store(root / "baselines")
+    for file in store.files():
+        content = store.read(file)
+        records = [
+            replace(record, series=tuple(map(on_a_machine_twice_as_fast, record.series))) for record in content.records
+        ]
+        store.save(content.test, records)
+    assert all(record.dirty for file in store.files() for record in store.read(file).records)
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "the code and its baseline")
+    saved = git(root, "rev-parse", "--short=7", "HEAD")
+    assert saved != before
+    (root / "training.py").write_text(CODE.replace("steps(2)", "steps(12)"))
+    (root / "test_it.py").write_text(SUITE + "\n")
+
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json")
+
+    found = results(root)
+    assert found["test_same"]["verdict"] != "regressed"
+    assert found["test_same"]["settled"]["revision"] == saved
+    step = found["test_same"]["metrics"]["step_time"]
+    assert abs(step["change"]) < 0.5, "the change is that of the code, not that of the machine"
+    assert found["test_slower"]["verdict"] == "regressed"
+    assert found["test_slower"]["settled"]["launches"] >= 2
+    assert found["test_slower"]["settled"]["modules"]["training"]["there"].endswith("/checkout/training.py")
+    # Both sides would run the test file's own lambda as it is now, and nobody knows what it was.
+    assert found["test_local"]["settled"] is None
+    beside = f"settled side by side with {saved}, the commit of the baseline, in * rounds; beside the stored times "
+    run.stdout.fnmatch_lines([f"*{beside}step_time looked +*"])
+    run.stdout.fnmatch_lines(
+        ["*not settled side by side with the commit of the baseline: the test file has changed, and test_local.*"]
+    )
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+def repository(root: Path) -> tuple[str, str]:
+    """A repository whose baseline file was committed with the code that it is of; gives both commits."""
+    git(root, "init", "-q")
+    (root / "training.py").write_text("old\n")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "before")
+    Store(root / "baselines").save(TEST, [RECORD])
+    (root / "training.py").write_text("new\n")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "the code and its baseline")
+    return git(root, "rev-parse", "HEAD~1"), git(root, "rev-parse", "HEAD")
+
+
+def side(root: Path, *records: BaselineRecord | None, **settings: Any) -> str | None:
+    """The commit to settle by, or why there is none."""
+    asked = Settings(**settings)
+    found = side_of_baselines(
+        TEST,
+        [StoredBaseline(record=record, origin="") for record in records],
+        asked,
+        Session(asked, root, LiveLine(None, None)),
+    )
+    if found is None:
+        return None
+    return str(found.facts["reason"]) if isinstance(found, Finding) else found.revision.commit
+
+
+def test_the_commit_of_a_baseline_is_the_one_that_its_code_is_in(tmp_path: Path) -> None:
+    before, after = repository(tmp_path)
+
+    assert side(tmp_path, replace(RECORD, commit=before)) == before
+    assert side(tmp_path, None, replace(RECORD, commit=before)) == before
+    assert side(tmp_path, replace(RECORD, commit=before, dirty=True)) == after, "both were committed together"
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([RECORD, replace(RECORD, commit="b" * 40)], "the baselines are of several commits; save them together"),
+        ([RECORD], "this clone does not have its commit aaaaaaa; git fetch may bring it"),
+        ([replace(RECORD, commit=None)], "it names no commit; save it in a git repository"),
+    ],
+)
+def test_baselines_without_a_commit_to_check_out_say_how_to_get_one(
+    tmp_path: Path, records: list[BaselineRecord], reason: str
+) -> None:
+    repository(tmp_path)
+    assert side(tmp_path, *records) == reason
+
+
+def test_a_baseline_that_is_not_committed_has_no_commit_of_its_code(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (saved,) = Store(tmp_path / "baselines").save(TEST, [replace(RECORD, date="2026-01-13")])
+    assert saved.file.exists()
+    expected = "it was saved with uncommitted changes; commit these and the baseline together"
+    assert side(tmp_path, replace(RECORD, dirty=True)) == expected
+
+
+def test_without_a_repository_nothing_is_settled(tmp_path: Path) -> None:
+    assert side(tmp_path, RECORD) == f"{tmp_path} is in no git repository"
+
+
+@pytest.mark.parametrize("settings", [{"settle": False}, {"save": "default"}, {"counted_only": True}])
+def test_nothing_is_settled_where_nobody_wants_it(tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert side(tmp_path, RECORD, **settings) is None
+
+
+@pytest.mark.parametrize(
+    "stored", [StoredBaseline(record=None, origin=""), StoredBaseline(record=RECORD, origin="", differs=("torch",))]
+)
+def test_a_baseline_that_judges_no_times_is_not_settled(tmp_path: Path, stored: StoredBaseline) -> None:
+    assert side_of_baselines(TEST, [stored], Settings(), Session(Settings(), tmp_path, LiveLine(None, None))) is None
