@@ -87,9 +87,11 @@ def _sent(error: BaseException) -> str:
 
 
 def _sequence(_: BaseException) -> int | None:
-    """How many collectives this rank has called in the default group."""
+    """How many collectives this rank has called; None where there are several groups, each with a number of its own."""
     dist: Any = sys.modules.get("torch.distributed")
-    return None if dist is None else int(dist.group.WORLD._get_sequence_number_for_group())  # noqa: SLF001
+    if dist is None or len(dist.distributed_c10d._world.pg_map) > 1:  # noqa: SLF001  there is no public number
+        return None
+    return int(dist.group.WORLD._get_sequence_number_for_group())  # noqa: SLF001  the same
 
 
 def _tensors(value: Any) -> str:

@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.context import TorchMachine, check_names, place, prob
 from pytest_ddpperf.launch.messages import Call, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
-from pytest_ddpperf.launch.rank_processes import conduct, values_of
+from pytest_ddpperf.launch.rank_processes import conduct
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -245,7 +245,7 @@ class Launcher:
                 zygotes = found.of(job.world_size)
             ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes), self._echo)
         outputs = tuple(end.output for end in ends)
-        return LaunchResult(values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
+        return LaunchResult(payload.values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
 
     def _of_ranks(self, zygote: ZygoteProcess) -> tuple[dict[str, str], tuple[str, ...]]:
         """The environment variables and the search path of ranks."""

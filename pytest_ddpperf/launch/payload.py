@@ -10,22 +10,28 @@ import pickle
 import sys
 import sysconfig
 import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError
+from pytest_ddpperf.launch.exceptions import words
+from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.unpicklable import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Call
 
 StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 """A function and its arguments: their value replaces an object where the pickle is loaded."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
+_MIN_LOAD_SECONDS = 2.0
 _registry = threading.Lock()  # cloudpickle has one list of modules by value for the whole process
 
 
@@ -38,6 +44,42 @@ def dump_call(call: Call) -> bytes:
 def dump_result(value: object, rank: int) -> bytes:
     """Pickle a function's value for the controller."""
     return _dump(value, value, f"returned by rank {rank} cannot be sent back", "return plain data")
+
+
+def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
+    """Load the values that ranks have returned, within ``seconds`` or a few more."""
+    deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
+    return tuple(_value_of(end, deadline) for end in ends)
+
+
+def _value_of(end: RankEnd, deadline: float) -> Any:
+    """Load a value in a thread: an import or a __setstate__ may do anything, and take for ever."""
+    if not isinstance(end.report, Finished):
+        raise TypeError(end.report)
+    loading: Future[Any] = Future()
+    pickled = end.report.value
+
+    def load() -> None:
+        try:
+            loading.set_result(pickle.loads(pickled))
+        except BaseException as error:  # noqa: BLE001  also SystemExit, which must not end the session
+            loading.set_exception(error)
+
+    thread = threading.Thread(target=load, name="ddpperf-load", daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not loading.done():
+        raise PayloadError(
+            f"what rank {end.rank} returned was not read by the test session before the deadline of the launch; "
+            "return plain data"
+        )
+    error = loading.exception()
+    if error is not None:
+        raise PayloadError(
+            f"what rank {end.rank} returned cannot be read by the test session: "
+            f"{type(error).__name__}: {words(error)}; return plain data"
+        ) from error
+    return loading.result()
 
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:

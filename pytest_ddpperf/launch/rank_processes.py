@@ -10,16 +10,13 @@ import select
 import selectors
 import signal
 import socket
-import threading
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-from pytest_ddpperf.errors import LaunchError, PayloadError, RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import failures, processes, stacks
-from pytest_ddpperf.launch.exceptions import words
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 from pytest_ddpperf.launch.streams import (
@@ -49,8 +46,7 @@ _LEAVE_SECONDS = 3.0
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
-_OTHERS_SECONDS = 1.0
-_MIN_LOAD_SECONDS = 2.0
+_OTHERS_SECONDS = 2.0
 _STACK_POLL = 0.025
 
 
@@ -72,8 +68,12 @@ def conduct(
                     zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
+                suspect = stacks.suspect(standing) if len(standing) == job.world_size else None
+                if suspect is not None:
+                    with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
+                        ranks.hear_others(suspect)
             elif any(rank.end.mismatch for rank in ranks.ranks):
-                with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
+                with contextlib.suppress(LaunchError):  # nor the ranks' failure
                     ranks.hear_others()
                     standing = ranks.stacks()
         finally:
@@ -88,45 +88,10 @@ def conduct(
     return ends, seconds
 
 
-def values_of(ends: Sequence[RankEnd], seconds: float) -> tuple[Any, ...]:
-    """Load the values that ranks have returned, within ``seconds`` or a few more."""
-    deadline = time.monotonic() + max(seconds, _MIN_LOAD_SECONDS)
-    return tuple(_value_of(end, deadline) for end in ends)
-
-
-def _value_of(end: RankEnd, deadline: float) -> Any:
-    """Load a value in a thread: an import or a __setstate__ may do anything, and take for ever."""
-    if not isinstance(end.report, Finished):
-        raise TypeError(end.report)
-    loading: Future[Any] = Future()
-    pickled = end.report.value
-
-    def load() -> None:
-        try:
-            loading.set_result(pickle.loads(pickled))
-        except BaseException as error:  # noqa: BLE001  also SystemExit, which must not end the session
-            loading.set_exception(error)
-
-    thread = threading.Thread(target=load, name="ddpperf-load", daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if not loading.done():
-        raise PayloadError(
-            f"what rank {end.rank} returned was not read by the test session before the deadline of the launch; "
-            "return plain data"
-        )
-    error = loading.exception()
-    if error is not None:
-        raise PayloadError(
-            f"what rank {end.rank} returned cannot be read by the test session: "
-            f"{type(error).__name__}: {words(error)}; return plain data"
-        ) from error
-    return loading.result()
-
-
 def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int) -> RanksTimedOut:
-    finished = [end.rank for end in ends if isinstance(end.report, Finished)]
-    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout)
+    finished = [end.rank for end in ends if end.rank not in standing]
+    called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
+    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout, called)
     hints = [stacks.mismatch_hint(standing, finished)] if job.world_size > 1 else []
     if threads:
         more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
@@ -270,13 +235,13 @@ class RankProcesses:
             return LaunchEnd.FAILED
         return LaunchEnd.FINISHED if all(rank.state.over for rank in self.ranks) else LaunchEnd.LATE
 
-    def hear_others(self) -> None:
-        """End the ranks that have reported: those that wait for them fail as well, and report what they have called."""
-        reported = tuple(rank.state.rank for rank in self.ranks if rank.state.report is not None)
-        for zygote in set(self._zygotes):
-            zygote.request(Signal(reported, signal.SIGKILL))
+    def hear_others(self, *first: int) -> None:
+        """End these ranks and those that have reported: what waits for them fails, and reports what it has called."""
         deadline = time.monotonic() + _OTHERS_SECONDS
         while not all(rank.state.over for rank in self.ranks) and time.monotonic() < deadline:
+            reported = (rank.state.rank for rank in self.ranks if rank.state.report is not None)
+            for zygote in set(self._zygotes):
+                zygote.request(Signal((*first, *reported), signal.SIGKILL))
             self.watch(deadline)
 
     def _note(self, events: list[ZygoteEvent]) -> None:

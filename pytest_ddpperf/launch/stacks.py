@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import sysconfig
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch import interleaving
@@ -23,10 +25,15 @@ _CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler s
 _ALONE = "Stack (most recent call first)"
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x|Stack \()", re.MULTILINE)
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
+_DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/")
+_OPERATORS = "torch/_ops.py"  # between a functional collective and the operator that waits
+_WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
 _PACKAGE = Path(__file__).parents[1]
 _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
+_LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 # Names of functions that torch wraps around the functions that users call.
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
@@ -95,24 +102,70 @@ def position(stack: Sequence[Frame]) -> StackPosition | None:
     collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
-        return StackPosition(line, collective or called, bool(collective) or frames[0].function == _BACKWARD)
+        return StackPosition(line, collective or called, bool(collective) or _waits_inside(frames))
     return StackPosition("", "the start of the rank", waits=False) if stack else None
 
 
-def roll_call(
-    stacks: Mapping[int, str], finished: Sequence[int], world_size: int, seconds: float
-) -> tuple[str, int | None]:
-    """Write the first line of a timeout, and name the rank to blame where it is a single one.
+def _waits_inside(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost frame waits for other ranks, in backward, in torch's code for ranks or for a handle."""
+    innermost = next((frame for frame in frames if not frame.file.endswith(_OPERATORS)), frames[0])
+    return (
+        innermost.function == _BACKWARD
+        or any(folder in innermost.file for folder in _DISTRIBUTED)
+        or _WAIT in linecache.getline(innermost.file, innermost.line)
+    )
 
-    Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
-    ``stacks`` has faulthandler's text of each rank that has not finished.
-    """
+
+def _positions(stacks: Mapping[int, str]) -> list[tuple[StackPosition | None, list[int]]]:
+    """The ranks at each position; the largest group of waiting ones comes first: most likely they are right there."""
     positions: dict[StackPosition | None, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         found = threads(text)
         positions.setdefault(position(found[0]) if found else None, []).append(rank)
-    # The largest group of waiting ranks comes first: most likely these are where they should be.
-    order = sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
+    return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
+
+
+def suspect(stacks: Mapping[int, str]) -> int | None:
+    """Where all ranks wait, but not in one place, the rank that the others may wait for; None where there is none.
+
+    That is the only one outside of collectives, or the only one outside of the largest group.
+    """
+    order = _positions(stacks)
+    if len(stacks) < _LEAST_MAJORITY or len(order) == 1 or not all(_waits(where) for where, _ in order):
+        return None
+    outside = [rank for where, ranks in order if where and where.call in _NO_COLLECTIVES for rank in ranks]
+    odd = outside if len(outside) == 1 else minority([ranks for _, ranks in order])
+    return odd[0] if len(odd) == 1 else None
+
+
+def confirmed(stacks: Mapping[int, str], called: Mapping[int, int | None]) -> int | None:
+    """The suspect if it keeps all others waiting: they agree on what they have called; else None.
+
+    Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
+    for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
+    called: the same at one line, and different ones at different lines.
+    """
+    odd = suspect(stacks)
+    agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
+    numbers = {number for _, number in agreed}
+    alike = len(agreed) == len(numbers) == len({where for where, _ in agreed})
+    return odd if alike and None not in numbers else None
+
+
+def roll_call(
+    stacks: Mapping[int, str],
+    finished: Sequence[int],
+    world_size: int,
+    seconds: float,
+    called: Mapping[int, int | None] = MappingProxyType({}),
+) -> tuple[str, int | None]:
+    """Write the first line of a timeout, and name the rank to blame where it is a single one.
+
+    Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
+    ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
+    have called, as far as they could tell.
+    """
+    order = _positions(stacks)
     parts = [f"{numbers(ranks)} {_standing(where)}" for where, ranks in order]
     if order:
         where, ranks = order[0]
@@ -120,9 +173,9 @@ def roll_call(
         parts[0] = f"{numbers(ranks)} of {world_size} {state} after {seconds:g} s {_standing(where)}"
     if finished:
         parts.append(f"{numbers(finished)} had finished")
-    if positions and all(where is not None and not where.waits for where in positions):
+    if order and all(where is not None and not where.waits for where, _ in order):
         parts.append("if it only takes its time, raise timeout")
-    return "; ".join(parts), _guilty(order, list(finished))
+    return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, called))
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int]) -> str:
@@ -138,8 +191,10 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int]) -> str:
     )
 
 
-def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int]) -> int | None:
-    """The one rank outside the largest group of waiting ranks, or that waits alone; None where there is no such one."""
+def _guilty(
+    order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
+) -> int | None:
+    """The one rank that does not wait as the others do, or that waits alone; None where there is no such one."""
     waiting = [ranks for where, ranks in order if _waits(where)]
     elsewhere = [rank for where, ranks in order if not _waits(where) for rank in ranks] + finished
     if len(finished) > 1 and elsewhere == finished and sum(map(len, waiting)) == 1:
@@ -148,7 +203,7 @@ def _guilty(order: Sequence[tuple[StackPosition | None, list[int]]], finished: l
     if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
         elsewhere = unknown or minority([ranks for _, ranks in order])
     elif not elsewhere:
-        elsewhere = minority(waiting)
+        return odd if len(waiting) > 1 or len(waiting[0]) > 1 else waiting[0][0]
     return elsewhere[0] if len(elsewhere) == 1 else None
 
 

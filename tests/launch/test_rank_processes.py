@@ -198,6 +198,29 @@ def test_who_stands_elsewhere_is_named_at_the_deadline(launcher: Launcher) -> No
     assert ("rank 1 stdout", "rank 1 is here\n") in caught.value.sections
 
 
+@pytest.mark.parametrize(
+    ("world_size", "guilty"), [(3, None), pytest.param(4, 3, marks=pytest.mark.slow)], ids=["untold", "told"]
+)
+def test_a_rank_that_waits_elsewhere_is_named_where_the_others_agree(
+    launcher: Launcher, world_size: int, guilty: int | None
+) -> None:
+    """Of three ranks the second leaves out a broadcast, whose root waits alone: nobody can tell whose fault it is."""
+
+    def differs(ctx: RankContext) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if ctx.rank == guilty:
+            dist.recv(torch.ones(1), src=0)
+        if guilty is not None or ctx.rank != 1:
+            dist.broadcast(torch.ones(84), 0)
+        dist.all_reduce(torch.ones(84))
+
+    with pytest.raises(RanksTimedOut) as caught:
+        run(launcher, differs, world_size=world_size, timeout=1)
+    assert caught.value.rank == guilty
+
+
 def test_a_rank_that_cannot_answer_does_not_hold_up_the_report(launcher: Launcher) -> None:
     def stops(_ctx: RankContext) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)

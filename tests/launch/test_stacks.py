@@ -21,6 +21,9 @@ def written(*frames: str, thread: str = "Current thread 0x00007f01") -> str:
 
 ALL_REDUCE = written(f"{C10D}|3252|all_reduce", f"{LIB}/torch/distributed/c10d_logger.py|83|wrapper", "/x/t.py|12|step")
 BARRIER = written(f"{C10D}|4000|barrier", "/x/t.py|20|end")
+BROADCAST = written(f"{C10D}|3151|broadcast", "/x/t.py|9|build")
+RECEIVE = written(f"{C10D}|2799|recv", "/x/t.py|4|stage")
+NEW_GROUP = written(f"{C10D}|2169|_new_process_group_helper", f"{C10D}|5863|new_group", "/x/t.py|5|stage")
 BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
@@ -89,7 +92,7 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
                 "ranks 1, 2 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
                 "rank 0 in barrier (/x/t.py:20 in end)"
             ),
-            0,
+            None,  # as long as ranks 1 and 2 have not told what they have called
         ),
         (
             {0: BARRIER, 1: ALL_REDUCE},
@@ -173,6 +176,66 @@ def test_the_roll_call_names_who_keeps_the_others_waiting(
 ) -> None:
     world_size = len(found) + len(finished)
     assert stacks.roll_call(found, finished, world_size, 10.0) == (line, guilty)
+
+
+@pytest.mark.parametrize(
+    ("found", "called", "suspect", "guilty"),
+    [
+        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 4}, 0, 0, id="one elsewhere"),
+        pytest.param([BROADCAST, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 4}, 0, 0, id="one calls another collective"),
+        pytest.param(
+            [BROADCAST, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: 3}, 0, None, id="a root whose receiver leaves it out"
+        ),
+        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4, 2: None}, 0, None, id="one counts for several groups"),
+        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE], {1: 4}, 0, None, id="one tells nothing"),
+        pytest.param([BACKWARD, BACKWARD, BARRIER, BACKWARD], {0: 7, 1: 7, 3: 7}, 2, 2, id="backward"),
+        pytest.param([ALL_REDUCE, BROADCAST, ALL_REDUCE, RECEIVE], {0: 3, 1: 2, 2: 3}, 3, 3, id="one receives"),
+        pytest.param([ALL_REDUCE, BROADCAST, RECEIVE], {0: 3, 1: 2}, 2, 2, id="one of three receives"),
+        pytest.param([ALL_REDUCE, BROADCAST, NEW_GROUP], {0: 3, 1: 2}, 2, 2, id="one makes a group"),
+        pytest.param(
+            [ALL_REDUCE, BROADCAST, RECEIVE], {0: 3, 1: 3}, 2, None, id="a stage whose sender is in a mismatch"
+        ),
+        pytest.param(
+            [ALL_REDUCE, ALL_REDUCE, RECEIVE], {0: 3, 1: 2}, 2, None, id="a stage behind two of unequal steps"
+        ),
+        pytest.param(
+            [ALL_REDUCE, BROADCAST, RECEIVE], {0: None, 1: None}, 2, None, id="a stage behind a smaller group"
+        ),
+        pytest.param([RECEIVE, RECEIVE, ALL_REDUCE, BROADCAST], {}, None, None, id="two stages behind two"),
+        pytest.param([RECEIVE, RECEIVE, RECEIVE, BROADCAST], {0: 2, 1: 2, 2: 2}, 3, 3, id="stages behind one"),
+        pytest.param([ALL_REDUCE, RECEIVE], {0: 3}, None, None, id="two contradict each other"),
+        pytest.param([BROADCAST, ALL_REDUCE, BARRIER], {}, None, None, id="three contradict each other"),
+        pytest.param([ALL_REDUCE, ALL_REDUCE, ALL_REDUCE], {}, None, None, id="all in one"),
+        pytest.param([BARRIER, ALL_REDUCE, ALL_REDUCE, BUILD], {}, None, None, id="one does not wait"),
+    ],
+)
+def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_called(
+    found: list[str], called: dict[int, int | None], suspect: int | None, guilty: int | None
+) -> None:
+    listed = dict(enumerate(found))
+    assert (stacks.suspect(listed), stacks.confirmed(listed, called)) == (suspect, guilty)
+    if BUILD not in found:
+        assert stacks.roll_call(listed, [], len(found), 10.0, called)[1] == guilty
+
+
+def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("handle = all_reduce(tensor, async_op=True)\nhandle.wait()\nready.acquire()\n")
+    torch = f"{LIB}/torch"
+    waits = {
+        "handle": written(f"{tmp_path}/t.py|2|step"),
+        "operator": written(
+            f"{torch}/_ops.py|1|__call__", f"{torch}/distributed/_functional_collectives.py|9|wait_tensor"
+        ),
+        "module": written(f"{torch}/distributed/utils.py|1|_verify", f"{torch}/nn/parallel/distributed.py|8|__init__"),
+        "lock": written(f"{tmp_path}/t.py|3|step"),
+        "work": written(f"{torch}/nn/modules/linear.py|1|forward", f"{torch}/nn/parallel/distributed.py|9|forward"),
+    }
+    found = {name: stacks.position(stacks.threads(text)[0]) for name, text in waits.items()}
+    assert {name for name, where in found.items() if where is not None and where.waits} == {
+        "handle",
+        "operator",
+        "module",
+    }
 
 
 @pytest.mark.parametrize(
