@@ -14,6 +14,7 @@ from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.reports.document import write
 from pytest_ddpperf.reports.documents.trend import trend_document
+from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.trend import changes_text, trend_table
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
             found = tuple(trend for trend in found if trend.changes)
         write(Path(options.json), trend_document(found, options.metric), option="--json")
     elif options.test is None:
-        print(changes_text(found, options.metric))
+        print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")
     else:
         print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
     return 0

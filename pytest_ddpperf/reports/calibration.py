@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.parsers import written
 from pytest_ddpperf.reports.gathered import Remark, gathered, remark_of
+from pytest_ddpperf.reports.lines import INDENT, shortened
 from pytest_ddpperf.reports.phrases import environment_text, interval_header, names_by_remark, names_of, with_interval
 from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
 from pytest_ddpperf.stats.rates import Rate
@@ -24,7 +25,7 @@ _LEGEND = {
 BLUNT = 0.10  # a floor above it leaves little to find
 
 
-def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
+def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None) -> Table:
     """One row for each benchmark; below them what to set, and what disturbed the machine."""
     named = list(zip(names_of(calibrated), calibrated, strict=True))
     times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
@@ -58,7 +59,7 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
             )
             for name, benchmark in named
         ),
-        notes=(*_runs(calibrated), *_remarks(named), *_wanted(named)),
+        notes=(*_runs(calibrated), *_remarks(named), *_wanted(named, width)),
         narrower=("false alarms", "steps", "launches", "ranks", "runs", "undecided"),
         legend=_LEGEND,
     )
@@ -103,13 +104,18 @@ def _blunt(benchmark: Calibrated) -> tuple[Remark, ...]:
     return (Remark(text=remark, code="blunt", facts={"floor": floor}),) if floor > BLUNT else ()
 
 
-def _wanted(named: Sequence[tuple[str, Calibrated]]) -> list[str]:
+def _wanted(named: Sequence[tuple[str, Calibrated]], width: int | None) -> list[str]:
     """For each test, the marker that suits all of its benchmarks."""
     tests: dict[str, list[Calibrated]] = {}
     for _, benchmark in named:
         tests.setdefault(benchmark.test, []).append(benchmark)
     markers = names_by_remark((test, marker(benchmarks)) for test, benchmarks in tests.items())
-    lines = [line for text, names in markers.items() for line in (f"  {text}", *(f"    {name}" for name in names))]
+    short = {test: test for test in tests} if width is None else shortened(tests, width - 2 * len(INDENT))
+    lines = [
+        line
+        for text, names in markers.items()
+        for line in (f"{INDENT}{text}", *(f"{INDENT}{INDENT}{short[name]}" for name in names))
+    ]
     return ["settings that suit this noise:", *lines]
 
 

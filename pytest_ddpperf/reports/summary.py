@@ -78,7 +78,7 @@ def summary_parts(
         "collectives": "" if brief else rendered(collective_table(results)),
         "time": "" if brief else time_part(results, width, every=verbosity > 0),
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
-        "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
+        "calibration": rendered(calibration_table(summary.calibrated, width) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(stored_lines(summary.stored, width)),
         "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",

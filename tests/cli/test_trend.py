@@ -61,6 +61,17 @@ def test_all_tests_that_changed(history: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_no_line_is_wider_than_the_terminal(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["trend", "--history", str(history)]) == 0
+    assert main(["trend", "slower", "--history", str(history)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "  between 0000003 (2026-01-04) and 0000004 (2026-01-05):" in lines
+
+
 def test_another_metric_fewer_commits_and_larger_changes(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trend", "--metric", "other", "--last", "7", "--history", str(history)]) == 0
     assert "between 0000003" in capsys.readouterr().out

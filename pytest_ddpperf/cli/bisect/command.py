@@ -16,7 +16,9 @@ from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
 from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.lines import INDENT, wrapped
 from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
+from pytest_ddpperf.reports.table import terminal_width
 from pytest_ddpperf.run.probe import Outcome, Probe
 from pytest_ddpperf.units import format_count, format_number, format_percent
 
@@ -70,28 +72,37 @@ def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
-            print(f"the ends are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that", flush=True)
+            _tell(f"the ends are measured again, for up to {span(seconds)} a benchmark; {_NO_LIMIT} that")
         return run(probe, against)
 
-    print(f"good {commits.short(commits.good)}\nbad  {commits.short(commits.bad)}", flush=True)
+    _tell(f"good {commits.short(commits.good)}", f"bad  {commits.short(commits.bad)}")
     endpoints, outcome, worse = measured_ends(commits, options.metric, run_ends)
     if endpoints is None:
-        print(_nothing_worse(outcome, options))
+        _tell(_nothing_worse(outcome, options))
         return NOT_FOUND
-    print(_ends_text(endpoints, worse), flush=True)
+    _tell(_ends_text(endpoints, worse))
     if not endpoints.searchable:
-        print(_not_searchable(endpoints))
+        _tell(_not_searchable(endpoints))
         return NOT_FOUND
-    print(*_duration_lines(endpoints), "", sep="\n", flush=True)
+    _tell(*_duration_lines(endpoints), "")
     bisector, number = Bisector(endpoints, run), 0
     while (commit := bisector.commits.next) is not None:
         number += 1
         total = max(number, commits.expected_probes)
-        print(f"probe {number} of about {total}: {commits.short(commit)} ...", end=" ", flush=True)
+        probe = f"probe {number} of about {total}: {commits.short(commit)} ..."
+        print(*wrapped([probe], terminal_width()), sep="\n", end=" ", flush=True)
         found = bisector.probe(commit)
-        print(f"skipped: {found.text}" if found.answer == "skipped" else f"{found.text} {found.answer}", flush=True)
-    print(flush=True)
+        text = f"skipped: {found.text}" if found.answer == "skipped" else f"{found.text} {found.answer}"
+        fits = terminal_width() is None or len(f"{probe} {text}") <= (terminal_width() or 0)
+        _tell(text if fits else f"\n{INDENT}{text}")
+    _tell("")
     return _conclude(bisector)
+
+
+def _tell(*texts: str) -> None:
+    """Print lines, at once, none wider than the terminal."""
+    lines = [line for text in texts for line in text.split("\n")]
+    print(*wrapped(lines, terminal_width()), sep="\n", flush=True)
 
 
 def _not_searchable(endpoints: Endpoints) -> str:
@@ -169,19 +180,19 @@ def _conclude(bisector: Bisector) -> int:
     """Print the suspects; where there is one, compare it with its parent."""
     commits, suspects = bisector.commits, bisector.commits.suspects
     if len(suspects) > 1:
-        print(f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves")
-        print(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector), sep="\n")
+        _tell(f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves")
+        _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
         return NOT_FOUND
     parent, comparison = bisector.confirm(suspects[0])
     text, notes, found = str(comparison), [], True
     if not isinstance(comparison, str):
         text, notes = comparison_text(comparison), list(filter(None, [note_text(comparison)]))
         found = comparison.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
-    print(f"{suspects[0]} is the first bad commit", *commits.details(suspects[0]), sep="\n  ")
-    print(f"  against {parent[:SHORT]}, which came before: {text}", *notes, sep="\n    ")
-    print(_sureness(bisector))
+    _tell("\n  ".join([f"{suspects[0]} is the first bad commit", *commits.details(suspects[0])]))
+    _tell("\n    ".join([f"  against {parent[:SHORT]}, which came before: {text}", *notes]))
+    _tell(_sureness(bisector))
     if not found:
-        print("  not so against the one before: the change came with several commits, or a probe was wrong")
+        _tell("  not so against the one before: the change came with several commits, or a probe was wrong")
     return FOUND if found else NOT_FOUND
 
 

@@ -107,6 +107,17 @@ def test_each_probe_is_told_in_a_line(made: Any, probes: Any, git: Git, capsys: 
     ]
 
 
+def test_no_line_is_wider_than_the_terminal(
+    made: Any, probes: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    probes(calls(made, 6, frozenset({8})))
+    assert main(["bisect", "t.py", "--good", "v0"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 60
+    assert " commit 8 ... \n  skipped: rank 1 raised ImportError: half done\n" in out
+
+
 def test_of_counts_no_time_is_told(made: Any, probes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     probes(calls(made, 6))
     assert main(["bisect", "t.py", "--good", "v0"]) == 0
