@@ -6,17 +6,24 @@ import gc
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 
+import pytest_ddpperf
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
 
 pytest_plugins = ["pytester"]
 
-# What cannot be imported twice into one process, which an inner run would do: it forgets what it has imported.
-IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special")
+# An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
+IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
+OF_CONTROLLER = tuple(
+    module.name
+    for module in walk_packages(pytest_ddpperf.__path__, "pytest_ddpperf.")
+    if module.name.split(".")[1] in {"against", "baselines", "judge", "metrics", "records", "reports", "run", "stats"}
+)
 # What ranks of the tests need beside that: who finds it imported need not import it in every launch.
 PRELOADED = (
     *session.PRELOADED,
@@ -59,7 +66,7 @@ class SharedLaunchers(Launchers):
 @pytest.fixture(scope="session")
 def launchers() -> Iterator[Launchers]:
     """The launchers of all tests but those of launching itself; inner sessions share them."""
-    for name in IMPORTED_ONCE:
+    for name in (*IMPORTED_ONCE, *OF_CONTROLLER):
         import_module(name)
     launchers = SharedLaunchers(lambda first: Launcher(preload=PRELOADED, like=first))
     yield launchers

@@ -49,7 +49,7 @@ def test_a_strategy_a_fact_and_a_report_are_added(plugin: pytest.Pytester) -> No
         test_suite=SUITE
         + """
 def test_it(ddpperf):
-    ddpperf.check(workload, strategy="reversed[half=false]")
+    ddpperf.check(workload, strategy="reversed[half=false]", counted_only=True)
     compared = ddpperf.compare(workload, strategies=["naive", "reversed"])
     assert compared.speedup("reversed") > 0
 
@@ -134,6 +134,9 @@ def pytest_ddpperf_metrics():
 """
 
 
+MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)\n"
+
+
 def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
     inner.makeconftest(ADDED.format(samples="lambda measured: None").replace('"lower"', '"less"'))
     inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
@@ -145,7 +148,7 @@ def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester
 @pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)", "lambda measured: 3.0"])
 def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
     inner.makeconftest(ADDED.format(samples=samples))
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(workload)\n")
+    inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["metric constant of pytest_ddpperf_metrics: * are no samples of * launches: *"])
@@ -169,7 +172,7 @@ def test_it(ddpperf):
 
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:
     inner.makeconftest("def pytest_ddpperf_report(results):\n    raise ValueError('no disk')\n")
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0)\n")
+    inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["test_it *", "pytest_ddpperf_report failed at *conftest.py:2: ValueError: no disk"])
@@ -183,7 +186,7 @@ import dataclasses
 
 
 def test_it(ddpperf):
-    ddpperf.check(workload)
+    ddpperf.check(workload, counted_only=True)
     ddpperf.find_batch_size(lambda size: workload, limit=1, memory_limit="8GiB")
     ddpperf.expect(optimizer_steps=1)
 """
@@ -201,7 +204,7 @@ def test_it(ddpperf):
 )
 def test_an_error_in_a_hook_is_told_in_one_line_with_its_place(inner: pytest.Pytester, hook: str, place: str) -> None:
     inner.makeconftest(hook)
-    inner.makepyfile(test_suite=SUITE + "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0)\n")
+    inner.makepyfile(test_suite=SUITE + MEASURED)
     run = inner.runpytest("-q")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines([f"{place}: *nosuch*"])

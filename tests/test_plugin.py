@@ -25,7 +25,7 @@ import os
 import pytest
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=3, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=30
+    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=30
 )
 """
 SUITE = (
@@ -54,6 +54,13 @@ def test_step(ddpperf):
 
 def test_other(ddpperf):
     ddpperf.check(lambda ctx: lambda: 1.0, steps=50)
+"""
+)
+COUNTED = (
+    SETTINGS
+    + """
+def test_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
 """
 )
 
@@ -97,11 +104,11 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     assert len(entries(inner.path / "history.sqlite", "step_time")) == 4
     assert entries(inner.path / "history.sqlite", "collective_calls")[0].value == 0
 
-    run, found = verdicts(inner, "--ddpperf-save")
-    run.assert_outcomes(passed=2)
+    run, found = verdicts(inner, "--ddpperf-save", "-k", "test_step")
+    run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines(["*regressed (accepted)", "*final_loss*1*->*100*"])
-    run, found = verdicts(inner)
-    run.assert_outcomes(passed=2)
+    run, found = verdicts(inner, "-k", "test_step")
+    run.assert_outcomes(passed=1)
     assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
 
 
@@ -115,18 +122,23 @@ def test_a_run_in_a_process_of_its_own_is_judged_beside_the_baseline(inner: pyte
 
 
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=SUITE)
-    verdicts(inner, "--ddpperf-save=nightly", "-k", "test_step")
+    inner.makepyfile(test_suite=COUNTED)
+    verdicts(inner, "--ddpperf-save=nightly")
     assert [path.name for path in (inner.path / "baselines").iterdir()] == ["@nightly"]
-    _, found = verdicts(inner, "--ddpperf-baseline=nightly", "-k", "test_step")
-    assert found["test_step"] != "new"
-    run, found = verdicts(inner, "--ddpperf-require-baseline", "-k", "test_step")
-    assert found["test_step"] == "new"
+    _, found = verdicts(inner, "--ddpperf-baseline=nightly")
+    assert found == {"test_step": "unchanged"}
+    run, found = verdicts(inner, "--ddpperf-require-baseline")
+    assert found == {"test_step": "new"}
     run.assert_outcomes(failed=1)
 
 
 def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=SUITE + "    assert False, 'after the measurement'\n")
+    failing = """
+def test_other(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    assert False, 'after the measurement'
+"""
+    inner.makepyfile(test_suite=COUNTED + failing)
     run, _ = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["failed, so not stored: test_other"])
@@ -135,8 +147,8 @@ def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
 
 SPOILERS: dict[str, Callable[[str], str]] = {
     "half": lambda text: text[: len(text) // 2],
-    "type": lambda text: text.replace('"warmup": 1', '"warmup": "one"'),
-    "edited": lambda text: text.replace('"warmup": 1', '"warmup": 2'),
+    "type": lambda text: text.replace('"commit": null', '"commit": 1'),
+    "edited": lambda text: text.replace('"commit": null', '"commit": "1"'),
     "newer": lambda text: text.replace("pytest-ddpperf/baseline/2", "pytest-ddpperf/baseline/3"),
 }
 
@@ -147,7 +159,7 @@ def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -
         + f"""
 @pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
 def test_step(ddpperf, fault):
-    ddpperf.check(lambda ctx: lambda: 1.0, launches=2, counted=False)
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
 """
     )
     verdicts(inner, "--ddpperf-save")
@@ -366,7 +378,6 @@ def test_curve(ddpperf):
 
 
 def test_in_workers_of_xdist_benchmarks_are_left_out_which_is_said_once(inner: pytest.Pytester) -> None:
-    """Tests that only need ranks run there."""
     inner.makepyfile(
         """
 import pytest
@@ -374,9 +385,7 @@ import pytest
 @pytest.mark.parametrize("number", range(3))
 def test_it(ddpperf, number): pass
 
-@pytest.mark.ddpperf(world_size=1, device="cpu", backend="gloo")
-def test_group(ddpperf_group):
-    assert ddpperf_group.run(lambda ctx: ctx.rank).values == (0,)
+def test_plain(): pass
 """
     )
     run = inner.runpytest_subprocess("-n", "1", "-rs")
@@ -384,6 +393,20 @@ def test_group(ddpperf_group):
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "3 benchmarks did not run, because *; run them with -n 0"])
     assert len([line for line in run.outlines if "-n 0" in line]) == 2  # there, and for all of them as the reason
+
+
+@pytest.mark.slow  # the worker starts a launcher of its own
+def test_in_workers_of_xdist_tests_that_only_need_ranks_run(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        """
+import pytest
+
+@pytest.mark.ddpperf(world_size=1, device="cpu", backend="gloo")
+def test_group(ddpperf_group):
+    assert ddpperf_group.run(lambda ctx: ctx.rank).values == (0,)
+"""
+    )
+    inner.runpytest_subprocess("-n", "1").assert_outcomes(passed=1)
 
 
 def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pytester) -> None:

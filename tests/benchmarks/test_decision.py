@@ -39,6 +39,7 @@ def test_what_rounds_have_in_common_is_for_partners_only() -> None:
     assert {task.paired for task in tasks(1, seed=0, settings=SETTINGS) if task.machine == MACHINES[0]} == {True, False}
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(0.02, of_rounds=0.1)
     monkeypatch.setattr(decision, "MACHINES", (machine,))

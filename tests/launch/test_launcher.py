@@ -98,6 +98,7 @@ def test_the_controllers_environment_folder_and_path_reach_the_ranks(
     assert run(launcher, look).rank(0) == (str(tmp_path), 42, "yes", None, "1", None, 1)
 
 
+@pytest.mark.slow
 def test_a_launcher_started_ahead_takes_the_users_threads_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_ctx: RankContext) -> tuple[int, bool]:
         import torch

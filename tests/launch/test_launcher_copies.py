@@ -254,7 +254,7 @@ def test_a_copy_that_cannot_be_followed_ends_and_is_not_used(
 
 
 def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+    shared_launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
     """A daemon that has been forked has the environment of the zygote, whose mark has to be the copy's."""
 
@@ -267,13 +267,13 @@ def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(
             signal.pause()
         signal.pause()
 
-    with Launcher() as first, Launcher(like=first) as other:
+    with Launcher(like=shared_launcher) as other:
         other.wait()
         parent = known([other.pid])[0]
         with pytest.raises(LaunchError):
             alone(other, leave_daemon)
         assert all_gone([int((tmp_path / "daemon").read_text())])
-        assert alone(first, lambda _ctx: os.getppid()).rank(0) == first.pid
+        assert alone(shared_launcher, lambda _ctx: os.getppid()).rank(0) == shared_launcher.pid
 
 
 def parent_of(pid: int) -> int:

@@ -281,7 +281,7 @@ def shared_memory_of(pids: Iterable[int]) -> list[str]:
     return [path.name for pid in pids for path in SHARED_MEMORY.glob(f"torch_{pid}_*")]
 
 
-@pytest.mark.parametrize("fate", ["returns", "raises"])
+@pytest.mark.parametrize("fate", [pytest.param("returns", marks=pytest.mark.slow), "raises"])
 def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path, fate: str) -> None:
     """Neither torch's, where data workers share files, nor that of Python, which a resource tracker unlinks."""
 

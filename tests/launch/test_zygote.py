@@ -13,12 +13,12 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import processes
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Fork, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_ddpperf.launch.launcher import Launcher
     from pytest_ddpperf.launch.zygote import Zygote
 
 
@@ -62,7 +62,7 @@ def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
 
 
 def test_an_error_of_the_zygote_reaches_its_controller(launcher: Launcher) -> None:
-    with launcher.idle_zygote() as zygote:
+    with Launcher(like=launcher) as copied, copied.idle_zygote() as zygote:
         assert zygote is not None
         zygote.wait_until_ready()
         zygote.control.send(b"no request")
@@ -71,4 +71,3 @@ def test_an_error_of_the_zygote_reaches_its_controller(launcher: Launcher) -> No
             match=r"^the process that ranks are forked from failed: UnpicklingError: .*; the ranks were stopped$",
         ):
             zygote.events(60)
-    launcher.close()  # the fixture counts what it has left

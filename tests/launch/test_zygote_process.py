@@ -65,6 +65,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
         assert all_gone(pids)
 
 
+@pytest.mark.slow  # that it was killed is told where launches are aborted, too
 def test_nothing_outlives_a_killed_zygote(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:

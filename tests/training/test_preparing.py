@@ -70,8 +70,15 @@ def all_of_it(subject: Workload, strategy: str, settings: Settings, plan: Plan) 
     ("strategy", "settings"),
     [
         pytest.param("ddp", Settings(), id="ddp"),
-        pytest.param("ddp[comm_hook=post_local_sgd,local_sgd_period=4]", Settings(), id="a period of four steps"),
-        pytest.param("zero1", Settings(precision="bf16", accumulation_steps=2), id="zero1 in bf16"),
+        pytest.param(
+            "ddp[comm_hook=post_local_sgd,local_sgd_period=4]",
+            Settings(),
+            id="a period of four steps",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "zero1", Settings(precision="bf16", accumulation_steps=2), id="zero1 in bf16", marks=pytest.mark.slow
+        ),
         pytest.param("fsdp2", Settings(clip_grad_norm=0.05), id="fsdp2"),
         pytest.param(
             "ddp", Settings(compile="model", compile_backend="eager"), id="compiled model", marks=pytest.mark.slow

@@ -151,7 +151,7 @@ def test_better_and_worse_and_units_are_alike() -> None:
     assert [-1000 * c.size for c in here.changes] == pytest.approx([c.size for c in there.changes])
 
 
-@pytest.mark.parametrize("n", [8, pytest.param(20, marks=pytest.mark.slow), 100])
+@pytest.mark.parametrize("n", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 100))])
 def test_unchanged_series_are_left_alone(n: int) -> None:
     """At most 0.5 % of them by design; 300 seeded ones."""
     alarms = sum(bool(change_points(noise(seed, 0.02, n)).changes) for seed in range(300))

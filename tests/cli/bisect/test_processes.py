@@ -130,7 +130,7 @@ def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callab
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("gone.py",), "pytest gone.py: file or directory not found: gone.py"),
+        pytest.param(("gone.py",), "pytest gone.py: file or directory not found: gone.py", marks=pytest.mark.slow),
         (("test_demo.py", "--fast"), "pytest test_demo.py --fast: unrecognized arguments: --fast"),
         (("test_demo.py", "-k", "nothing"), "pytest test_demo.py -k nothing: .*3 deselected"),
     ],
