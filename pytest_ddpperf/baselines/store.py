@@ -227,8 +227,8 @@ def acceptable(result: Result) -> bool:
 def warned(result: Result) -> Result:
     """A stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
-    warnings = [warning for warning in (thin_baseline(measured), disturbed_baseline(measured)) if warning is not None]
-    return replace(result, findings=(*result.findings, *warnings))
+    warnings = thin_baseline(measured, result.seconds), disturbed_baseline(measured)
+    return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 
 def baseline_record(result: Result, now: Provenance) -> BaselineRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
@@ -212,7 +213,10 @@ def _slow_starts(  # noqa: PLR0917 - called by name
     """Launches that hardly measure, with the import that takes longest, and the cure."""
     begun, worked = format_values((starting, working), "s")
     told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
-    cures = [f"raise max_time, which is {max_time:g} s" if steps is None else f"raise steps, which is {steps}"]
+    name, now, unit = ("max_time", max_time, " s") if steps is None else ("steps", steps, "")
+    # A longer time is shared between starting, which takes as long, and steps.
+    enough = math.ceil(now * (2 * starting / (starting + working) if steps is None else starting / working))
+    cures = [f"raise {name} from {now:g}{unit} to {enough}{unit}"]
     if slowest is not None:
         told += f", each {format_value(slowest.seconds, 's')} on the import of {slowest.module}"
         told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
@@ -256,8 +260,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{' and '.join(metrics)} looked worse in {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
-    "few_launches": lambda made, wanted, max_time: (
-        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time, which is {max_time:g} s"
+    "few_launches": lambda made, wanted, max_time, enough: (
+        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time from {max_time:g} s to {enough:g} s"
     ),
     "slow_starts": _slow_starts,
     # What is strange about steps and launches.
@@ -299,9 +303,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "last_attempt": lambda attempt: f"attempt {attempt} of its test: what earlier ones measured is left out",
     # The baseline that the result becomes.
-    "thin_baseline": lambda launches: (
+    "thin_baseline": lambda launches, enough: (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
-        "comparisons with it will often be inconclusive; raise max_time and save again"
+        f"comparisons with it will often be inconclusive; raise max_time to {enough:g} s and save again"
     ),
     "disturbed_baseline": lambda lost: (
         f"the stored baseline was made while others took {_percents(lost)} of the cores: comparisons "

@@ -106,7 +106,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "gpu_clock_fell": {"lowest": min, "highest": max},
     "oversubscribed": {},
     "background_work": {"benchmarks": _union},
-    "few_launches": {},
+    "few_launches": {"enough": max},
     "slow_starts": {
         **dict.fromkeys(("starting", "working", "launches"), sum),
         "slowest": _known(partial(max, key=attrgetter("seconds"))),
@@ -125,7 +125,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "proven_earlier": {},
     "raised_tolerance": {"calibrated": lambda days: " and ".join(dict.fromkeys(filter(None, days)))},
     # Baselines.
-    "thin_baseline": {},
+    "thin_baseline": {"enough": max},
     "disturbed_baseline": {},
     "settled": {},
 }

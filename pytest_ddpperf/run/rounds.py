@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -168,8 +169,10 @@ class _Measuring:
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
         if made < min(budget.launches, FEW_LAUNCHES):
+            enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
+            wanted, now = budget.launches, budget.max_time
             findings.append(
-                Finding("few_launches", {"made": made, "wanted": budget.launches, "max_time": budget.max_time})
+                Finding("few_launches", {"made": made, "wanted": wanted, "max_time": now, "enough": enough})
             )
         findings += slow_starts(self._rounds.launches, budget)
         return self._rounds.measurements(findings)

@@ -413,8 +413,8 @@ def test_only_what_is_undecided_has_to_be_forced(verdict: Verdict) -> None:
 
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:
-    few, many = result(launches=2), result(launches=20)
-    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2}),)
+    few, many = replace(result(launches=2), seconds=14.0), result(launches=20)
+    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2, "enough": 21}),)
     assert warned(many) == many
 
 

@@ -278,13 +278,13 @@ CASES = [
     Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
     Case(
         "few_launches",
-        {"made": 2, "wanted": 4, "max_time": 1.5},
-        "time for 2 of 4 launches only: raise max_time, which is 1.5 s",
+        {"made": 2, "wanted": 4, "max_time": 1.5, "enough": 3},
+        "time for 2 of 4 launches only: raise max_time from 1.5 s to 3 s",
     ),
     Case(
         "slow_starts",
         {"starting": 12.0, "working": 3.5, "launches": 3, "slowest": None, "steps": None, "max_time": 15},
-        "3 launches spent 12.0 s on starting and 3.50 s on steps: raise max_time, which is 15 s",
+        "3 launches spent 12.0 s on starting and 3.50 s on steps: raise max_time from 15 s to 24 s",
     ),
     Case(
         "slow_starts",
@@ -297,7 +297,7 @@ CASES = [
             "max_time": 15,
         },
         "3 launches spent 12.0 s on starting and 3.50 s on steps, each 3.10 s on the import of lightning: "
-        "set preload=auto or raise steps, which is 5",
+        "set preload=auto or raise steps from 5 to 18",
     ),
     Case(
         "slow_starts",
@@ -310,7 +310,7 @@ CASES = [
             "max_time": 15,
         },
         "3 launches spent 12.0 s on starting and 3.50 s on steps, each 3.10 s on the import of vendor, which is not "
-        "preloaded because it starts a thread: raise max_time, which is 15 s",
+        "preloaded because it starts a thread: raise max_time from 15 s to 24 s",
     ),
     Case(
         "skipped_steps",
@@ -415,9 +415,9 @@ CASES = [
     ),
     Case(
         "thin_baseline",
-        {"launches": 2},
+        {"launches": 2, "enough": 36},
         "the stored baseline rests on 2 launches only, too few to know its scatter: comparisons with it will "
-        "often be inconclusive; raise max_time and save again",
+        "often be inconclusive; raise max_time to 36 s and save again",
     ),
     Case(
         "disturbed_baseline",

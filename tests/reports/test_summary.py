@@ -125,7 +125,7 @@ def test_launches_that_hardly_measure_are_told_once_for_all_benchmarks(make_resu
     (note,) = notes_of(summary_table(results))
     assert note == (
         "both benchmarks: 4 launches spent 16.0 s on starting and 4.00 s on steps, each 3.00 s on the import of "
-        "vendor, which is not preloaded because it starts a thread: raise max_time, which is 15 s"
+        "vendor, which is not preloaded because it starts a thread: raise max_time from 15 s to 24 s"
     )
 
 

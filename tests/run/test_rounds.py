@@ -482,11 +482,13 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
     """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
     (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 1.2, 1.2), [Next("stop")])
     assert len(measured.launches) == 2
-    assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 1.2})
+    assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 1.2, "enough": 4})
+    (enough,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 4, 4), [Next("stop")])
+    assert len(enough.launches) == 4
     (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 2.4, 1.2), [Next("confirm", 9), Next("stop")])
     assert measured.findings == (
         Finding("suspected", {"metrics": (), "launches": 2}),
-        Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4}),
+        Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4, "enough": 5}),
     )
 
 
