@@ -125,7 +125,7 @@ def signed_percent(change: float) -> str:
     """The number alone of a relative change in percent, with its sign: 0.132 is ``+13.2``."""
     percent = 100 * change
     decimals = 0 if abs(percent) >= 999.5 else 1  # noqa: PLR2004 - from 1000 % on a decimal says nothing
-    return _signed(percent, decimals)
+    return f"{_rounded(percent, decimals):+.{decimals}f}"
 
 
 def format_percent(share: float) -> str:
@@ -141,10 +141,6 @@ def format_difference(difference: float, unit: str) -> str:
     """An absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``."""
     text = format_value(difference, unit)
     return text if text.startswith("-") else f"+{text}"
-
-
-def _signed(value: float, decimals: int) -> str:
-    return f"{_rounded(value, decimals):+.{decimals}f}"
 
 
 def _rounded(value: float, decimals: int) -> float:

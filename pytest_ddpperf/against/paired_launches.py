@@ -166,11 +166,7 @@ class _ReferenceCall(NamedTuple):
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
-    """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout.
-
-    This holds for functions, classes and Workloads, wherever they are in the arguments. Lambdas and objects that
-    functions make cannot be looked up, but the top-level objects that they use are.
-    """
+    """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout."""
     modules = _test_modules(redirection)
     by_object = {
         id(value): (module, name)

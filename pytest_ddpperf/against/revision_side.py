@@ -93,11 +93,7 @@ class RevisionSide:
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:
-    """Make a virtual environment in ``folder``, run ``command`` in the target, and redirect ranks to its Python.
-
-    The command finds the environment's ``python`` and ``pip`` first on PATH. Packages that are installed here can be
-    imported in the environment; packages that are installed in it come first.
-    """
+    """Make a virtual environment in ``folder``, run ``command`` in the target, and redirect ranks to its Python."""
     environment = folder / guard.ENVIRONMENT
     _run([sys.executable, "-m", "venv", str(environment)], folder, None, "cannot make a virtual environment")
     python, packages = str(environment / "bin" / "python"), next((environment / "lib").glob("python*/site-packages"))

@@ -175,11 +175,7 @@ class Store:
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:
-    """The record of another environment that counts are held against, and the facts in which it differs.
-
-    The machine does not matter to counts, so of equally comparable records the newest is taken: others may have been
-    left behind.
-    """
+    """The record of another environment that counts are held against; of equally comparable ones the newest."""
     by_likeness = sorted(records, key=lambda record: len(differences(record.environment, environment)))
     ranked = [
         StoredBaseline(

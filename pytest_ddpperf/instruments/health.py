@@ -51,10 +51,11 @@ def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
     known = [ticks for ticks in ours if ticks is not None]
     frequencies = [_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
     governors = {kernel_text(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
+    throttled = (throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root))
     return CpuReading(
         cores=core_ticks(kernel_text(root / "proc/stat"), usable),
         ours=sum(known) if len(known) == len(ours) else None,
-        throttled=_most(throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root)),
+        throttled=max((seconds for seconds in throttled if seconds is not None), default=None),
         overheated=_sum(_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
         swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
         frequencies=tuple(1e3 * frequency for frequency in frequencies if frequency is not None),
@@ -120,10 +121,6 @@ def swapped_pages(text: str) -> int | None:
 
 def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else max(0, after - before)
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -106,27 +106,20 @@ def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Findin
 def _fewer_counts(
     exact: Sequence[Comparison], measurement: Measurement, reference: Reference, *, worse: bool
 ) -> tuple[Finding, ...]:
-    """Each count that fell, and what to do: no noise explains it, so the baseline guards it no longer.
-
-    Where something else became more, less may be part of the same fault (a forgotten autocast leaves out its casts), so
-    nobody is told to renew the baseline.
-    """
+    """Each count that fell, and what to do: no noise explains it, so the baseline guards it no longer."""
     then, now, paired = _counts_of(reference), measurement.counts, reference.paired
     fell = tuple(
         Finding("fewer_counted", {"metric": comparison.series.metric, "then": then, "now": now, "paired": paired})
         for comparison in exact
         if comparison.gated and comparison.verdict is Verdict.IMPROVED
     )
-    if not fell or worse or paired:
+    if not fell or worse or paired:  # less may be part of the same fault as more of something else
         return fell
     return (*fell, Finding("fewer_than_baseline"))
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """The counts that no gate guards, because steps differ in them now or did in the baseline.
-
-    Of each the name, the difference between steps, whether it is there now, and both values where this run's is more.
-    """
+    """The counts that no gate guards, because steps differ in them now or did in the baseline."""
     then, now = ({} if counts is None else counts.unstable for counts in (_counts_of(reference), measurement.counts))
     restless = {**then, **now}
     ungated = [

@@ -146,10 +146,12 @@ class Judge:
         affordable = self._affordable(len(measured[0].launches), look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
-            metrics = _number_of_alarms(candidate)
+            alarms = sum(
+                series.gated and series.scale != "exact" and series.rules.alarms for series in candidate.series
+            )
             context = DecisionContext(
                 tolerance=tolerance,
-                alpha=alpha_of_metric(self._tests - 1 + len(references), metrics, paired=paired),
+                alpha=alpha_of_metric(self._tests - 1 + len(references), alarms, paired=paired),
                 margin=self._margin,
                 affordable=affordable,
                 last=look.last,
@@ -204,18 +206,11 @@ class Judge:
         return look.last or look.screened or any(_needs_more(comparison, within) for comparison in statistical)
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Whether a metric is shown to be no worse than the other revision's, and worth measuring on.
-
-        Beside another revision the question is what the change did, and where it made a metric far better, this proof
-        comes long before the answer.
-        """
+        """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
-        """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better.
-
-        The proof stands, whatever follows: without the question the run would have ended.
-        """
+        """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better."""
         if any(comparison.verdict is Verdict.INCONCLUSIVE for comparison in gated):
             return
         for result in self.results:
@@ -245,11 +240,7 @@ def _needs_more(comparison: Comparison, launches: int) -> bool:
 
 
 def _with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """The metrics that a confirmation may find worse: those that were suspicious.
-
-    Of the others a hard test alone would tell, and in a comparison of several variants most metrics are others. The
-    times of one variant are kin: a slowdown that first shows in one of them is in the others too.
-    """
+    """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
 
@@ -262,8 +253,3 @@ def _named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> 
     for (name, _), metrics in suspects.items():
         for metric in [metric for metric in metrics if metric not in repeated] or metrics:
             yield metric if len(suspects) == 1 else f"{metric} of {name}"
-
-
-def _number_of_alarms(measured: Measurement) -> int:
-    """How many metrics can raise a false alarm by their scatter."""
-    return sum(series.gated and series.scale != "exact" and series.rules.alarms for series in measured.series)

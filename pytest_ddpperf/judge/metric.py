@@ -40,12 +40,12 @@ def compare_metric(
             note=decision.note,
         )
     change = _change(series, base, measurement, reference, context)
-    tolerance = _tolerance(series, base, reference, context)
+    tolerance, values = _tolerance(series, base, reference, context), (base.value, series.value)
     evidence = Evidence(
         series=series,
         base=base,
         obstacle=obstacle,
-        negligible=_negligible(base.value, series.value, series.rules.negligible),
+        negligible=min(values) == 0 and max(values) <= series.rules.negligible > 0,
         change=change,
         tolerance=tolerance,
         excuse=_excuse(series, measurement, reference, change),
@@ -95,11 +95,6 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 def _kind(series: Series) -> tuple[str, str, str]:
     """What two series must agree in to be compared at all."""
     return series.unit, f"{series.better} is better", series.scale
-
-
-def _negligible(then: float, now: float, amount: float) -> bool:
-    """Whether something appeared or went that is too little to mean anything."""
-    return amount > 0 and min(then, now) == 0 and max(then, now) <= amount
 
 
 def _tolerance(series: Series, base: Series, reference: Reference, context: DecisionContext) -> float:
@@ -169,10 +164,7 @@ def _expected(series: Series, base: Series, context: DecisionContext) -> Expecte
 
 
 def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """What the differences of launches of a round are expected to scatter by.
-
-    Interleaved launches: by what each pair of blocks differs; a launch adds less of its own then.
-    """
+    """What the differences of launches of a round are expected to scatter by; of interleaved ones by their blocks."""
     if series.rules.single_scatter is not None and len(series.samples) == 1:
         return Expected(2 * series.rules.single_scatter**2, CERTAIN)
     if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's

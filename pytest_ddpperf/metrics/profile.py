@@ -54,22 +54,14 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> float:
-    """How much of the busy time may be the host between two operators.
-
-    While nothing is sent, the gaps are known for each second computed; while something is sent, gaps cannot be told
-    from waiting and are taken to be in the same proportion.
-    """
+    """How much of the busy time may be the host between two operators, in the proportion of times without sending."""
     computed = sum(step.computed - step.overlapped for step in steps)
     between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
     return min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0
 
 
 def _unplaced(ranks: Sequence[RankProfile]) -> bool:
-    """Whether a collective may have been among some of the ranks only; no profile tells which ranks.
-
-    Where there is no group but the world, it was among all ranks. Else the number of ranks in its group has to say so,
-    which gloo's spans never do.
-    """
+    """Whether a collective may have been among some of the ranks only; no profile tells which ranks."""
     sent = (collective for rank in ranks for step in rank.steps for collective in step.collectives)
     return any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
 

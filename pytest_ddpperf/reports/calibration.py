@@ -9,8 +9,7 @@ from pytest_ddpperf.parsers import written
 from pytest_ddpperf.reports.gathered import Remark, gathered, remark_of
 from pytest_ddpperf.reports.lines import INDENT, shortened
 from pytest_ddpperf.reports.phrases import environment_text, interval_header, names_by_remark, names_of, with_interval
-from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
-from pytest_ddpperf.stats.rates import Rate
+from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_percent, format_value, scale, significant
 
 _LEGEND = {
@@ -28,8 +27,13 @@ BLUNT = 0.10  # a floor above it leaves little to find
 def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None) -> Table:
     """One row for each benchmark; below them what to set, and what disturbed the machine."""
     named = list(zip(names_of(calibrated), calibrated, strict=True))
+
+    def plain(share: float) -> str:
+        return format_percent(share).removesuffix(" %")
+
     times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
+    remarks = ((name, one) for name, each in named for one in (*map(remark_of, each.findings), *_blunt(each)))
     return Table(
         title="; ".join(machines),
         headers=(
@@ -55,11 +59,11 @@ def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None
                 _percent(benchmark.calibration.floor),
                 NOTHING if benchmark.mde is None else _percent(benchmark.mde),
                 f"{benchmark.inconclusive.found} of {benchmark.inconclusive.of}",
-                _alarms(benchmark.alarms),
+                with_interval(plain, benchmark.alarms.value, benchmark.alarms.interval),
             )
             for name, benchmark in named
         ),
-        notes=(*_runs(calibrated), *_remarks(named), *_wanted(named, width)),
+        notes=(*_runs(calibrated), *gathered(remarks), *_wanted(named, width)),
         narrower=("false alarms", "steps", "launches", "ranks", "runs", "undecided"),
         legend=_LEGEND,
     )
@@ -68,10 +72,6 @@ def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None
 def _percent(share: float) -> str:
     small = share < 0.01  # noqa: PLR2004 - of 1 %
     return significant(100 * share) if small else format_percent(share).removesuffix(" %").replace("over ", ">")
-
-
-def _alarms(rate: Rate) -> str:
-    return with_interval(lambda share: format_percent(share).removesuffix(" %"), rate.value, rate.interval)
 
 
 def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
@@ -83,15 +83,6 @@ def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     return (
         f"{runs} runs of each, {span} from start to start: what changes over hours or days is not in their spread",
         f"the interval of false alarms rests on {independent} without a common run; more runs make it narrower",
-    )
-
-
-def _remarks(named: Sequence[tuple[str, Calibrated]]) -> list[RowNote]:
-    """What disturbed the runs, each remark once."""
-    return gathered(
-        (name, remark)
-        for name, benchmark in named
-        for remark in (*map(remark_of, benchmark.findings), *_blunt(benchmark))
     )
 
 

@@ -72,7 +72,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
-        f"{_named(name)} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}"
+        f"{'module ' if name.isdecimal() else ''}{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}"
         f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"
         for name in changed
@@ -81,11 +81,6 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
     lines = _shortened(lines, "smaller change") + on_each
     return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
-
-
-def _named(part: str) -> str:
-    """The name of a part; modules of a Sequential are called 0, 1 and so on."""
-    return f"module {part}" if part.isdecimal() else part
 
 
 def _change(metric: str, before: float, after: float) -> str:
@@ -115,17 +110,14 @@ def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
     counted = [counts.details.get(metric, {}).get(name, 0.0) for counts in (then, now)]
     if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
         return ""  # of a baseline from before sites were kept
-    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1
+    unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
     changes = changed_sites(*sides)
     told = _sites_text(changes, lambda value: exact_texts(unit, [value])[0], calls=unit == "1", alone=alone)
     return f": {told}" if told else ""
 
 
 def _sites_text(changes: Sequence[SiteChange], size: Callable[[float], str], *, calls: bool, alone: bool) -> str:
-    """The changed sites in words: ``the new one at train.py:41 in step, under backward``; empty without any.
-
-    ``calls``: their values are numbers of calls. ``alone``: there are no other sites, so that values are known.
-    """
+    """The changed sites in words: ``the new one at train.py:41 in step, under backward``; empty without any."""
     told = [_change_text(change, size, calls=calls, alone=alone) for change in changes[:_SITES]]
     more = [f"and {len(changes) - _SITES} more"] if len(changes) > _SITES else []
     return ", ".join([*told, *more])

@@ -238,7 +238,8 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
     modules = {result.test.partition("::")[0] for result in results}
     tests = {result.test: result.test.partition("::")[2] for result in results}
     if len(modules) > 1 and len(set(tests.values())) < len(tests):
-        tests = {test: f"{_stem(test)}::{name}" for test, name in tests.items()}
+        modules_of = {test: test.partition("::")[0].rpartition("/")[2].removesuffix(".py") for test in tests}
+        tests = {test: f"{modules_of[test]}::{name}" for test, name in tests.items()}
     several = Counter(result.test for result in results)
 
     def name(result: Listed) -> str:
@@ -247,10 +248,6 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         return test if said else f"{test} {variant}"
 
     return tuple(map(name, results))
-
-
-def _stem(test: str) -> str:
-    return test.partition("::")[0].rpartition("/")[2].removesuffix(".py")
 
 
 def _parameters(test: str) -> list[str]:

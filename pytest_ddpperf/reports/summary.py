@@ -145,7 +145,8 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
         ("MDE\n%", "step_time", _mde),
     ]
     counted: list[_MetricColumn] = [
-        ("calls\n{unit}", "collective_calls", _whole),
+        # A mean over several steps need not be whole.
+        ("calls\n{unit}", "collective_calls", lambda calls, _: format_number(calls.series.value)),
         ("sent\n{unit}", "collective_send_bytes", _value),
         ("FLOPs\n{unit}", "flops", _value),
         ("peak\n{unit}", "peak_tensor_bytes", _value),
@@ -182,10 +183,6 @@ def _value(comparison: Comparison, common: Scale) -> str:
 
 def _value_with_interval(comparison: Comparison, common: Scale) -> str:
     return with_interval(common.number, comparison.series.value, comparison.series.interval)
-
-
-def _whole(comparison: Comparison, _common: Scale) -> str:
-    return format_number(comparison.series.value)  # a mean over several steps need not be whole
 
 
 def _change(step_time: Comparison, _common: Scale) -> str:

@@ -200,10 +200,7 @@ def dealer(runs: Sequence[Measured]) -> Dealer:
 
 
 def _with_shares(run: Measured) -> Measured:
-    """A run whose interleaved launches have their shares of a round's seconds, as each lasted as long as the round.
-
-    A share is the launch's own steps, and an equal part of the rest.
-    """
+    """A run whose interleaved launches have of a round's seconds their own steps and an equal part of the rest."""
     if not all(measured.turns for measured in run):
         return run
     rounds = zip(*(measured.launches for measured in run), strict=True)

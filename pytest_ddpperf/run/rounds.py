@@ -111,10 +111,7 @@ class _Measuring:
                 wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
-        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more.
-
-        When the time for screening is up there is a look, so that a suspicion can be confirmed in time.
-        """
+        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
         rounds, budget = self._rounds, self._budget
         deadline = budget.max_time if self._confirming or self._screened else budget.screening
         while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
@@ -140,10 +137,7 @@ class _Measuring:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
     def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
-        """The measurements with launches that diagnose: in full if there is time or it is asked for, else growth alone.
-
-        Growth is gated, so it is looked for though the time is up. What seems worse has to be so in fresh launches too.
-        """
+        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone."""
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
         purpose = Purpose.GROWTH if spent and not explain else Purpose.DIAGNOSIS
         try:

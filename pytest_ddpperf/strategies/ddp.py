@@ -88,10 +88,7 @@ def _compress_to_bf16(state, bucket):  # type: ignore[no-untyped-def]  # noqa: A
 
 
 def _power_sgd(wrapped: DistributedDataParallel, ctx: RankView, rank: int, start: int) -> Parallel:
-    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients.
-
-    An fp16 overflow would stay in that rest for good, so precision fp16 is refused with it.
-    """
+    """Sends gradients as products of two thin matrices; the rest is added to the next step's gradients."""
     if ctx.device.type == "cpu" and torch.cuda.is_available():
         raise SettingError(
             "comm_hook=powersgd on the CPU: torch's hook synchronises a CUDA device wherever there is one, and fails "
@@ -108,11 +105,7 @@ def _exact_steps(wrapped: DistributedDataParallel, start: int) -> int:
 
 
 def _post_local_sgd(wrapped: DistributedDataParallel, ctx: RankView, start: int, period: int) -> Parallel:
-    """Lets ranks train alone after ``start`` steps, and averages their parameters once in a period.
-
-    The ranks' parameters are equal right after an averaging only: after the steps ``start``, ``start + period`` ...,
-    counted from 0.
-    """
+    """Lets ranks train alone after ``start`` steps, and averages their parameters once in a period."""
     # Imported only here, because they cost every fresh rank a second.
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 

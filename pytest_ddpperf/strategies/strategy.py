@@ -68,10 +68,7 @@ def parse(text: str) -> Strategy:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """A function's name, unlike any in the table: ``mine()``, or ``mine(cap=1)`` for a partial.
-
-    A lambda raises a SettingError, because two of them could not be told apart.
-    """
+    """A function's name, unlike any in the table: ``mine()``, or ``mine(cap=1)`` for a partial; none for a lambda."""
     said = ""
     if isinstance(function, partial):
         words = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]

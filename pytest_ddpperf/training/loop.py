@@ -120,11 +120,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
 
 
 def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
-    """Runs untimed steps and returns their number.
-
-    If the times do not matter, the planned steps may be so few that all overflow in fp16. Then steps are added until
-    one updates the parameters, because the optimizer has no state before.
-    """
+    """Runs untimed steps, where times do not matter until one updates the parameters, and returns their number."""
     run, ran = checked_run(ctx, step), 0
 
     def all_overflowed() -> bool:

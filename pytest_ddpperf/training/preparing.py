@@ -117,10 +117,7 @@ def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch, Counts | None, float]:
-    """Returns the timed steps, the counts of a later step, and the seconds that counting took.
-
-    ``remarks`` gets what is strange about the step.
-    """
+    """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.training.step import build_step
 

@@ -82,7 +82,12 @@ def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
         return NOT_FOUND
     _tell(_ends_text(endpoints, worse))
     if not endpoints.searchable:
-        _tell(_not_searchable(endpoints))
+        _tell(
+            "the ends are not known well enough to search: that they differ may be wrong by "
+            f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} "
+            "at most, so that no probe could tell\n"
+            "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
+        )
         return NOT_FOUND
     _tell(*_duration_lines(endpoints), "")
     bisector, number = Bisector(endpoints, run), 0
@@ -103,16 +108,6 @@ def _tell(*texts: str) -> None:
     """Print lines, at once, none wider than the terminal."""
     lines = [line for text in texts for line in text.split("\n")]
     print(*wrapped(lines, terminal_width()), sep="\n", flush=True)
-
-
-def _not_searchable(endpoints: Endpoints) -> str:
-    """Why no probe could tell anything."""
-    return (
-        "the ends are not known well enough to search: that they differ may be wrong by "
-        f"{format_percent(endpoints.error)}, and all answers of a search together by {format_percent(MAX_ERROR)} at "
-        "most, so that no probe could tell\n"
-        "measure on a quieter machine, or with more --ddpperf-launches, or follow a count with --metric"
-    )
 
 
 def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:

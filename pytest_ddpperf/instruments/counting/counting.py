@@ -212,7 +212,7 @@ def _per_step(steps: Sequence[Details]) -> Details:
     return {
         metric: max((step[metric] for step in steps), key=_total)
         if metric in _LEVELS
-        else _by_name([step[metric] for step in steps], _mean)
+        else _by_name([step[metric] for step in steps], lambda values: sum(values) / len(values))
         for metric in steps[0]
     }
 
@@ -220,10 +220,6 @@ def _per_step(steps: Sequence[Details]) -> Details:
 def _by_name(found: Sequence[Mapping[str, float]], combined: Callable[[Sequence[float]], float]) -> dict[str, float]:
     names = dict.fromkeys(name for parts in found for name in parts)
     return {name: combined([parts.get(name, 0.0) for parts in found]) for name in names}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _counts(periods: Sequence[Details], steps: int) -> Counts:

@@ -48,10 +48,7 @@ def _products(rows: int, weights: Iterable[Tensor]) -> int:
 
 
 def _onednn_layer(inputs: Tensor, *others: Any, **_: Any) -> int:
-    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates).
-
-    Each row is multiplied by the matrices of all gates, which are stacked: the first two of the four weights.
-    """
+    """2 x rows x gates x hidden x (inputs + hidden), by the equations of torch.nn.LSTM (4 gates)."""
     return _products(_rows(inputs), others[:2])
 
 
@@ -193,10 +190,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _fills(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an assignment such as ``tensor[mask] = 0.0`` becomes a ``masked_fill_``, which waits for nothing.
-
-    ATen decides so (canDispatchToMaskedFill) for one index, which is a mask, and a number on the host.
-    """
+    """Whether ATen (canDispatchToMaskedFill) makes a ``masked_fill_`` of an assignment like ``tensor[mask] = 0.0``."""
     accumulates = kwargs.get("accumulate", False) or (len(args) > 3 and args[3])  # noqa: PLR2004  index_put(self, indices, values, accumulate)
     if packet is aten.index or accumulates:
         return False

@@ -5,14 +5,11 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any, Literal
 
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.health import gpus_of
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.phases import MemoryKind
-from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
 
@@ -231,14 +228,6 @@ class BaselineData(Document):
     )
 
 
-def _environment_key(benchmark: Result | Calibrated) -> str:
-    return environment_key(benchmark.measurement.environment)
-
-
-def _health(benchmark: Result | Calibrated) -> list[Launch | None]:
-    return [None if launch.health is None else launch for launch in benchmark.measurement.launches]
-
-
 class TimeData(Document):
     """Where the seconds of a call went."""
 
@@ -260,8 +249,10 @@ class BenchmarkData(Document, inside="measurement"):
     recipe: dict[str, str] = about("The settings that change what a step does, where they are not the defaults.")
     world_size: Positive = about("Number of ranks.")
     environment_key: str = about(
-        "Stands for the environment of this benchmark; names the folder of its baseline.", _environment_key
+        "Stands for the environment of this benchmark; names the folder of its baseline.",
+        lambda benchmark: environment_key(benchmark.measurement.environment),
     )
     health: list[HealthData | None] = about(
-        "What else went on in the machine, for each launch; null where nobody looked.", _health
+        "What else went on in the machine, for each launch; null where nobody looked.",
+        lambda benchmark: (launch if launch.health else None for launch in benchmark.measurement.launches),
     )

@@ -15,7 +15,7 @@ from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.calibration import CalibratedData
 from pytest_ddpperf.reports.documents.parts import (
@@ -75,10 +75,6 @@ def results_document(
     )
 
 
-def _note(comparison: Comparison) -> str:
-    return "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
-
-
 class MetricData(Document, inside="series"):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
@@ -113,7 +109,10 @@ class MetricData(Document, inside="series"):
         "Minimal detectable effect: the smallest worsening that this run would have found with 95 % probability."
     )
     verdict: VerdictWord = about()
-    note: str = about("Why the verdict is what it is, where the numbers do not say it; may be empty.", _note)
+    note: str = about(
+        "Why the verdict is what it is, where the numbers do not say it; may be empty.",
+        lambda judged: "; ".join(filter(None, map(words_of_note, (judged.note, judged.difference)))),
+    )
 
 
 class ResultData(BenchmarkData):

@@ -49,10 +49,7 @@ def unused_cause(strategy: Strategy, gradients: Mapping[str, Tensor | None]) -> 
 
 
 def _mistakes(shares: Sequence[Sequence[Tensor]], rank: int) -> Iterator[tuple[Tensor, str]]:
-    """Yields wrong gradients with their causes; of causes with the same gradient the likelier first.
-
-    A share is what a micro-batch adds to its rank's gradient; a rank's own gradient is the sum of its shares.
-    """
+    """Yields wrong gradients with their causes; of causes with the same gradient the likelier first."""
     ranks, micro_batches = len(shares), len(shares[0])
     own = [_sum(share) for share in shares]
     right = _mean(own)

@@ -179,10 +179,7 @@ class SingleProcess:
         )
 
     def _watched(self, run: TrainingRun, step: int, buffers: Buffers) -> tuple[float, Gradients]:
-        """What ``_own`` gives; refuses a step that changes a batch of which the next step is given what is left.
-
-        What a second step on it leaves alone may stay: padding may be masked in place.
-        """
+        """What ``_own`` gives; refuses a step that changes a batch of which the next step is given what is left."""
         given = run.copies(step)
         before = list(map(copied, given))
         found = self._own(run, step, buffers, given)
@@ -191,6 +188,7 @@ class SingleProcess:
         ways = changed(before, given)
         if ways:
             once = list(map(copied, given))
+            # What a second step leaves alone may stay: padding may be masked in place.
             with contextlib.suppress(Exception):  # what is left of the batch may be of no use
                 self._own(run, step, buffers, given)
                 ways = changed(once, given)
