@@ -95,9 +95,7 @@ def free_memory() -> int | None:
 
 def _memory_left(folder: Path) -> int | None:
     """What a group may still take; inactive pages of files count as free, because the kernel drops them first."""
-    limit, used = (
-        kernel_text(folder / name).strip() for name in ("memory.max", "memory.current")
-    )  # v2: "max" for none
+    limit, used = (kernel_text(folder / f"memory.{name}").strip() for name in ("max", "current"))  # v2: "max" for none
     kept = "inactive_file"
     if not limit:
         limit, used = (kernel_text(folder / f"memory.{name}_in_bytes").strip() for name in ("limit", "usage"))  # v1

@@ -258,13 +258,6 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
         of_thread.close()
 
 
-def _import(needed: Sequence[str]) -> None:
-    for name in needed:
-        importlib.import_module(name)
-    # The first optimizer of a process imports this module, which takes a second.
-    preload(["torch._dynamo"])
-
-
 def _become_zygote(control: socket.socket) -> Birth | None:
     processes.adopt_orphans()
     zygote = Zygote(control, _watch_signals())
@@ -304,7 +297,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if options.redirection is not None:
             redirect(Redirection.loads(options.redirection))
         with _ending_with(control) if options.controller is None else contextlib.nullcontext():
-            _import(options.preload)
+            for name in options.preload:
+                importlib.import_module(name)
+            preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
         birth = _become_zygote(control)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
         control.send(pickle.dumps(Unready(_reason(error))))

@@ -66,6 +66,12 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
     return kept
 
 
+def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
+    """The samples that are a figure of each launch; None where a launch does not have it."""
+    kept = once(figure)
+    return lambda measurement: complete(map(kept, measurement.launches))
+
+
 @once
 def typical_step(launch: Launch) -> float:
     """Seconds of a typical step of the group; see ``typical``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launch_figures import Samples, complete, once
+from pytest_ddpperf.metrics.launch_figures import Samples, complete, of_launches, once
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import DeviceMemory, Launch
 from pytest_ddpperf.records.measurement import Measurement
@@ -54,17 +54,12 @@ def fragmentation(measurement: Measurement) -> Samples | None:
     return tuple(1 - live / held if held else 0.0 for live, held in zip(allocated, reserved, strict=True))
 
 
-def outside_allocator(measurement: Measurement) -> Samples | None:
+@of_launches
+def outside_allocator(launch: Launch) -> float | None:
     """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
 
     CUDA contexts, NCCL's buffers, libraries' own allocations and other processes: the driver tells one sum.
     """
-    return complete(map(_outside, measurement.launches))
-
-
-@once
-def _outside(launch: Launch) -> float | None:
-    """Bytes outside the caching allocators in one launch; None where a rank has no GPU."""
     known = complete(rank.device_memory for rank in launch.ranks)
     if known is None:
         return None

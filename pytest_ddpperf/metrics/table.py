@@ -21,10 +21,10 @@ from pytest_ddpperf.metrics.launch_figures import (
     Within,
     complete,
     of_cpu,
+    of_launches,
     of_rates,
     of_steps,
     of_tails,
-    once,
     series_from,
     typical_step,
 )
@@ -127,20 +127,13 @@ def step_time(measurement: Measurement) -> Samples:
     return tuple(map(typical_step, measurement.launches))
 
 
-def _of_launches(figure: Callable[[Launch], float | None]) -> Sampler:
-    """The figure of each launch."""
-    return lambda measurement: complete(map(figure, measurement.launches))
-
-
-@_of_launches
-@once
+@of_launches
 def step_time_tail(launch: Launch) -> float:
     """What the typical step is blind to, such as a pause in every tenth step; see ``tail``."""
     return tail(launch.step_times)
 
 
-@_of_launches
-@once
+@of_launches
 def cpu_time(launch: Launch) -> float | None:
     """Core-seconds of an average step, of the busiest rank's process.
 
@@ -167,8 +160,7 @@ def throughput_per_rank(measurement: Measurement) -> Samples | None:
     return None if rates is None else tuple(rate / measurement.world_size for rate in rates)
 
 
-@_of_launches
-@once
+@of_launches
 def straggler_skew(launch: Launch) -> float | None:
     """How much longer the slowest rank's own typical step is than the median rank's: max / median - 1."""
     times = [typical(rank.step_times) for rank in launch.ranks]

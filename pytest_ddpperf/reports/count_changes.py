@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
@@ -112,19 +112,18 @@ def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
         return ""  # of a baseline from before sites were kept
     unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
     changes = changed_sites(*sides)
-    told = _sites_text(changes, lambda value: exact_texts(unit, [value])[0], calls=unit == "1", alone=alone)
-    return f": {told}" if told else ""
-
-
-def _sites_text(changes: Sequence[SiteChange], size: Callable[[float], str], *, calls: bool, alone: bool) -> str:
-    """The changed sites in words: ``the new one at train.py:41 in step, under backward``; empty without any."""
-    told = [_change_text(change, size, calls=calls, alone=alone) for change in changes[:_SITES]]
+    told = [_change_text(change, unit, alone=alone) for change in changes[:_SITES]]
     more = [f"and {len(changes) - _SITES} more"] if len(changes) > _SITES else []
-    return ", ".join([*told, *more])
+    return f": {', '.join([*told, *more])}" if told else ""
 
 
-def _change_text(change: SiteChange, size: Callable[[float], str], *, calls: bool, alone: bool) -> str:
-    old, new = change
+def _change_text(change: SiteChange, unit: str, *, alone: bool) -> str:
+    """A changed site in words: ``the new one at train.py:41 in step, under backward``."""
+    (old, new), calls = change, unit == "1"
+
+    def size(value: float) -> str:
+        return exact_texts(unit, [value])[0]
+
     if new is None:
         return "" if old is None else f"{size(old.value)} gone from {_place_text(old)}"
     place = _place_text(new)

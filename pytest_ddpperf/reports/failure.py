@@ -145,17 +145,17 @@ def parts_text(result: Result) -> str:
         return ""
     limit = step.tolerance * step.baseline
     found = {words: find(result, metric) for metric, words in _PARTS.items()}
-    parts = {words: part for words, part in found.items() if part is not None and _is_news(part, limit)}
+    parts = {
+        words: part
+        for words, part in found.items()
+        if part and part.baseline is not None and max(abs(part.baseline), abs(part.series.value)) > limit
+    }
     moved = {words: part for words, part in parts.items() if _has_changed(part, limit)}
     largest_first = sorted(moved, key=lambda words: -abs(moved[words].change or 0.0))
     changed = [f"{words} {change_text(moved[words])}" for words in largest_first]
     unchanged = [words for words, part in parts.items() if _is_unchanged(part, limit)]
     within = f"{'each ' if len(unchanged) > 1 else ''}within {format_value(limit, 's')}"
     return "; ".join([*changed, *([f"{words_of(unchanged)} unchanged, {within}"] if unchanged else [])])
-
-
-def _is_news(part: Comparison, limit: float) -> bool:
-    return part.baseline is not None and max(abs(part.baseline), abs(part.series.value)) > limit
 
 
 def _has_changed(part: Comparison, limit: float) -> bool:

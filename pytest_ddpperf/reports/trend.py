@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, MIN_POINTS, TrendChange
 from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
@@ -26,7 +25,7 @@ _NOTHING = 1e-9  # of the largest value: a difference that rounding leaves
 def trend_table(trend: Trend) -> Table:
     """One row for each commit, with a plot of the value (``o``, of an outlier ``x``) and the fitted level (``|``)."""
     benchmark, points = trend.benchmark, trend.points
-    value = _number_format([point.value for point in points], benchmark)
+    unit, number = _number_format([point.value for point in points], benchmark)
     change = _number_format([max((abs(point.change or 0.0) for point in points), default=0.0)], benchmark)
     values = [v for point in points for v in (point.value, point.level)]
     low, high = min(values), max(values)
@@ -37,17 +36,17 @@ def trend_table(trend: Trend) -> Table:
             "commit",
             "date",
             *(("runs",) if several else ()),
-            f"{benchmark.metric}\n{value.unit}".rstrip(),
-            f"change\n{'%' if benchmark.scale == 'ratio' else change.unit}".rstrip(),
-            f"{value.number(low)} .. {value.number(high)} {value.unit}".rstrip(),
+            f"{benchmark.metric}\n{unit}".rstrip(),
+            f"change\n{'%' if benchmark.scale == 'ratio' else change[0]}".rstrip(),
+            f"{number(low)} .. {number(high)} {unit}".rstrip(),
         ),
         rows=tuple(
             (
                 _commit(point.run),
                 _day(point.run),
                 *((str(point.runs),) if several else ()),
-                with_interval(value.number, point.value, point.interval),
-                _change(trend, point, change),
+                with_interval(number, point.value, point.interval),
+                _change(trend, point, change[1]),
                 _plot(point, low, high, outlying=i in trend.outliers),
             )
             for i, point in enumerate(points)
@@ -166,25 +165,16 @@ def _place(run: HistoryRun) -> str:
     return f"{_commit(run)} ({_day(run)})" if run.commit is not None else run.date[:16].replace("T", " ")
 
 
-@dataclass(frozen=True)
-class _NumberFormat:
-    """The unit of a column, and the text of a number in it."""
-
-    unit: str
-    number: Callable[[float], str]
-
-
-def _number_format(values: Sequence[float], benchmark: Benchmark) -> _NumberFormat:
-    """The format of values of a benchmark; counts, which have no noise, keep all digits."""
+def _number_format(values: Sequence[float], benchmark: Benchmark) -> tuple[str, Callable[[float], str]]:
+    """The unit of a column, and the text of a number in it; counts, which have no noise, keep all digits."""
     if benchmark.scale == "exact":
-        return _NumberFormat(scale((), benchmark.unit).unit, format_number)
+        return scale((), benchmark.unit).unit, format_number
     common = scale(values, benchmark.unit)
-    if (benchmark.scale, benchmark.unit) == ("difference", "1"):  # a loss may be tiny, and its changes tinier
-        return _NumberFormat(common.unit, "{:.4g}".format)
-    return _NumberFormat(common.unit, common.number)
+    tiny = (benchmark.scale, benchmark.unit) == ("difference", "1")  # a loss may be, and its changes tinier
+    return common.unit, "{:.4g}".format if tiny else common.number
 
 
-def _change(trend: Trend, point: Point, column: _NumberFormat) -> str:
+def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
     """The change against the level before, with its sign."""
     if point.change is None:
         return NOTHING
@@ -192,8 +182,8 @@ def _change(trend: Trend, point: Point, column: _NumberFormat) -> str:
         return signed_percent(point.change)
     if abs(point.change) <= _NOTHING * max(abs(each.value) for each in trend.points):
         return "0"
-    number = column.number(point.change)
-    return number if number.startswith("-") else f"+{number}"
+    text = number(point.change)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _plot(point: Point, low: float, high: float, *, outlying: bool) -> str:

@@ -197,9 +197,7 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]
-    plain = result.seconds - max(
-        rank.counting + rank.verifying for rank in ranks
-    )  # of a launch that had only timed steps
+    plain = result.seconds - max(rank.counting + rank.verifying for rank in ranks)  # of a launch of timed steps alone
     return Prepared(
         pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
         counts=merged(counts) if counts else None,

@@ -51,13 +51,10 @@ def parallelise(
         return _power_sgd(wrapped, ctx, powersgd_rank, powersgd_start)
     if comm_hook == "post_local_sgd":
         return _post_local_sgd(wrapped, ctx, local_sgd_start, local_sgd_period)
-    if comm_hook == "fp16":
-        wrapped.register_comm_hook(None, fp16_compress_hook)
-        return parallel_of(wrapped, precision="fp16")
-    if comm_hook == "bf16":
-        wrapped.register_comm_hook(None, _compress_to_bf16)
-        return parallel_of(wrapped, precision="bf16")
-    return parallel_of(wrapped)
+    if comm_hook is None:
+        return parallel_of(wrapped)
+    wrapped.register_comm_hook(None, fp16_compress_hook if comm_hook == "fp16" else _compress_to_bf16)
+    return parallel_of(wrapped, precision=comm_hook)
 
 
 def _one_bucket(module: nn.Module, given: float | None) -> float:

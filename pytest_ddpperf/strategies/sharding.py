@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,19 +107,12 @@ def gradients_kept() -> Iterator[None]:
     """
     modules: list[Any] = [sys.modules[name] for name in _SENDERS if name in sys.modules]
     for module in modules:
-        module.dist = _Silenced()
+        module.dist = SimpleNamespace(**{**vars(dist), **_SILENCED})
     try:
         yield
     finally:
         for module in modules:
             module.dist = dist
-
-
-class _Silenced:
-    """torch.distributed without the functions that add gradients up, by the names of all supported torch versions."""
-
-    def __getattr__(self, name: str) -> Any:
-        return _SILENCED.get(name) or getattr(dist, name)
 
 
 def _own_chunk(output: Tensor, input: Tensor, *_args: object, **_kwargs: object) -> None:  # noqa: A002  torch's name
@@ -130,6 +124,7 @@ def _as_it_is(_tensor: Tensor, *_args: object, **_kwargs: object) -> None:
 
 
 _SENDERS = ("torch.distributed.fsdp._runtime_utils", "torch.distributed.fsdp._fully_shard._fsdp_collectives")
+# The functions that add gradients up, by the names of all supported torch versions.
 _SILENCED: dict[str, Callable[..., None]] = {
     "reduce_scatter_single": _own_chunk,
     "reduce_scatter_tensor": _own_chunk,

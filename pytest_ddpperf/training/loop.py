@@ -65,9 +65,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        begin_together(
-            turns, step
-        )  # neither the passes below nor the end of the ranks may disturb another launch's steps
+        begin_together(turns, step)  # neither the passes below nor the end of ranks may disturb another launch's steps
         taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:

@@ -194,7 +194,7 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
         run=step,
         samples_per_step=getattr(step, "samples", None) if samples is None else samples,
         tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
-        close=getattr(step, "close", _nothing),
+        close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
         group_kept=group_kept,
     )
 
@@ -226,7 +226,3 @@ def _group_kept(who: str) -> Iterator[None]:
     if dist.group.WORLD is not ours:
         done = "ended" if dist.group.WORLD is None else "replaced"
         raise WorkloadError(f"{who} {done} the process group that the plugin made{cure}")
-
-
-def _nothing() -> None:
-    """A step without ``close`` holds nothing that the end of its process would not release."""

@@ -27,9 +27,7 @@ class TimedSteps:
 
     seconds: tuple[float, ...]  # of each step
     loss: Any  # what the last step returned
-    losses: tuple[
-        Any, ...
-    ]  # what each step returned, tensors as numbers; empty on CUDA, where that would wait for the device
+    losses: tuple[Any, ...]  # what each step returned, tensors as numbers; empty on CUDA, where that would wait
     cpu: float  # CPU seconds of the process per step
     cpu_blocks: tuple[float, ...]  # the same of each block
 

@@ -62,9 +62,7 @@ def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     Only waits during the event ``STEP`` count, the time that the host was in the step: those before or after it are
     ours or the profiler's. An ``.item()`` is a wait.
     """
-    kernels: Counter[str] = Counter()
-    copies: Counter[str] = Counter()
-    waits: Counter[str] = Counter()
+    kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]
     for event in events:
         short = _ARGUMENTS.sub("", event.name.removeprefix("void ").replace(_ANONYMOUS, "")).strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -106,13 +107,8 @@ class ModuleTracker:
     @property
     def parameters(self) -> list[torch.Tensor]:
         """All parameters, of models and of optimizers, each once."""
-        found: dict[torch.Tensor, None] = {}
-        for root in self.roots:
-            found.update(dict.fromkeys(root.parameters()))
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                found.update(dict.fromkeys(group["params"]))
-        return list(found)
+        groups = (group["params"] for optimizer in self.optimizers for group in optimizer.param_groups)
+        return list(dict.fromkeys(chain(*(root.parameters() for root in self.roots), *groups)))
 
     @property
     def buffers(self) -> list[torch.Tensor]:

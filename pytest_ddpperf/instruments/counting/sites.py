@@ -10,7 +10,6 @@ import sysconfig
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -72,14 +71,12 @@ class Stack:
 
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
+        others = [] if threading.get_ident() == self._thread else [self._thread]
         while frame is not None:
             yield frame
             frame = frame.f_back
-        if threading.get_ident() != self._thread:
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001  there is no other way
-            while frame is not None:
-                yield frame
-                frame = frame.f_back
+            if frame is None and others:
+                frame = sys._current_frames().get(others.pop())  # noqa: SLF001  there is no other way
 
 
 def break_sites() -> dict[tuple[str, Place], float]:
@@ -98,19 +95,12 @@ def call_sites(
 ) -> dict[str, tuple[CallSite, ...]]:
     """The sites of some steps for one step: of the periods of so many steps the most, by metric."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
-    found = {metric: _sites([step[metric] for step in steps], period, roots) for metric in metrics}
-    return {
-        metric: tuple(
-            replace(site, strategy="" if site.file and not site.file.startswith(STRATEGIES) else strategy)
-            for site in sites
-        )
-        for metric, sites in found.items()
-        if sites
-    }
+    found = {metric: _sites([step[metric] for step in steps], period, roots, strategy) for metric in metrics}
+    return {metric: sites for metric, sites in found.items() if sites}
 
 
 def _sites(
-    steps: Sequence[Mapping[tuple[str, Place], float]], period: int, roots: Sequence[str]
+    steps: Sequence[Mapping[tuple[str, Place], float]], period: int, roots: Sequence[str], strategy: str
 ) -> tuple[CallSite, ...]:
     found: defaultdict[tuple[str, str, int, str, str, bool], float] = defaultdict(float)
     for key in dict.fromkeys(key for step in steps for key in step):
@@ -120,7 +110,16 @@ def _sites(
         source = digest(linecache.getline(place.file, place.line).strip())
         found[part, _relative(place.file, roots), place.line, place.function, source, place.backward] += most
     return tuple(
-        CallSite(part=part, file=file, line=line, function=function, source=source, backward=backward, value=value)
+        CallSite(
+            part=part,
+            file=file,
+            line=line,
+            function=function,
+            source=source,
+            backward=backward,
+            value=value,
+            strategy="" if file and not file.startswith(STRATEGIES) else strategy,
+        )
         for (part, file, line, function, source, backward), value in sorted(found.items())
         if value
     )

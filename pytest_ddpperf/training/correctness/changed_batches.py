@@ -13,6 +13,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.training.workload import Workload, located
 
 Pair = tuple[Any, Any]
+Way = tuple[Any, ...]
 
 
 def copied(pair: Pair, device: torch.device | None = None) -> Pair:
@@ -24,19 +25,13 @@ def copied(pair: Pair, device: torch.device | None = None) -> Pair:
     return tree_map(copy, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
 
 
-def lost(before: Sequence[Pair], after: Sequence[Pair]) -> set[tuple[Any, ...]]:
-    """The ways to what the batches held before and do not hold any more."""
-    ways = (_by_way(first).keys() - _by_way(second).keys() for first, second in zip(before, after, strict=True))
-    return set().union(*ways)
-
-
-def changed(before: Sequence[Pair], after: Sequence[Pair]) -> set[tuple[Any, ...]]:
-    """The ways to tensors of the batches that have other values than before, or are none any more."""
-    ways = set()
-    for first, second in zip(before, after, strict=True):
-        now = _by_way(second)
-        ways |= {way for way, leaf in _by_way(first).items() if way in now and not _alike(leaf, now[way])}
-    return ways
+def changes(before: Sequence[Pair], after: Sequence[Pair]) -> tuple[set[Way], set[Way]]:
+    """The ways to what the batches do not hold any more, and to tensors that have other values or are none any more."""
+    lost, changed = set(), set()
+    for first, second in zip(map(_by_way, before), map(_by_way, after), strict=True):
+        lost |= first.keys() - second.keys()
+        changed |= {way for way in first.keys() & second.keys() if not _alike(first[way], second[way])}
+    return lost, changed
 
 
 def refusal(workload: Workload, ways: set[tuple[Any, ...]], *, taken: bool) -> WorkloadError:

@@ -18,7 +18,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
-from pytest_ddpperf.training.correctness.changed_batches import Pair, changed, copied, lost, refusal
+from pytest_ddpperf.training.correctness.changed_batches import Pair, changes, copied, refusal
 from pytest_ddpperf.training.correctness.deviation import distance, norm
 from pytest_ddpperf.training.correctness.training_run import (
     Buffers,
@@ -183,15 +183,15 @@ class SingleProcess:
         given = run.copies(step)
         before = list(map(copied, given))
         found = self._own(run, step, buffers, given)
-        if taken := lost(before, given):
+        taken, ways = changes(before, given)
+        if taken:
             raise refusal(self._untrained, taken, taken=True)
-        ways = changed(before, given)
         if ways:
             once = list(map(copied, given))
             # What a second step leaves alone may stay: padding may be masked in place.
             with contextlib.suppress(Exception):  # what is left of the batch may be of no use
                 self._own(run, step, buffers, given)
-                ways = changed(once, given)
+                _, ways = changes(once, given)
         if ways:
             raise refusal(self._untrained, ways, taken=False)
         return found

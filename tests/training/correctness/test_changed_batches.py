@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.correctness.changed_batches import changed, copied, lost
+from pytest_ddpperf.training.correctness.changed_batches import changes, copied
 from pytest_ddpperf.training.correctness.reference import SingleProcess
 from pytest_ddpperf.training.correctness.training_run import MicroBatches
 from pytest_ddpperf.training.workload import Workload
@@ -89,10 +89,10 @@ def test_a_loader_makes_a_batch_for_each_step(make_ctx: Any) -> None:
 def test_what_a_step_changed_is_found_in_containers_of_any_form() -> None:
     before: Any = [(torch.tensor([1.0, float("nan")]), {"a": [torch.ones(1), "text"], "b": torch.ones(1)})]
     after = list(map(copied, before))
-    assert not changed(before, after)
-    assert not lost(before, after)
+    assert changes(before, after) == (set(), set())
     after[0][1]["a"][0].add_(1)
     del after[0][1]["b"]
-    assert [str(way[-1]) for way in changed(before, after)] == ["[0]"]
-    assert [str(way[-1]) for way in lost(before, after)] == ["['b']"]
+    lost, changed = changes(before, after)
+    assert [str(way[-1]) for way in changed] == ["[0]"]
+    assert [str(way[-1]) for way in lost] == ["['b']"]
     assert before[0][1]["a"][0] == 1
