@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.environment import LAUNCHER_VARIABLES, MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
-from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, within
+from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, Redirection, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +30,7 @@ _BOOTSTRAP: Any = sys.modules["_frozen_importlib"]
 _FIND = "_find_and_load"  # each import of a new module calls it
 _LEAST_SECONDS = 1e-3  # of an import that is worth a report
 _OWN_RANK = frozenset({"RANK", "LOCAL_RANK"})
+_of_project: list[str] = []  # folders and files of installed packages that are the project under test
 _DISTRIBUTED, _CUDA = "torch.distributed", "torch.cuda"
 
 
@@ -136,6 +137,11 @@ def end_watch() -> None:
         watch.__exit__()
 
 
+def keep_with_ranks(redirection: Redirection) -> None:
+    """Let each rank import what the project's other checkout has installed, as it imports that checkout."""
+    _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
+
+
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -156,7 +162,9 @@ def _file(module: str) -> str:
 def _is_installed(module: str) -> bool:
     """Whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
     file = _file(module)
-    return Path(file).is_absolute() and _in_installed(str(Path(file).resolve().parent))
+    if not Path(file).is_absolute() or any(within(str(Path(file).resolve()), folder) for folder in _of_project):
+        return False
+    return _in_installed(str(Path(file).resolve().parent))
 
 
 @contextmanager

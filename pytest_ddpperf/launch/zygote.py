@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.launch import environment, processes
+from pytest_ddpperf.launch.imports import keep_with_ranks, threads
 from pytest_ddpperf.launch.imports import preload as preload_as_rank
-from pytest_ddpperf.launch.imports import threads
 from pytest_ddpperf.launch.messages import (
     Broken,
     Copied,
@@ -295,7 +295,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
     control = socket.socket(fileno=options.control)
     try:
         if options.redirection is not None:
-            redirect(Redirection.loads(options.redirection))
+            redirection = Redirection.loads(options.redirection)
+            redirect(redirection)
+            keep_with_ranks(redirection)
         with _ending_with(control) if options.controller is None else contextlib.nullcontext():
             for name in options.preload:
                 importlib.import_module(name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.launch.imports import ImportWatch, end_watch
+from pytest_ddpperf.launch.imports import ImportWatch, end_watch, keep_with_ranks
+from pytest_ddpperf.launch.redirection import Redirection
 
 
 @pytest.fixture
@@ -34,6 +35,31 @@ def test_an_import_gets_variables_as_they_are_and_they_are_noted_with_what_was_c
     (found,) = watch.outer
     assert found.variables == {"MODE_OF_IMPORT", "GONE_BEFORE_IMPORT", "HOME", "PATH"}
     assert found.seen().changed == ("GONE_BEFORE_IMPORT", "MODE_OF_IMPORT")
+
+
+def test_what_the_other_checkout_has_installed_is_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.launch.imports._of_project", [])
+    monkeypatch.setattr("pytest_ddpperf.launch.imports._installed_folders", lambda: (str(tmp_path),))
+    for name in ("built_there", "vendored"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / name) for name in ("built_there", "vendored")] + sys.path)
+    (tmp_path / "built_there" / "of_environment.py").touch()
+    (tmp_path / "vendored" / "of_copy.py").touch()
+    (tmp_path / "vendored" / "of_vendor.py").touch()
+    environment, copy = str(tmp_path / "built_there"), str(tmp_path / "vendored" / "of_copy.py")
+    keep_with_ranks(Redirection(root="/", target="/", environment=environment, copies=(copy,)))
+    with ImportWatch() as watch:
+        for name in ("of_environment", "of_copy", "of_vendor"):
+            __import__(name)
+    for one in watch.outer:
+        one.seconds = 1.0
+    assert {one.module: one.installed for one in watch.seen()} == {
+        "of_environment": False,
+        "of_copy": False,
+        "of_vendor": True,
+    }
 
 
 def test_an_import_that_fails_again_and_again_is_noted_once(folder: Path) -> None:
