@@ -115,7 +115,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
         measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
-        self._session.extensions.measured(self._test, measured)
+        self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         return measured[0]
 
     def scaling(

@@ -59,12 +59,13 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
 
 
 @pytest.hookspec
-def pytest_ddpperf_measured(test: str, measurement: Measurement) -> None:
+def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -> None:
     """Is called when a benchmark was measured, before its verdict fails the test.
 
     Args:
         test: pytest node id.
         measurement: of the candidate.
+        attempt: which run of the test it is, from 1; pytest-rerunfailures runs a test again.
     """
 
 
@@ -72,6 +73,8 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement) -> None:
 def pytest_ddpperf_verdict(result: Result) -> None:
     """Is called when a benchmark was judged, or could not be measured, before its verdict fails the test.
 
+    Each attempt of a test that is run again is heard; only the last one counts for the session.
+
     Args:
-        result: the benchmark with its verdict.
+        result: the benchmark with its verdict; ``result.attempt`` tells which run of the test it is, from 1.
     """

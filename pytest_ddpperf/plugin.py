@@ -22,6 +22,7 @@ from pytest_ddpperf.errors import (
 from pytest_ddpperf.run.configuration import (
     MARKER,
     declare,
+    given_options,
     require_known,
     require_no_launcher,
     require_other_mark,
@@ -48,6 +49,7 @@ SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
+NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
 ATTEMPT = pytest.StashKey[int]()  # the number of runs of a test, this one included
 TESTS = pytest.StashKey[int]()  # that measure
 
@@ -144,23 +146,13 @@ def session_of(config: pytest.Config) -> Session:
             config.stash[SETTINGS],
             config.rootpath,
             LiveLine(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")),
-            _given_options(config),
+            given_options(config),
             config.stash.get(REVISION, None),
             probe=config.stash.get(PROBE, None),
             hook=config.hook,
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
     return config.stash[SESSION]
-
-
-def _given_options(config: pytest.Config) -> tuple[str, ...]:
-    """The options of ours that decide what a benchmark is compared with, as they were given."""
-    given = (
-        (knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json", "history"}
-    )
-    return tuple(
-        knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
-    )
 
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
@@ -204,6 +196,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before."""
     try:
         yield
+    except KeyboardInterrupt as error:  # no report is made of it
+        if not item.config.option.fulltrace:
+            end_in_code_of_user(error)
+        raise
     except NotTimed as error:
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
@@ -214,7 +210,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
     error = call.excinfo.value if call.excinfo is not None else None
-    if isinstance(error, (DdpperfError, KeyboardInterrupt, pytest.fail.Exception)) and not item.config.option.fulltrace:
+    if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
         end_in_code_of_user(error)
     report = yield
     if call.excinfo is not None and isinstance(error, DdpperfError):
@@ -235,6 +231,13 @@ def pytest_runtest_makereport(
             report.outcome = "failed"
             report.longrepr = str(error)
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the benchmarks that workers of pytest-xdist left out: their reports come with the worker."""
+    if report.skipped and hasattr(report, LEFT_OUT) and hasattr(report, "node"):
+        stash = report.node.config.stash
+        stash[NUMBER_LEFT_OUT] = stash.get(NUMBER_LEFT_OUT, 0) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -258,9 +261,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     settings = config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
         return
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    skipped = () if reporter is None else reporter.stats.get("skipped", ())
-    left_out = sum(hasattr(report, LEFT_OUT) for report in skipped)
+    left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
     if left_out:
         session_of(config).complaints.append(
             f"{format_count(left_out, 'benchmark')} did not run, because benchmarks disturb each other in the workers "
@@ -274,6 +275,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             _write(session, write)
     if SESSION in config.stash:
         _write(session, config.stash[SESSION].collect_reports)
+        if not config.pluginmanager.has_plugin("terminalreporter"):  # nobody else tells
+            _write(session, lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].complaints))
 
 
 def _write(session: pytest.Session, write: Callable[[], None]) -> None:

@@ -7,7 +7,10 @@ loss, which the suite reads from an environment variable, a hundredfold.
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -409,6 +412,13 @@ def test_group(ddpperf_group):
     inner.runpytest_subprocess("-n", "1").assert_outcomes(passed=1)
 
 
+def test_benchmarks_that_workers_leave_out_fail_the_run_without_a_terminal_too(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_it(ddpperf): pass")
+    run = inner.runpytest_subprocess("-n", "1", "-p", "no:terminal")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stderr.fnmatch_lines(["1 benchmark did not run, because *; run them with -n 0"])
+
+
 def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makeini("[pytest]\nddpperf_history = runs.sqlite\n")
@@ -474,6 +484,18 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
         item.ihook.pytest_runtest_logreport(report=report)
     return True
 """
+HEARS = """
+
+def pytest_ddpperf_measured(test, attempt):
+    hear("measured", test, attempt)
+
+def pytest_ddpperf_verdict(result):
+    hear("verdict", result.test, result.attempt)
+
+def hear(*words):
+    with open("heard", "a") as file:
+        print(*words, file=file)
+"""
 PRINTS = """
 def build(ctx):
     print("built on", ctx.rank)
@@ -482,7 +504,7 @@ def build(ctx):
 
 
 def test_a_test_that_is_run_again_counts_once_and_what_its_ranks_print_is_in_its_report(inner: pytest.Pytester) -> None:
-    inner.makeconftest(RERUN)
+    inner.makeconftest(RERUN + HEARS)
     inner.makepyfile(
         test_again=SETTINGS
         + PRINTS
@@ -504,6 +526,13 @@ def test_it(ddpperf, needed):
     assert [remark in result["findings"] for result in results] == [False, True, True]
     assert len(found) == len(results) == 3
     assert len(entries(inner.path / "history.sqlite", "collective_calls")) == 3
+    heard = (inner.path / "heard").read_text().splitlines()
+    assert heard == [
+        f"{what} test_again.py::test_it[{needed}] {attempt}"
+        for needed, attempts in ((1, (1,)), (2, (1, 2)), (3, (1, 2)))
+        for attempt in attempts
+        for what in ("measured", "verdict")
+    ], "hooks hear each attempt"
     run.stdout.fnmatch_lines(["*_ test_it?3? _*", "*- custom w2, rank 1 stdout -*", "built on 1"])
     run.stdout.fnmatch_lines(["*_ test_it?1? _*", "*- custom w2, rank 0 stdout -*", "built on 0"])
     notes = [line for line in run.outlines if line.startswith("failed, so")]
@@ -525,6 +554,56 @@ def test_a_run_that_ends_early_says_so_in_its_results(
     inner.makepyfile(f"def test_it(): {body}\n\ndef test_other(): pass")
     inner.runpytest("--ddpperf-json=results.json", *arguments)
     assert json.loads((inner.path / "results.json").read_text())["interrupted"] == reason
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_benchmark_measures_keeps_what_was_measured(inner: pytest.Pytester) -> None:
+    """The signal comes when the second benchmark's ranks have made so many steps that they are timed."""
+    file = "test_measures.py"
+    inner.makepyfile(
+        test_measures=SETTINGS
+        + """
+from pathlib import Path
+
+MEASURING = Path(__file__).with_name("measuring")
+
+def test_first(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+
+def test_second(ddpperf):
+    def build(ctx):
+        calls = iter(range(10**9))
+
+        def step():
+            if next(calls) == 30 and ctx.rank == 0:
+                MEASURING.touch()
+            return 1.0
+
+        return step
+
+    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)
+
+def test_third(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+"""
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-json=results.json"]
+    with subprocess.Popen(command, cwd=inner.path, stdout=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 120
+        while not (inner.path / "measuring").exists():
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
+    found = json.loads((inner.path / "results.json").read_text())
+    assert found["interrupted"] == "interrupted"
+    assert [(one["test"].partition("::")[2], one["verdict"]) for one in found["results"]] == [("test_first", "new")]
+    line = 1 + (inner.path / file).read_text().splitlines().index(
+        "    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)"
+    )
+    assert f"{inner.path / file}:{line}: KeyboardInterrupt" in output.splitlines()
 
 
 def test_a_revision_that_cannot_be_checked_out_is_told_before_any_test(

@@ -11,6 +11,7 @@ from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, dec
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
@@ -96,13 +97,13 @@ def _settling(stored: Result, beside: Result) -> Finding:
     )
 
 
-def broken(test: str, identity: BenchmarkId, reason: str) -> Result:
-    """The result of a benchmark that could not be measured."""
+def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:
+    """The result of a benchmark that could not be measured; ``counts``: what was counted before."""
     findings = (Finding("broken", {"reason": reason}),)
     plan = Plan(warmup=0, steps=0)
     return Result(
         test=test,
-        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=findings),
+        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=findings, counts=counts),
         comparisons=(),
         verdict=decide_failure(),
         reference=StoredBaseline(record=None, origin="not compared"),

@@ -243,6 +243,7 @@ class Result:
         findings: remarks that a reader of the verdict needs.
         seconds: of measuring, of all benchmarks that were measured side by side with this one.
         spent: the seconds of the call that measured them; None where nobody kept them.
+        attempt: which run of the test it is, from 1; of a test that is run again.
     """
 
     test: str
@@ -253,6 +254,7 @@ class Result:
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     spent: TimeSpent | None = None
+    attempt: int = 1
 
     @property
     def paired(self) -> PairedRevision | None:

@@ -13,6 +13,7 @@ from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
@@ -48,6 +49,7 @@ class BenchmarkRun:
         self.settings = settings
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
+        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
         self._session = session
         self._test = test
         self._paired = paired
@@ -72,12 +74,17 @@ class BenchmarkRun:
             self.launches.times.launched(begun, **_worked(launched.values))
             if not job.timed:  # no other launch tells what its ranks print
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
+            counts = [rank.counts for rank in launched.values if rank.counts is not None]
+            if counts and not variant.of_reference:
+                self.counts[variant.key] = merged(counts)
             return launched
 
         # Without timed launches, these alone tell what both sides import.
         forgetful = self.settings.counted_only and self._paired is not None
         with self._shown():
-            return prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
+            found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
+        self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
+        return found
 
     def measure(
         self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True

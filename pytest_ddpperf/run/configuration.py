@@ -153,3 +153,13 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 
         ensure_recordable(root / settings.history)
+
+
+def given_options(config: pytest.Config) -> tuple[str, ...]:
+    """The options of ours that decide what a benchmark is compared with, as they were given."""
+    given = (
+        (knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json", "history"}
+    )
+    return tuple(
+        knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
+    )

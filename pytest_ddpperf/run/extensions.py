@@ -84,10 +84,10 @@ class Extensions:
             added |= given
         return added
 
-    def measured(self, test: str, measurements: Sequence[Measurement]) -> None:
+    def measured(self, test: str, measurements: Sequence[Measurement], attempt: int) -> None:
         """Tells the hooks that benchmarks were measured."""
         for measurement in measurements:
-            self._called("pytest_ddpperf_measured", test=test, measurement=measurement)
+            self._called("pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
 
     def judged(self, results: Sequence[Result]) -> None:
         """Tells the hooks the verdicts on benchmarks."""

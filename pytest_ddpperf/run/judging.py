@@ -112,7 +112,7 @@ class JudgedRun(BenchmarkRun):
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
-        self._session.extensions.measured(self._test, measured)
+        self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         self._session.add(results)
         failing = [(result, failing_verdict(result, self.settings.failing)) for result in results]
         accept = self._session.accept_command(self._test)
@@ -258,7 +258,7 @@ class JudgedRun(BenchmarkRun):
         runs = repeated(variants, number, run)
         self._session.calibrated += calibrated(self._test, self.settings, runs, derive, self._session.provenance())
         self.measured = derive(runs.together)
-        self._session.extensions.measured(self._test, self.measured)
+        self._session.extensions.measured(self._test, self.measured, self._session.attempts.get(self._test, 1))
         return self.measured
 
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
@@ -277,7 +277,7 @@ class JudgedRun(BenchmarkRun):
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
         broken_ones = [variant for variant in variants if variant.key in reasons]
         spent = self._spent()
-        results = [broken(self._test, variant, reasons[variant.key]) for variant in broken_ones]
+        results = [broken(self._test, each, reasons[each.key], self.counts.get(each.key)) for each in broken_ones]
         self._session.add([replace(result, spent=spent) for result in results])
 
     def _spent(self) -> TimeSpent:

@@ -89,7 +89,7 @@ class Session:
         self._of_commits: dict[str, RevisionSide] = {}  # of baselines, by commit
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
-        self._attempts: dict[str, int] = {}  # by test
+        self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
         self._unstored: set[str] = set()  # tests that failed
         self._options = tuple(options)
         self._root = root
@@ -174,7 +174,7 @@ class Session:
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
-        self._attempts[test] = attempt
+        self.attempts[test] = attempt
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
         self.results = [result for result in self.results if result.test != test]
@@ -189,10 +189,10 @@ class Session:
     def add(self, results: Sequence[Result]) -> None:
         """Lists results, and tells the hooks."""
         for result in results:
-            attempt = self._attempts.get(result.test, 1)
+            attempt = self.attempts.get(result.test, 1)
             remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
-            self.results.append(replace(result, findings=(*result.findings, *remark)))
-        self.extensions.judged(results)
+            self.results.append(replace(result, attempt=attempt, findings=(*result.findings, *remark)))
+            self.extensions.judged(self.results[-1:])
 
     def paired_launches(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
         """The launches of a benchmark on both sides; None where there is no reference revision."""

@@ -585,8 +585,8 @@ def test_loads(ddpperf):
         noted[what].append((pid, file))
     here = str(root / "src" / "demo" / "loads.py")
     alone = {pid for pid, _ in noted["vendor"]}  # processes that imported it themselves
-    for side in (lambda file: file == here, lambda file: file.endswith("/checkout/src/demo/loads.py")):
-        ranks = [(pid, file) for pid, file in noted["rank"] if side(file)]
+    for end in (here, "/checkout/src/demo/loads.py"):
+        ranks = [(pid, file) for pid, file in noted["rank"] if file.endswith(end)]
         assert len(ranks) >= 2 * (1 + 2), "a launch that prepares, and two that are timed"
         assert set(ranks) <= set(noted["project"]), "each rank imports the project"
         assert len([pid for pid, _ in ranks if pid in alone]) == 2, "those of the first launch"

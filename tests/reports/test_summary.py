@@ -271,6 +271,17 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     )
 
 
+def test_why_a_metric_is_undecided_is_told_beside_a_red_one(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison(
+        "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, note="about 30 launches would decide it"
+    )
+    memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
+    red = make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))
+    assert "test_step[bucketed]: step_time inconclusive: about 30 launches would decide it" in notes_of(
+        summary_table([red])
+    )
+
+
 def test_what_looks_better_than_another_revision_is_told(make_result: Make, make_comparison: Compare) -> None:
     note = "looks better, though not for certain"
     faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)

@@ -175,6 +175,9 @@ def test_wrong_and_not_to_fail(ddpperf):
         ("test_wrong_and_not_looked_at", "forgetful()"): "new",
         ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
     }
+    assert all(
+        result["counts"]["totals"]["collective_calls"] == 0 for result in results if result["verdict"] == "broken"
+    )
     reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
     assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
@@ -202,6 +205,8 @@ def test_it(ddpperf):
         ("fine", "broken", ["not measured, for bad failed"]),
         ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
     ]
+    counted = [one["counts"] is not None for one in results]
+    assert counted == [True, good_steps > 1], "what was counted before is kept"
 
 
 def test_variants_that_do_not_fit_into_memory_take_no_turns(

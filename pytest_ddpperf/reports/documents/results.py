@@ -154,7 +154,8 @@ class ResultData(BenchmarkData):
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
     counts: CountsData | None = about(
-        "What one step does, counted: what the counted metrics are made of; null where nothing was counted."
+        "What one step does, counted: what the counted metrics are made of, also of a benchmark that is broken; null "
+        "where nothing was counted."
     )
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
