@@ -250,6 +250,9 @@ def _named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> 
     repeated = {
         series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
     }
+    names: dict[str, list[str]] = {}
     for (name, _), metrics in suspects.items():
         for metric in [metric for metric in metrics if metric not in repeated] or metrics:
-            yield metric if len(suspects) == 1 else f"{metric} of {name}"
+            names.setdefault(metric, []).append(name)
+    for metric, variants in names.items():
+        yield metric if len(suspects) == 1 else f"{metric} of {' and '.join(variants)}"

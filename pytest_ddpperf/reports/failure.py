@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
@@ -24,6 +24,7 @@ from pytest_ddpperf.reports.phrases import (
     find,
     findings,
     incomparable_changes,
+    names_by_remark,
     note_text,
     short_text,
     without_derived,
@@ -48,7 +49,24 @@ def failure_text(
     result: Result, verdict: Verdict | None = None, *, accept: str, failing: Collection[Verdict] = ()
 ) -> str:
     """Why a benchmark fails its test; ``verdict`` is the worst one that fails it, by default the benchmark's own."""
-    verdict = verdict or result.verdict
+    return failures_text([(result, verdict or result.verdict)], accept=accept, failing=failing)
+
+
+def failures_text(failed: Sequence[tuple[Result, Verdict]], *, accept: str, failing: Collection[Verdict] = ()) -> str:
+    """Why benchmarks fail their test: each by itself, then once what several have in common, with their names."""
+    told = {result.name: _told(result, verdict, accept, failing) for result, verdict in failed}
+    names = names_by_remark((name, detail) for name, (_, details) in told.items() for detail in details)
+    common = {detail: whose for detail, whose in names.items() if len(whose) > 1}
+    texts = [
+        [*lines, *(f"  {detail}" for detail in details if detail not in common)] for lines, details in told.values()
+    ]
+    shared = [detail if len(whose) == len(told) else f"{words_of(whose)}: {detail}" for detail, whose in common.items()]
+    texts.append([f"  {detail}" for detail in shared])
+    return "\n\n".join("\n".join(map(printable, text)) for text in texts if text)
+
+
+def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Verdict]) -> tuple[list[str], list[str]]:
+    """The first lines on a benchmark, and the details below them."""
     heads = decisive(result, {verdict, *failing})
     general = _general(result, verdict)
     lines = [comparison_text(comparison) for comparison in heads]
@@ -60,7 +78,7 @@ def failure_text(
         *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
         *_cure(result, verdict, accept),
     ]
-    return "\n".join(map(printable, [*lines, *(f"  {detail}" for detail in details)]))
+    return lines, list(dict.fromkeys(details))
 
 
 def _cure(result: Result, verdict: Verdict, accept: str) -> list[str]:

@@ -31,7 +31,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series, Spread
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, TimeSpent, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text
+from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
@@ -114,15 +114,12 @@ class JudgedRun(BenchmarkRun):
         measured = tuple(result.measurement for result in results)
         self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         self._session.add(results)
-        failing = [(result, failing_verdict(result, self.settings.failing)) for result in results]
-        accept = self._session.accept_command(self._test)
-        texts = [
-            failure_text(result, verdict, accept=accept, failing=self.settings.failing)
-            for result, verdict in failing
-            if verdict is not None
-        ]
-        if texts and not self.settings.accepting:
-            raise Regression("\n\n".join(texts))
+        failing = self.settings.failing
+        verdicts = [(result, failing_verdict(result, failing)) for result in results]
+        failed = [(result, verdict) for result, verdict in verdicts if verdict is not None]
+        if failed and not self.settings.accepting:
+            accept = self._session.accept_command(self._test)
+            raise Regression(failures_text(failed, accept=accept, failing=failing))
         return measured
 
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:

@@ -465,7 +465,7 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     )
     derive = partial(with_speedup, over="a")
     one = Judge("test_it", Settings(launches=4), paired(variants, derive), derive)
-    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a", "step_time of b"))
+    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.results import (
     StoredBaseline,
 )
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text, parts_text
+from pytest_ddpperf.reports.failure import failure_text, failures_text, parts_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.summary import summary_table
 from tests.reports.conftest import notes_of
@@ -44,6 +44,22 @@ def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
         HEAD,
         f"{MEASURED}; {ORIGIN}",
         f"  accept: {ACCEPT}",
+    ]
+
+
+def test_what_several_benchmarks_have_in_common_is_said_once_with_their_names(make_result: Make) -> None:
+    note = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
+    own, alone = Finding("not_diagnosed", {"reason": "no ranks"}), make_result(findings=(note,))
+    results = [
+        replace(alone, measurement=replace(alone.measurement, name=name), findings=(note, *findings))
+        for name, findings in (("naive", (own,)), ("flat", (own,)), ("ddp", ()))
+    ]
+    text = failures_text([(result, Verdict.REGRESSED) for result in results], accept=ACCEPT)
+    common = "step_time of naive and flat looked worse in 6 launches; judged by fresh ones alone"
+    measured = [f"  benchmark {name}, {MEASURED.strip()}; {ORIGIN}" for name in ("naive", "flat", "ddp")]
+    assert text.split("\n\n") == [
+        *(f"{HEAD}\n{line}" for line in measured),
+        f"  {common}\n  naive and flat: not diagnosed: no ranks\n  accept: {ACCEPT}",
     ]
 
 
