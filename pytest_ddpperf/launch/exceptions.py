@@ -58,12 +58,8 @@ def _in_words(describe: Callable[[BaseException], str], error: BaseException) ->
         text = describe(error)
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
         return f"(and {type(second).__name__} while it was put into words)"
-    cut = len(text) - OUTPUT_LIMIT
-    return (
-        text
-        if cut <= 0
-        else f"{text[: OUTPUT_LIMIT // 2]}\n[{cut} characters are cut here]\n{text[-OUTPUT_LIMIT // 2 :]}"
-    )
+    cut, half = len(text) - OUTPUT_LIMIT, OUTPUT_LIMIT // 2
+    return text if cut <= 0 else f"{text[:half]}\n[{cut} characters are cut here]\n{text[-half:]}"
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:

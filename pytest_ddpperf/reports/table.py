@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, folded, printable, shortened, whom, wrapped
@@ -59,7 +60,8 @@ def render(table: Table, width: int | None = None, paint: Callable[[str], str] =
         width = max(width, _NARROWEST)
     table = replace(table, rows=tuple(tuple(map(printable, row)) for row in table.rows))
     form, short = _fitting(table, width)
-    body = _lines(form, paint) if form else _paragraphs(table, width, paint)
+    paragraphs = (_paragraph(table, row, width or 0, paint) for row in table.rows)
+    body = _lines(form, paint) if form else list(chain.from_iterable(paragraphs))
     shown = {_word(header) for header in (form or table).headers}
     left_out = [] if form is None else _left_out(table, form)
     meanings = [
@@ -220,11 +222,6 @@ def _parts(cell: str) -> tuple[str, str]:
     """``41.8 [41.2, 42.4]`` in two: the value, and the interval with the space before it."""
     value, space, interval = cell.partition(" [")
     return value, space + interval
-
-
-def _paragraphs(table: Table, width: int | None, paint: Callable[[str], str]) -> list[str]:
-    """The rows where no table fits."""
-    return [line for row in table.rows for line in _paragraph(table, row, width or 0, paint)]
 
 
 def _paragraph(table: Table, row: tuple[str, ...], width: int, paint: Callable[[str], str]) -> list[str]:

@@ -147,12 +147,6 @@ class BenchmarkRun:
 
 def _worked(ranks: Sequence[RankPrepared]) -> dict[str, float]:
     """The seconds of a preparing launch's tasks, on the rank that worked longest."""
-    parts = [
-        {
-            "measuring": 0.0 if rank.timed is None else rank.timed.worked,
-            "counting": rank.counting,
-            "verifying": rank.verifying,
-        }
-        for rank in ranks
-    ]
-    return max(parts, key=lambda of_rank: sum(of_rank.values()))
+    measuring = [0.0 if rank.timed is None else rank.timed.worked for rank in ranks]
+    longest, seconds = max(zip(ranks, measuring, strict=True), key=lambda r: r[0].counting + r[0].verifying + r[1])
+    return {"measuring": seconds, "counting": longest.counting, "verifying": longest.verifying}

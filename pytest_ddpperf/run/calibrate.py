@@ -57,9 +57,8 @@ class Dealer:
     def _timed(self, variant: Variant, plan: Plan) -> LaunchOutcome:
         launch = next(self.decks[deck_of(variant)])
         self.dealt[deck_of(variant)] += 1
-        return tuple(_cut(rank, plan.steps) for rank in launch.ranks), launch.seconds - math.fsum(
-            launch.step_times[plan.steps :]
-        )
+        spared = math.fsum(launch.step_times[plan.steps :])
+        return tuple(_cut(rank, plan.steps) for rank in launch.ranks), launch.seconds - spared
 
     def _diagnosis(self, variant: Variant, _plan: Plan) -> LaunchOutcome:
         if deck_of(variant) in self.diagnoses:

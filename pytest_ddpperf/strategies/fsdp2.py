@@ -71,7 +71,7 @@ def parallelise(
         # torch.amp.GradScaler asks all ranks when gradients are DTensors, but NCCL cannot when they are on the CPU.
         make_scaler=partial(ShardScaler, ctx.device.type, process_group=dist.group.WORLD) if cpu_offload else None,
         gradients=partial(_gradients, module, ctx.device),
-        parameters=partial(_parameters, module, ctx.device),
+        parameters=lambda: {name: _whole(parameter, ctx.device) for name, parameter in _sharded(module)},
         precision=narrowest(param_dtype, reduce_dtype),
     )
 
@@ -128,10 +128,6 @@ def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | No
     return {
         name: None if parameter.grad is None else _whole(parameter.grad, device) for name, parameter in _sharded(module)
     }
-
-
-def _parameters(module: nn.Module, device: torch.device) -> dict[str, Tensor]:
-    return {name: _whole(parameter, device) for name, parameter in _sharded(module)}
 
 
 def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -166,13 +166,8 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
 
 def _entry(row: dict[str, Any]) -> Entry:
     """The entry of a row, by the names of its columns."""
-    run = HistoryRun(
-        date=row["date"],
-        commit=row["commit_hash"],
-        commit_date=row["commit_date"],
-        branch=row["branch"],
-        dirty=bool(row["dirty"]),
-    )
+    code = {name: row[name] for name in ("date", "commit_date", "branch")}
+    run = HistoryRun(**code, commit=row["commit_hash"], dirty=bool(row["dirty"]))
     benchmark = Benchmark(
         **{name: row[name] for name in _SAME_NAME},
         environment_key=row["key"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -140,17 +140,11 @@ class RankConsensus:
         """The mean of all ranks' losses in a step; raises DiffersError if one is not finite."""
         for rank, loss in enumerate(losses):
             if not math.isfinite(loss):
-                raise DiffersError(
-                    Discrepancy(
-                        quantity="losses",
-                        name="the loss",
-                        rank=rank,
-                        step=step,
-                        error=math.inf,
-                        tolerance=tolerance,
-                        fault=f"is {loss}, where a single process has a finite one",
-                    )
+                fault = f"is {loss}, where a single process has a finite one"
+                found = Discrepancy(
+                    quantity="losses", name="the loss", error=math.inf, tolerance=tolerance, fault=fault
                 )
+                raise DiffersError(replace(found, rank=rank, step=step))
         return math.fsum(losses) / len(losses)
 
     def judge_losses(self, step: int, error: float, tolerance: float, fault: str) -> None:
@@ -158,9 +152,8 @@ class RankConsensus:
         name = "the mean loss"
         self.note("losses", name, error, tolerance)
         if error > tolerance:
-            raise DiffersError(
-                Discrepancy(quantity="losses", name=name, step=step, error=error, tolerance=tolerance, fault=fault)
-            )
+            found = Discrepancy(quantity="losses", name=name, step=step, error=error, tolerance=tolerance, fault=fault)
+            raise DiffersError(found)
 
     def note(self, quantity: Quantity, name: str, error: float, tolerance: float) -> None:
         """Keeps the largest error of a quantity."""

@@ -79,7 +79,8 @@ class SingleProcess:
         self._settings = replace(settings, no_sync=True, compile="no", activation_checkpointing=False)
         self._narrow = str(param_dtype) if param_dtype in _NARROW else None
         self._strategy = Strategy("single") if self._narrow is None else Strategy(computing_in, dtype=self._narrow)
-        self._untrained = replace(workload, optimizer=_idle)
+        # Without state, for gradients that are only looked at.
+        self._untrained = replace(workload, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
         self._tried = False
         with _fitting():
             self._module = build_model(workload)
@@ -135,7 +136,9 @@ class SingleProcess:
                 fill(parameters, [_moved(parameter, unit, draw) for parameter in kept])
                 for run, still in zip(self._ranks, own, strict=True):
                     for name, gradient in self._own(run, step, buffers)[1].items():
-                        squares.setdefault(name, []).append(_apart(gradient, still[name]) ** 2)
+                        before = still[name]
+                        apart = 0.0 if gradient is None or before is None else distance(gradient, before)
+                        squares.setdefault(name, []).append(apart**2)
                 fill(parameters, kept)
         return {name: math.sqrt(math.fsum(found) / len(found)) for name, found in squares.items()}
 
@@ -248,11 +251,6 @@ def _fitting() -> Iterator[None]:
         raise UnverifiableError("the whole model does not fit on one device") from error
 
 
-def _idle(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer without state, for gradients that are only looked at."""
-    return torch.optim.SGD(parameters, lr=0.0)
-
-
 def _moves(parameter: Tensor) -> bool:
     return (parameter.is_floating_point() and parameter.itemsize > 1) or parameter.is_complex()
 
@@ -262,10 +260,6 @@ def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
     shifts = torch.rand(tensor.shape, generator=generator) * 2 - 1
     return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
-
-
-def _apart(moved: Tensor | None, still: Tensor | None) -> float:
-    return 0.0 if moved is None or still is None else distance(moved, still)
 
 
 def _mean_norm(gradients: Sequence[Tensor | None]) -> float:

@@ -40,13 +40,13 @@ def _differences(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Iterator[Disc
     made = [len(trace.steps) for trace in (*ranks, twin)]
     if len(set(made)) > 1:
         fault = f"is {', '.join(map(str, made[:-1]))} on the ranks and {made[-1]} in the reference"
-        yield _differing("optimizer steps", "their number", math.inf, 0.0, fault=fault)
+        yield from _beyond("optimizer steps", "their number", math.inf, 0.0, fault=fault)
         return
     for number, expected in enumerate(twin.steps):
         steps = [rank.steps[number] for rank in ranks]
-        different = next(_different_models(steps, expected), None)
-        if different is not None:
-            yield different
+        models = list(_different_models(steps, expected))
+        yield from models
+        if models:
             return
         if not number:
             yield from _different_starts(steps, expected)
@@ -63,11 +63,11 @@ def _different_models(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator
     for rank, step in enumerate(ranks):
         if len(step.before) != len(twin.before):
             fault = f"is {len(step.before)} in the optimizer and {len(twin.before)} in that of the reference"
-            yield _differing("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
+            yield from _beyond("reference start", "the number of parameters", math.inf, 0.0, rank=rank, fault=fault)
         for ours, theirs in zip(step.before, twin.before, strict=False):
             if ours.shape != theirs.shape:
                 fault = f"has shape {ours.shape} instead of {theirs.shape}"
-                yield _differing("reference start", ours.name, math.inf, 0.0, rank=rank, fault=fault)
+                yield from _beyond("reference start", ours.name, math.inf, 0.0, rank=rank, fault=fault)
 
 
 def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator[Discrepancy]:
@@ -75,8 +75,7 @@ def _different_starts(ranks: Sequence[TracedStep], twin: TracedStep) -> Iterator
         for rank, step in enumerate(ranks):
             for ours, theirs in zip(step.before, others.before, strict=True):
                 error = _relative(_apart(ours, theirs), max(_norm(ours), _norm(theirs)))
-                if error > _ALIKE:
-                    yield _differing(quantity, ours.name, error, _ALIKE, rank=rank)
+                yield from _beyond(quantity, ours.name, error, _ALIKE, rank=rank)
 
 
 def _different_losses(
@@ -91,9 +90,8 @@ def _different_losses(
             continue
         mean = math.fsum(told) / len(told)
         error = _relative(abs(mean - expected), max(abs(expected), abs(mean)))
-        if error > tolerance:
-            fault = f"is {mean:.6g} instead of {expected:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
-            yield _differing("losses", "the mean loss", error, tolerance, step=number + 1, fault=fault)
+        fault = f"is {mean:.6g} instead of {expected:.6g}, relative error {error:.3g}, tolerance {tolerance:g}"
+        yield from _beyond("losses", "the mean loss", error, tolerance, step=number + 1, fault=fault)
 
 
 def _losses(trace: StepsTrace, number: int) -> Sequence[float | None]:
@@ -111,8 +109,7 @@ def _different_gradients(
     for rank, step in enumerate(ranks):
         for ours, theirs in zip(step.gradients, twin.gradients, strict=True):
             error = _relative(_apart(ours, theirs), max(_norm(theirs), least))
-            if error > tolerance:
-                yield _differing("gradients", ours.name, error, tolerance, rank=rank, step=number + 1)
+            yield from _beyond("gradients", ours.name, error, tolerance, rank=rank, step=number + 1)
 
 
 def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number: int) -> Iterator[Discrepancy]:
@@ -123,19 +120,16 @@ def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number:
         for rank, step in enumerate(ranks):
             ours = step.after[i]
             error = _relative(_apart(ours, first), max(moved, _ALIKE * _norm(first)))
-            if error > _ALIKE:
-                yield _differing("own parameters", ours.name, error, _ALIKE, rank=rank, step=number + 1)
+            yield from _beyond("own parameters", ours.name, error, _ALIKE, rank=rank, step=number + 1)
             error = _relative(_apart(ours, after), max(moved, _ROUNDING * _norm(after)))
-            if error > _MOVED and _norm(gradient) > least:
-                yield _differing("parameters", ours.name, error, _MOVED, rank=rank, step=number + 1)
+            if _norm(gradient) > least:
+                yield from _beyond("parameters", ours.name, error, _MOVED, rank=rank, step=number + 1)
 
 
-def _differing(
-    quantity: Any, name: str, error: float, tolerance: float, *, rank: int | None = None, step: int = 0, fault: str = ""
-) -> Discrepancy:
-    return Discrepancy(
-        quantity=quantity, name=name, rank=rank, step=step, error=error, tolerance=tolerance, fault=fault
-    )
+def _beyond(quantity: Any, name: str, error: float, tolerance: float, **where: Any) -> Iterator[Discrepancy]:
+    """The discrepancy of an error that exceeds its tolerance."""
+    if error > tolerance:
+        yield Discrepancy(quantity=quantity, name=name, error=error, tolerance=tolerance, **where)
 
 
 def _whole(step: TracedStep) -> float:
