@@ -12,6 +12,7 @@ from pytest_ddpperf.reports.phrases import (
     ACCEPT_PAIRED,
     decisive,
     every_finding,
+    find,
     incomparable_changes,
     named_metrics,
     names_by_remark,
@@ -125,11 +126,22 @@ def _stale(result: Result) -> list[Remark]:
     if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
         return []
     better = [c for c in decisive(result, {Verdict.IMPROVED}) if c.series.scale != "exact"]  # counts are findings
-    if not better:
+    step = find(result, "step_time")
+    # A tail is relative to the step: it gets shorter where the typical step gets longer.
+    shorter = step is not None and _worsening(step) < 0
+    better = [c for c in better if c.series.metric != "step_time_tail" or shorter]
+    open_ones = decisive(result, {Verdict.INCONCLUSIVE})
+    if not better or any(_worsening(comparison) > 0 for comparison in open_ones):
         return []
     text = f"{_few(list(map(short_text, better)))}: the baseline is stale, --ddpperf-save renews it"
     metrics = tuple(comparison.series.metric for comparison in better)
     return [Remark(text=text, code="stale", metrics=metrics)]
+
+
+def _worsening(comparison: Comparison) -> float:
+    """The change of a metric, above 0 where it looks worse."""
+    change = comparison.change or 0.0
+    return change if comparison.series.better == "lower" else -change
 
 
 def _promises(result: Result) -> list[Remark]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from pytest_ddpperf.judge.detection import POWER
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.finding import Finding
@@ -302,6 +304,26 @@ def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_c
     # To save would store what has regressed.
     regressed = summary_table([make_result(verdict=Verdict.REGRESSED, comparisons=(faster, steady))])
     assert not any("stale" in note for note in notes_of(regressed))
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNCHANGED, Verdict.INCONCLUSIVE])
+def test_a_shorter_tail_of_a_longer_step_makes_no_baseline_stale(
+    make_result: Make, make_comparison: Compare, verdict: Verdict
+) -> None:
+    tail = make_comparison("step_time_tail", 1.02, Verdict.IMPROVED, baseline=1.3, change=-0.22)
+    step = make_comparison("step_time", 0.042, verdict, baseline=0.04, change=0.05)
+    table = summary_table([make_result(verdict=verdict, comparisons=(step, tail))])
+    assert not any("stale" in note for note in notes_of(table))
+
+
+def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided_and_worse(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    memory = make_comparison("peak_resident", 3e8, Verdict.IMPROVED, baseline=4e8, change=-0.25)
+    for change, stale in ((0.05, False), (-0.05, True)):
+        step = make_comparison("step_time", 0.04 * (1 + change), Verdict.INCONCLUSIVE, baseline=0.04, change=change)
+        table = summary_table([make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory))])
+        assert any("stale" in note for note in notes_of(table)) is stale
 
 
 def test_a_run_without_benchmarks_tells_nothing() -> None:
