@@ -68,7 +68,7 @@ def conduct(
                     zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
-                suspect = stacks.suspect(standing) if len(standing) == job.world_size else None
+                suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
                 if suspect is not None:
                     with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
                         ranks.hear_others(suspect)

@@ -26,6 +26,7 @@ _ALONE = "Stack (most recent call first)"
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x|Stack \()", re.MULTILINE)
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
 _DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/")
 _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator that waits
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
@@ -125,27 +126,30 @@ def _positions(stacks: Mapping[int, str]) -> list[tuple[StackPosition | None, li
     return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
 
 
-def suspect(stacks: Mapping[int, str]) -> int | None:
-    """Where all ranks wait, but not in one place, the rank that the others may wait for; None where there is none.
+def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
+    """Where ranks wait in several places, and none runs, the rank that they may wait for; None where there is none.
 
-    That is the only one outside of collectives, or the only one outside of the largest group.
+    That is the only one that has finished, that is outside of collectives, or that is outside of the largest group.
     """
     order = _positions(stacks)
-    if len(stacks) < _LEAST_MAJORITY or len(order) == 1 or not all(_waits(where) for where, _ in order):
+    several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
+    if not several or len(finished) > 1 or not all(_waits(where) for where, _ in order):
         return None
+    if finished:
+        return finished[0]
     outside = [rank for where, ranks in order if where and where.call in _NO_COLLECTIVES for rank in ranks]
     odd = outside if len(outside) == 1 else minority([ranks for _, ranks in order])
     return odd[0] if len(odd) == 1 else None
 
 
-def confirmed(stacks: Mapping[int, str], called: Mapping[int, int | None]) -> int | None:
+def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
     """The suspect if it keeps all others waiting: they agree on what they have called; else None.
 
     Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
     for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
     called: the same at one line, and different ones at different lines.
     """
-    odd = suspect(stacks)
+    odd = suspect(stacks, finished)
     agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
     numbers = {number for _, number in agreed}
     alike = len(agreed) == len(numbers) == len({where for where, _ in agreed})
@@ -175,7 +179,7 @@ def roll_call(
         parts.append(f"{numbers(finished)} had finished")
     if order and all(where is not None and not where.waits for where, _ in order):
         parts.append("if it only takes its time, raise timeout")
-    return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, called))
+    return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int]) -> str:
@@ -195,15 +199,17 @@ def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
     """The one rank that does not wait as the others do, or that waits alone; None where there is no such one."""
-    waiting = [ranks for where, ranks in order if _waits(where)]
-    elsewhere = [rank for where, ranks in order if not _waits(where) for rank in ranks] + finished
-    if len(finished) > 1 and elsewhere == finished and sum(map(len, waiting)) == 1:
-        return waiting[0][0]  # for a collective that no other rank has called
-    unknown = [rank for where, ranks in order if where is None for rank in ranks]
+    waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
+    running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
+        unknown = [rank for where, ranks in order if where is None for rank in ranks]
         elsewhere = unknown or minority([ranks for _, ranks in order])
-    elif not elsewhere:
-        return odd if len(waiting) > 1 or len(waiting[0]) > 1 else waiting[0][0]
+    elif running or len(finished) == len(waiting) == 1:
+        elsewhere = running + finished
+    elif len(waiting) > 1:
+        return odd
+    else:  # for a collective that no other rank has called, unless that lets ranks go on before others come
+        elsewhere = [] if waiting[0][0].call in _ROOTED else waiting[0][1]
     return elsewhere[0] if len(elsewhere) == 1 else None
 
 

@@ -134,6 +134,21 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
             2,
         ),
         (
+            {0: BROADCAST},
+            [1, 2],
+            "rank 0 of 3 blocked after 10 s in broadcast (/x/t.py:9 in build); ranks 1, 2 had finished",
+            None,
+        ),
+        (
+            {0: BROADCAST, 2: ALL_REDUCE},
+            [1],
+            (
+                "rank 0 of 3 blocked after 10 s in broadcast (/x/t.py:9 in build); "
+                "rank 2 in all_reduce (/x/t.py:12 in step); rank 1 had finished"
+            ),
+            None,
+        ),
+        (
             {0: ""},
             [1],
             "rank 0 of 2 still running after 10 s at an unknown place (it gave no stack); rank 1 had finished",
@@ -213,9 +228,24 @@ def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_cal
     found: list[str], called: dict[int, int | None], suspect: int | None, guilty: int | None
 ) -> None:
     listed = dict(enumerate(found))
-    assert (stacks.suspect(listed), stacks.confirmed(listed, called)) == (suspect, guilty)
+    assert (stacks.suspect(listed), stacks.confirmed(listed, [], called)) == (suspect, guilty)
     if BUILD not in found:
         assert stacks.roll_call(listed, [], len(found), 10.0, called)[1] == guilty
+
+
+@pytest.mark.parametrize(
+    ("called", "guilty"),
+    [
+        pytest.param({0: 2, 2: 3}, 1, id="who returned keeps the others waiting"),
+        pytest.param({0: 2, 2: 2}, None, id="the others contradict each other"),
+    ],
+)
+def test_a_rank_that_has_finished_is_to_blame_where_the_others_agree(
+    called: dict[int, int | None], guilty: int | None
+) -> None:
+    assert stacks.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1]) == 1
+    assert stacks.roll_call({0: BROADCAST, 2: ALL_REDUCE}, [1], 3, 10.0, called)[1] == guilty
+    assert stacks.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1, 3]) is None
 
 
 def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path: Path) -> None:
