@@ -304,6 +304,7 @@ def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path, fate: str)
         workers = {int(pid) for _ in range(2) for pid in next(batches)[0]}  # which have made more by now
         memory = SharedMemory(create=True, size=1000)
         (tmp_path / f"{ctx.rank}").write_text(f"{memory.name} {' '.join(map(str, workers))}")
+        all_reduce()  # for the first to fail ends the other
         if fate == "raises":
             raise ValueError
 
