@@ -236,3 +236,9 @@ def test_bytes_have_lines_only_where_the_calls_are_as_many() -> None:
     assert difference_text("collective_bytes", moved(1.0, 4.0), moved(2.0, 8.0)) == [
         "all_reduce 4 B -> 8 B per step (+4 B, +100 %)"
     ]
+
+
+def test_a_module_that_is_called_by_a_number_is_called_a_module() -> None:
+    then, now = (Counts(totals={"flops": n}, details={"flops": {"0": n}}, unstable={}) for n in (1e9, 2e9))
+    (line,) = difference_text("flops", then, now)
+    assert line.startswith("module 0 1 GFLOP -> 2 GFLOP per step")

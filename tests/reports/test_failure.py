@@ -47,6 +47,15 @@ def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
     ]
 
 
+def test_a_change_that_was_found_by_luck_says_nothing_of_what_could_have_been_seen(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    facts = {"baseline": 0.03, "change": 0.373, "mde": 0.538}
+    step = make_comparison("step_time", 0.0412, Verdict.REGRESSED, **facts)
+    first = failure_text(make_result(comparisons=(step,)), accept=ACCEPT).splitlines()[0]
+    assert first == "step_time regressed: 30.0 ms -> 41.2 ms, +37.3 %, tolerance 3 %"
+
+
 def test_what_several_benchmarks_have_in_common_is_said_once_with_their_names(make_result: Make) -> None:
     note = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
     own, alone = Finding("not_diagnosed", {"reason": "no ranks"}), make_result(findings=(note,))
