@@ -49,6 +49,7 @@ def test_the_controller_never_imports_torch() -> None:
     assert not {"torch", "numpy"} & modules_after(statement)
 
 
+@pytest.mark.slow  # a contract says the same of what we import ourselves
 def test_the_ranks_never_import_pytest() -> None:
     modules = "pytest_ddpperf.launch.zygote, pytest_ddpperf.launch.rank, pytest_ddpperf.training.step"
     assert {"torch", "pytest", "_pytest"} & modules_after(f"import {modules}") == {"torch"}

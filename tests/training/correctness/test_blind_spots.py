@@ -224,20 +224,23 @@ HOOKS = {
     "powersgd,powersgd_start=4": Settings(accumulation_steps=2, no_sync=False),
     "post_local_sgd,local_sgd_start=2": Settings(accumulation_steps=2),
 }
+RARE_HOOKS = ("powersgd,static_graph=true", "powersgd,powersgd_start=4")
 
 
-def test_hooks_that_begin_exactly_pass(launcher: Launcher) -> None:
-    # torch's PowerSGD fails on the CPU where there is a GPU
-    hooks = [hook for hook in HOOKS if not (torch.cuda.is_available() and "powersgd" in hook)]
-    jobs = [job(f"ddp[comm_hook={hook}]", HOOKS[hook], model=Normed) for hook in hooks]
-    for hook, found in zip(hooks, verify(launcher, *jobs), strict=True):
-        assert found.discrepancy is None, hook
-        assert not found.unverified, hook
-        assert found.agreements["gradients"].error < 1e-6, hook
-        assert found.agreements["losses"].tolerance == 0.8, hook
-        assert found.leniency is not None, hook
-        assert found.leniency.precision is None, hook
-        assert found.leniency.exact_steps > 0, hook
+@pytest.mark.parametrize(
+    "hook", [pytest.param(hook, marks=pytest.mark.slow) if hook in RARE_HOOKS else hook for hook in HOOKS]
+)
+def test_hooks_that_begin_exactly_pass(launcher: Launcher, hook: str) -> None:
+    if torch.cuda.is_available() and "powersgd" in hook:
+        pytest.skip("torch's PowerSGD fails on the CPU where there is a GPU")
+    (found,) = verify(launcher, job(f"ddp[comm_hook={hook}]", HOOKS[hook], model=Normed))
+    assert found.discrepancy is None
+    assert not found.unverified
+    assert found.agreements["gradients"].error < 1e-6
+    assert found.agreements["losses"].tolerance == 0.8
+    assert found.leniency is not None
+    assert found.leniency.precision is None
+    assert found.leniency.exact_steps > 0
 
 
 def test_a_looser_tolerance_is_told(launcher: Launcher) -> None:
