@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import re
 import subprocess  # git has no other interface in the standard library
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,10 +34,6 @@ class GitMissingError(GitError):
     """There is no git."""
 
 
-class NoRepositoryError(GitError):
-    """The folder is in no git repository."""
-
-
 def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
     """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long."""
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
@@ -60,7 +57,7 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
         lines = [line for line in error.stderr.splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
         message = (fatal or lines or [f"git exited with status {error.returncode}"])[0]
-        raise (NoRepositoryError if "not a git repository" in message else GitError)(message) from None
+        raise GitError(message) from None
     except subprocess.TimeoutExpired:
         raise GitError(f"git took longer than {seconds:.0f} s") from None
     except (OSError, subprocess.SubprocessError) as error:
@@ -96,12 +93,41 @@ def fetching(root: Path) -> str:
     return "git fetch may bring it"
 
 
+def lacking(root: Path) -> str:
+    """The advice for files of a commit that are missing here."""
+    with contextlib.suppress(GitError):
+        if git(root, "config", "--get-regexp", r"^remote\..*\.promisor$"):
+            return (
+                "this is a partial clone, which gets files from its remote at a checkout: fetch them with "
+                "git fetch --refetch --no-filter while the remote can be reached"
+            )
+    return fetching(root)
+
+
+_REFUSALS = (  # patterns of git's messages, and what they mean for a folder: the first that fits
+    (
+        r"dubious ownership in repository at '(?P<top>.*)'",
+        "git refuses {top}, which belongs to another user: git config --global --add safe.directory {top}",
+    ),
+    (
+        r"must be run in a work tree",
+        "{folder} is in a bare repository, which has no files: run pytest in a work tree of it (git worktree add)",
+    ),
+    (
+        r"not a git repository: (?P<top>.*)",
+        "{folder} is a work tree of a repository that is gone or was moved, {top}: see git worktree repair",
+    ),
+    (r"not a git repository", "{folder} is in no git repository"),
+)
+
+
 def no_repository(folder: Path, error: GitError) -> str:
     """The reason why git knows no repository that holds ``folder``."""
     if isinstance(error, GitMissingError):
         return str(error)
-    if isinstance(error, NoRepositoryError):
-        return f"{folder} is in no git repository"
+    for pattern, reason in _REFUSALS:
+        if (found := re.search(pattern, str(error))) is not None:
+            return reason.format(folder=folder, **found.groupdict())
     return f"git cannot say what repository {folder} belongs to: {error}"
 
 

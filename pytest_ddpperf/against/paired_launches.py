@@ -119,7 +119,14 @@ class PairedLaunches:
         modules, findings = self.modules, list(result.findings)
         if result.paired.lacking:
             findings.append(
-                Finding("cannot_run", {"revision": result.paired.revision, "reason": result.paired.lacking})
+                Finding(
+                    "cannot_run",
+                    {
+                        "revision": result.paired.revision,
+                        "reason": result.paired.lacking,
+                        "submodules": self._reference.lacks_submodules,
+                    },
+                )
             )
         if self._shared:
             option = KNOBS["against_tests"].option

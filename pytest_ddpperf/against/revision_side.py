@@ -80,6 +80,15 @@ class RevisionSide:
         plain = Redirection(root=root, target=target, kept=interpreter_folders(root), copies=copies_of(root))
         return plain if self._setup is None else _with_environment(plain, worktree.folder, self._setup)
 
+    @property
+    def lacks_submodules(self) -> bool:
+        """Whether the revision has submodules, which git does not check out in a work tree, and no command does."""
+        return (
+            self.revision.folder is None
+            and self._setup is None
+            and Path(self.redirection.target, ".gitmodules").exists()
+        )
+
     def start(self, number: int = 1) -> None:
         """Let ``number`` launchers import torch in the background; the first launch raises what prevents that."""
         with contextlib.suppress(LaunchError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.against import guard
-from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, no_repository, top_folder
+from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_repository, top_folder
 from pytest_ddpperf.errors import LaunchError, SettingError
 
 MERGE_BASE = "merge-base:"
@@ -108,7 +108,7 @@ class Worktree:
             if isinstance(error, GitError):
                 raise LaunchError(
                     f"git cannot check out {revision.label} for --ddpperf-against: {error}; "
-                    f"{fetching(revision.root)}, or name the folder of another checkout"
+                    f"{lacking(revision.root)}, or name the folder of another checkout"
                 ) from None
             raise
 

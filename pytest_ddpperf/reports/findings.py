@@ -353,7 +353,11 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # The other revision.
     "settled": _settled,
     "not_settled": lambda reason: f"not settled side by side with the commit of the baseline: {reason}",
-    "cannot_run": lambda revision, reason: f"revision {revision} cannot run it: {reason}",
+    "cannot_run": lambda revision, reason, submodules: (
+        f"revision {revision} cannot run it: {reason}"
+        + "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
+        * submodules
+    ),
     "no_name_to_look_up": lambda option, names: (
         f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
         f"{', '.join(names)}"

@@ -49,6 +49,18 @@ def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     assert (target.is_dir(), worktrees(revision)) == (False, 1)
 
 
+@pytest.mark.parametrize(("setup", "lacking"), [(None, True), ("true", False)])
+def test_submodules_are_lacking_unless_a_command_sees_to_them(
+    revision: Revision, monkeypatch: pytest.MonkeyPatch, setup: str | None, *, lacking: bool
+) -> None:
+    monkeypatch.setattr(revision_side, "_with_environment", lambda plain, *_: plain)
+    side = RevisionSide(revision, setup, ())
+    assert not side.lacks_submodules
+    Path(side.redirection.target, ".gitmodules").touch()
+    assert side.lacks_submodules is lacking
+    side.close()
+
+
 def test_a_failed_checkout_is_not_tried_again(revision: Revision, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[Revision] = []
 

@@ -69,6 +69,89 @@ def test_names_of_a_revision(repository: Path) -> None:
     assert {one.root for one in named.values()} == {repository}
 
 
+def shallow(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert monkeypatch
+    git(repository.parent, "clone", "-q", "--depth=1", repository.as_uri(), "shallow")
+    return repository.parent / "shallow"
+
+
+def partial_and_offline(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert monkeypatch
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    git(repository.parent, "clone", "-q", "--filter=blob:none", repository.as_uri(), "partial")
+    repository.rename(repository.parent / "unreachable")
+    return repository.parent / "partial"
+
+
+def bare(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert monkeypatch
+    git(repository.parent, "clone", "-q", "--bare", str(repository), "bare")
+    return repository.parent / "bare"
+
+
+def linked(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert monkeypatch
+    git(repository, "worktree", "add", "-q", "--detach", "../linked", "main")
+    return repository.parent / "linked"
+
+
+def linked_to_nothing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = linked(repository, monkeypatch)
+    repository.rename(repository.parent / "moved")
+    return folder
+
+
+def of_another_user(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(guard, "git_environ", lambda: {**os.environ, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"})
+    return repository
+
+
+def submodule(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that is a submodule of another one."""
+    assert monkeypatch
+    outer = repository.parent / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "-q", "add", repository.as_uri(), "inner")
+    return outer / "inner"
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "words"),
+    [
+        (shallow, SettingError, "this is a shallow clone: fetch the rest with git fetch --unshallow"),
+        (
+            partial_and_offline,
+            LaunchError,
+            "this is a partial clone, which gets files from its remote at a checkout: fetch them with git fetch --ref",
+        ),
+        (bare, SettingError, "bare is in a bare repository, which has no files: run pytest in a work tree of it"),
+        (linked, None, ""),
+        (linked_to_nothing, SettingError, "linked is a work tree of a repository that is gone or was moved, "),
+        (of_another_user, SettingError, "project, which belongs to another user: git config --global --add safe.dir"),
+        (submodule, None, ""),
+    ],
+)
+def test_a_revision_of_any_kind_of_repository_is_checked_out_or_refused_with_its_cure(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[[Path, pytest.MonkeyPatch], Path],
+    error: type[Exception] | None,
+    words: str,
+) -> None:
+    folder = made(repository, monkeypatch)
+    if error is None:
+        tree = Worktree(resolve("v1", folder, folder))
+        assert (tree.path / "number").read_text() == "1"
+        tree.close()
+        return
+    with pytest.raises(error) as caught:
+        Worktree(resolve("v1", folder, folder))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "--ddpperf-against" in str(caught.value)
+
+
 def test_a_folder_is_another_checkout(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", str(repository), "copy")
     found = resolve("../copy", repository, repository)

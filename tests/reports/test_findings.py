@@ -174,7 +174,17 @@ CASES = [
         {"reason": "git is not installed"},
         "not settled side by side with the commit of the baseline: git is not installed",
     ),
-    Case("cannot_run", {"revision": "v1", "reason": "it raised"}, "revision v1 cannot run it: it raised"),
+    Case(
+        "cannot_run",
+        {"revision": "v1", "reason": "it raised", "submodules": False},
+        "revision v1 cannot run it: it raised",
+    ),
+    Case(
+        "cannot_run",
+        {"revision": "v1", "reason": "it raised", "submodules": True},
+        "revision v1 cannot run it: it raised; its submodules are not checked out, which "
+        "--ddpperf-against-setup='git submodule update --init' does",
+    ),
     Case(
         "no_name_to_look_up",
         {"option": "--ddpperf-against-tests", "names": ("f", "g")},
