@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+_TOOLS = 6  # of sys.monitoring
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,3 +82,22 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def tracers() -> tuple[str, ...]:
+    """The modules of what is called for each line or call of Python code now, such as those of coverage or a profiler.
+
+    Threads that start from now on count as well.
+    """
+    functions = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
+    found = [_module_of(function) for function in functions if function is not None]
+    monitoring = getattr(sys, "monitoring", None)  # of Python 3.12 and newer
+    if monitoring is not None:
+        tools = [number for number in range(_TOOLS) if monitoring.get_tool(number) is not None]
+        found += [str(monitoring.get_tool(number)) for number in tools if monitoring.get_events(number)]
+    return tuple(dict.fromkeys(found))
+
+
+def _module_of(function: object) -> str:
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return str(module).partition(".")[0]

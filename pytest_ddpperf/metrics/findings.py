@@ -29,6 +29,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
         oversubscription,
         effective_batch,
         skipped_steps,
+        traced_steps,
         picked_loading,
         unsettled_warmup,
         outlying_launches,
@@ -80,6 +81,12 @@ def skipped_steps(measurement: Measurement) -> Finding | None:
     """Timed steps updated nothing, because fp16 gradients overflowed."""
     skipped = sum(len(launch.ranks[0].skipped_steps) for launch in measurement.launches)
     return Finding("skipped_steps", {"steps": skipped, "launches": len(measurement.launches)}) if skipped else None
+
+
+def traced_steps(measurement: Measurement) -> Finding | None:
+    """Python called coverage, a debugger or a profiler while steps were timed."""
+    found = dict.fromkeys(name for launch in measurement.launches for rank in launch.ranks for name in rank.tracers)
+    return Finding("traced_steps", {"tracers": tuple(found)}) if found else None
 
 
 def picked_loading(measurement: Measurement) -> Finding | None:

@@ -58,6 +58,7 @@ class RankLaunch:
         blocks: how many of ``step_times`` belong to each interleaved block; empty where launches are not interleaved.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
         worked: seconds from its first step to the end of what it was asked for.
+        tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
     """
 
@@ -80,6 +81,7 @@ class RankLaunch:
     blocks: tuple[int, ...] = ()
     cpu_blocks: tuple[float, ...] = ()
     worked: float = 0.0
+    tracers: tuple[str, ...] = ()
     imported: SlowImport | None = None
 
 

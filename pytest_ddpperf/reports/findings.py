@@ -264,6 +264,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time from {max_time:g} s to {enough:g} s"
     ),
     "slow_starts": _slow_starts,
+    "traced_steps": lambda tracers: (
+        f"{' and '.join(tracers)} traced the Python code of timed steps, which slows them: measure without, as with "
+        "--no-cov, or compare counts alone with --ddpperf-counted-only"
+    ),
     # What is strange about steps and launches.
     "skipped_steps": _skipped_steps,
     "unsettled_warmup": _unsettled_warmup,

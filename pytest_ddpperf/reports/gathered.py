@@ -112,6 +112,7 @@ _TOGETHER: Mapping[str, _Merging] = {
         "slowest": _known(partial(max, key=attrgetter("seconds"))),
     },
     # What is strange about steps, launches and memory.
+    "traced_steps": {"tracers": _union},
     "skipped_steps": _SUMS,
     "unsettled_warmup": _SUMS,
     "negative_scaling": {},

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for, collector_paused
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused, tracers
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
@@ -88,6 +88,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
     end_watch()
+    tracing = tracers()
     with collector_paused():
         begin = partial(begin_together, turns, step)
         timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
@@ -114,6 +115,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
         cpu_time=timed.cpu or None if cpu_known else None,
         blocks=blocks,
         cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
+        tracers=tracing,
     )
 
 

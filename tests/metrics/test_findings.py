@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.findings import findings_of, thin_baseline
+from pytest_ddpperf.metrics.findings import findings_of, thin_baseline, traced_steps
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
@@ -122,6 +122,14 @@ def test_steps_that_updated_nothing_are_counted() -> None:
 
     skipped = Finding("skipped_steps", {"steps": 3, "launches": 2})
     assert findings_of(replace(base, launches=launches)) == (skipped,)
+
+
+def test_what_traced_the_timed_steps_is_named() -> None:
+    measured = measurement([1.0] * 8, [1.0] * 8)
+    assert traced_steps(measured) is None
+    rank = replace(measured.launches[0].ranks[0], tracers=("coverage",))
+    traced = replace(measured, launches=(replace(measured.launches[0], ranks=(rank,)), measured.launches[1]))
+    assert traced_steps(traced) == Finding("traced_steps", {"tracers": ("coverage",)})
 
 
 def test_the_data_loading_that_was_picked_is_named() -> None:

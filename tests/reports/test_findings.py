@@ -323,6 +323,12 @@ CASES = [
         "preloaded because it starts a thread: raise max_time from 15 s to 24 s",
     ),
     Case(
+        "traced_steps",
+        {"tracers": ("coverage", "profile")},
+        "coverage and profile traced the Python code of timed steps, which slows them: measure without, as with "
+        "--no-cov, or compare counts alone with --ddpperf-counted-only",
+    ),
+    Case(
         "skipped_steps",
         {"steps": 3, "launches": 1},
         "fp16 gradients overflowed in 3 timed steps of 1 launch, which updated nothing and are left out of the times; "

@@ -6,7 +6,9 @@ import gc
 import importlib
 import itertools
 import math
+import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -70,6 +72,39 @@ def test_imports_are_watched_up_to_the_first_timed_step(make_ctx: Any) -> None:
     noted = [one.module for one in watch.outer if one.module.startswith("no_such_module_of_step_")]
     assert noted == ["no_such_module_of_step_1", "no_such_module_of_step_2"]
     assert next(numbers) > 5
+
+
+def trace(*_: object) -> None:
+    """Called by Python for each call."""
+
+
+@pytest.mark.parametrize("begin", [sys.settrace, sys.setprofile, threading.settrace, threading.setprofile])
+def test_what_traces_timed_steps_is_told(make_ctx: Any, begin: Callable[[Any], None]) -> None:
+    calls = itertools.count()
+
+    def step() -> None:
+        if next(calls) == 0:
+            begin(trace)
+
+    try:
+        report = run_launch(make_ctx(), job(step))
+    finally:
+        begin(None)
+    assert report.tracers == (__name__.partition(".")[0],)
+
+
+def test_monitoring_tools_count_where_they_ask_for_events(make_ctx: Any) -> None:
+    monitoring: Any = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        pytest.skip("Python 3.12 has it")
+    monitoring.use_tool_id(3, "looks on")
+    try:
+        assert "looks on" not in run_launch(make_ctx(), job(lambda: 1.0)).tracers
+        monitoring.set_events(3, monitoring.events.PY_START)
+        assert "looks on" in run_launch(make_ctx(), job(lambda: 1.0)).tracers
+    finally:
+        monitoring.set_events(3, 0)
+        monitoring.free_tool_id(3)
 
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
