@@ -137,6 +137,13 @@ class Settings:
         "revision, because both revisions are measured in the same minutes",
         "FRACTION",
     )
+    resolution: float = _knob(
+        0.1,
+        fraction,
+        "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
+        "else inconclusive",
+        "FRACTION",
+    )
     fail_on: frozenset[Verdict] = _knob(
         frozenset({Verdict.REGRESSED, Verdict.BROKEN}),
         members(Verdict, "verdicts"),

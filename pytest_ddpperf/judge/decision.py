@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNPROVEN, level_of_look, limit, worsening
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, highest, level_of_look, limit, worsening
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series, Spread
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
 
 MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
-NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.INCONCLUSIVE}
+NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,7 @@ class DecisionContext:
     tolerance: float  # the worsening that is accepted, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of each metric
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance
+    resolution: float | None = None  # the worsening that ``ok`` rules out; None where nothing is ok
     affordable: int = 0  # launches that a suspect is confirmed by, or would have been; 0 for those there are
     last: bool = False  # whether there is no time for another look
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
@@ -34,6 +36,10 @@ class DecisionContext:
     suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
     scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
     max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
+
+    def resolution_of(self, series: Series) -> float | None:
+        """The worsening of a metric that ``ok`` rules out; None where nothing is ok, such as a loss that rose."""
+        return self.resolution if series.scale == "ratio" else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +71,7 @@ def decide(
     tolerance: float,
     alpha: float,
     margin: float = EQUIVALENCE_MARGIN,
+    resolution: float | None = None,
     last: bool = False,
 ) -> Verdict:
     """What a change says about the candidate.
@@ -73,7 +80,8 @@ def decide(
     excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
     is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening lies within the margin, and its
     estimate within the tolerance. (A red verdict has to stand in whole suites of tests, so it asks for more certainty
-    than a green one.) Everything else is ``INCONCLUSIVE``.
+    than a green one.) ``OK`` is a weaker proof: that bound lies within the resolution. Everything else is
+    ``INCONCLUSIVE``.
 
     Args:
         change: from the reference to the candidate.
@@ -83,23 +91,32 @@ def decide(
             the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
         alpha: two-sided significance level, of all looks together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
+        resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None where nothing is ok.
         last: whether there is no time for another look.
     """
     half = half_width(change, level_of_look(change, alpha, last=last))
     if half is None:
         return Verdict.INCONCLUSIVE
-    worse, accepted = worsening(change, better), limit(change, tolerance)
-    bound = worse + (half_width(change, 2 * UNPROVEN) or 0.0)
+    worse, accepted, bound = worsening(change, better), limit(change, tolerance), highest(change, better)
     if worse - half > 0 and worse > accepted:
         return Verdict.REGRESSED
     if worse + half < 0 and worse < -accepted:
         return Verdict.IMPROVED
-    proven = bound <= limit(change, margin * tolerance) and worse <= accepted
-    return Verdict.UNCHANGED if proven else Verdict.INCONCLUSIVE
+    if bound is None:
+        return Verdict.INCONCLUSIVE
+    if bound <= limit(change, margin * tolerance) and worse <= accepted:
+        return Verdict.UNCHANGED
+    return Verdict.OK if resolution is not None and bound <= limit(change, resolution) else Verdict.INCONCLUSIVE
 
 
 def needed(
-    change: Change, *, better: Better, tolerance: float, alpha: float, margin: float = EQUIVALENCE_MARGIN
+    change: Change,
+    *,
+    better: Better,
+    tolerance: float,
+    alpha: float,
+    margin: float = EQUIVALENCE_MARGIN,
+    resolution: float | None = None,
 ) -> int | None:
     """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
@@ -111,8 +128,8 @@ def needed(
         return None
 
     def decided(launches: int) -> bool:
-        later = with_launches(change, launches)
-        verdict = decide(later, better=better, tolerance=tolerance, alpha=alpha, margin=margin, last=True)
+        proof = partial(decide, better=better, tolerance=tolerance, alpha=alpha, margin=margin, resolution=resolution)
+        verdict = proof(with_launches(change, launches), last=True)
         return verdict is not Verdict.INCONCLUSIVE
 
     low, high = change.launches, change.launches + 1
@@ -144,13 +161,14 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         tolerance=evidence.tolerance,
         alpha=context.alpha,
         margin=context.margin,
+        resolution=context.resolution_of(evidence.series),
         last=context.last,
     )
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
     elif verdict is Verdict.REGRESSED and evidence.excuse is not None:
         verdict, note = Verdict.INCONCLUSIVE, evidence.excuse
-    if verdict is Verdict.INCONCLUSIVE and metric in context.proven:
+    if verdict in OPEN and metric in context.proven:
         return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric]}))
     return Decision(verdict, note)
 
@@ -197,7 +215,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
         if not steps or not cpu.gated or not cpu.series.rules.stands_in:
             return cpu
         step = steps[0]
-        longer = step.verdict is Verdict.INCONCLUSIVE and step.change is not None and step.change >= 0
+        longer = step.verdict in OPEN and step.change is not None and step.change >= 0
         if not longer or cpu.verdict is Verdict.IMPROVED:
             return replace(cpu, gated=False)
         if cpu.verdict is Verdict.REGRESSED and not last:
@@ -216,15 +234,16 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
     an alarm leaves the verdict to the others.
     """
-    decided = any(
-        c.gated and c.verdict in {Verdict.UNCHANGED, Verdict.IMPROVED} and c.series.scale != "exact"
-        for c in comparisons
-    )
+    others = {
+        comparison.verdict
+        for comparison in comparisons
+        if comparison.gated and comparison.series.scale != "exact" and not comparison.series.rules.alarm_only
+    }
+    green = others & {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK}
     gated = [
         comparison.verdict
         for comparison in comparisons
-        if comparison.gated
-        and not (decided and comparison.series.rules.alarm_only and comparison.verdict is Verdict.INCONCLUSIVE)
+        if comparison.gated and not (green and comparison.series.rules.alarm_only and comparison.verdict in OPEN)
     ]
     paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:

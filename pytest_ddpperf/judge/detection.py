@@ -78,6 +78,12 @@ def worsening(change: Change, better: Better) -> float:
     return change.shift if better == "lower" else -change.shift
 
 
+def highest(change: Change, better: Better) -> float | None:
+    """The one-sided 95 % bound of the worsening, on the scale of analysis; None where the scatter is unknown."""
+    half = half_width(change, 2 * UNPROVEN)
+    return None if half is None else worsening(change, better) + half
+
+
 def limit(change: Change, tolerance: float) -> float:
     """A tolerance on the scale of analysis."""
     return math.log1p(tolerance) if change.logarithmic else tolerance

@@ -23,7 +23,7 @@ from pytest_ddpperf.judge.sequential import (
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.settings import Settings
 
 TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
@@ -91,6 +91,7 @@ class Judge:
         self._derive = derive
         self._tests = tests
         self._margin = margin
+        self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.resolution  # a search asks for more
         self._scatter = scatter
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[Key, dict[str, int]] = {}  # as in DecisionContext
@@ -153,6 +154,7 @@ class Judge:
                 tolerance=tolerance,
                 alpha=alpha_of_metric(self._tests - 1 + len(references), alarms, paired=paired),
                 margin=self._margin,
+                resolution=self._resolution,
                 affordable=affordable,
                 last=look.last,
                 screened=look.screened,
@@ -211,7 +213,7 @@ class Judge:
 
     def _prove(self, gated: Sequence[Comparison]) -> None:
         """Keeps the metrics that are shown to be no worse, where the run goes on only because they look better."""
-        if any(comparison.verdict is Verdict.INCONCLUSIVE for comparison in gated):
+        if any(comparison.verdict in OPEN for comparison in gated):
             return
         for result in self.results:
             proven = self._proven[result.measurement.key]
@@ -234,7 +236,7 @@ def _suspects(result: Result) -> tuple[str, ...]:
 def _needs_more(comparison: Comparison, launches: int) -> bool:
     """Whether a metric that keeps a result open takes more than so many launches, or no number of them decides it."""
     note = comparison.note
-    if note is None or comparison.verdict is not Verdict.INCONCLUSIVE or comparison.series.rules.alarm_only:
+    if note is None or comparison.verdict not in OPEN or comparison.series.rules.alarm_only:
         return False
     return note.code == "no_launches_decide" or note.facts.get("launches", 0) > launches
 

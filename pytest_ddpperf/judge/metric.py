@@ -6,7 +6,7 @@ import math
 
 from pytest_ddpperf.judge.allowance import NO_SPREAD, drift_of, excused_by, floor_of, spread_between_runs, tolerance_of
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide_metric, needed
-from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, looks_better, looks_worse, mde
+from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, highest, looks_better, looks_worse, mde
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Measurement, Series
@@ -72,7 +72,14 @@ def compare_metric(
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
+        bound=None if judged is None else _bound(judged, series.better),
     )
+
+
+def _bound(change: Change, better: Better) -> float | None:
+    """The worsening that is ruled out, in the tolerance's terms."""
+    most = highest(change, better)
+    return intervals.from_log(most) if most is not None and change.logarithmic else most
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
@@ -208,7 +215,12 @@ def _what_it_takes(
     if change.standard_error is None:
         return Finding("single_launch")
     wanted = needed(
-        change, better=series.better, tolerance=evidence.tolerance, alpha=context.alpha, margin=context.margin
+        change,
+        better=series.better,
+        tolerance=evidence.tolerance,
+        alpha=context.alpha,
+        margin=context.margin,
+        resolution=context.resolution_of(series),
     )
     if wanted is None or wanted > PRACTICABLE:
         return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})

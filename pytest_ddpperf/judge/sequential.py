@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
@@ -109,8 +109,8 @@ def next_action(
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
         return Next("confirm", max(state.first, state.launches)) if settles is None else SETTLE
-    if settles and Verdict.INCONCLUSIVE in seen:
+    if settles and seen & OPEN:
         return SETTLE
-    if Verdict.REGRESSED in seen or not (measure_on or Verdict.INCONCLUSIVE in seen):
+    if Verdict.REGRESSED in seen or not (measure_on or seen & OPEN):
         return STOP
     return STOP if last else Next("more", 1)

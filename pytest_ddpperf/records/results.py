@@ -171,6 +171,7 @@ class Comparison:
         margin: the worsening that it was shown not to reach if it is unchanged; None where no scatter decides.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
+        bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
         verdict: for this metric alone.
         note: why the verdict is what it is, where the numbers do not show it; else None.
         difference: what changed in a count, where the note says why it is not comparable.
@@ -196,6 +197,7 @@ class Comparison:
     df: float = math.inf
     base_samples: tuple[float, ...] = ()
     margin: float | None = None
+    bound: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

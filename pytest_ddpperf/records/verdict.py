@@ -10,6 +10,7 @@ class Verdict(str, Enum):
 
     IMPROVED = "improved"
     UNCHANGED = "unchanged"
+    OK = "ok"
     NEW = "new"
     INCOMPATIBLE = "incompatible"
     INCONCLUSIVE = "inconclusive"
@@ -20,3 +21,7 @@ class Verdict(str, Enum):
     def severity(self) -> int:
         """0 for the best verdict, rising with badness."""
         return list(Verdict).index(self)
+
+
+OPEN = frozenset({Verdict.OK, Verdict.INCONCLUSIVE})
+"""More launches may still decide these: an ``ok`` may turn out unchanged, or a small regression."""

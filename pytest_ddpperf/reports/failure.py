@@ -40,6 +40,7 @@ _ACCEPT = {
     Verdict.REGRESSED: "accept",
     Verdict.IMPROVED: "accept",
     Verdict.UNCHANGED: "accept",
+    Verdict.OK: "accept",
     Verdict.NEW: "save one",
     Verdict.INCOMPATIBLE: "save one that is comparable",
 }

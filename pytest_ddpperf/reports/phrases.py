@@ -11,7 +11,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.units import (
     format_change,
@@ -114,11 +114,15 @@ def change_text(comparison: Comparison) -> str:
 
 
 def _change(comparison: Comparison) -> str:
-    if comparison.change is None:
-        return ""
-    if comparison.series.scale == "ratio":
-        return format_change(comparison.change)
-    return format_difference(comparison.change, comparison.series.unit)
+    return "" if comparison.change is None else _signed(comparison.change, comparison)
+
+
+def _signed(change: float, comparison: Comparison) -> str:
+    return (
+        format_change(change)
+        if comparison.series.scale == "ratio"
+        else format_difference(change, comparison.series.unit)
+    )
 
 
 def short_text(comparison: Comparison) -> str:
@@ -146,7 +150,7 @@ def found_by_luck(comparison: Comparison) -> bool:
 def tolerance_text(comparison: Comparison) -> str:
     """What the test accepts: ``tolerance 3 %``, and what is proven where nothing got worse: ``margin 5 %``."""
     tolerance = f"tolerance {size_text(comparison.tolerance, comparison)}"
-    proof = comparison.verdict in (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
+    proof = comparison.verdict in {Verdict.UNCHANGED, *OPEN}
     if not proof or comparison.margin is None or comparison.margin <= comparison.tolerance:
         return tolerance
     return f"{tolerance}, margin {size_text(comparison.margin, comparison)}"
@@ -159,7 +163,9 @@ def comparison_text(comparison: Comparison) -> str:
     parts = [values_text(comparison)]
     if comparison.change is not None:
         parts += [change_text(comparison), tolerance_text(comparison)]
-    if comparison.mde is not None and not found_by_luck(comparison):
+    if comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, *OPEN}:
+        parts.append(f"at most {_signed(comparison.bound, comparison)}")
+    elif comparison.mde is not None and not found_by_luck(comparison):
         parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
     return f"{comparison.series.metric} {comparison.verdict.value}: {', '.join(parts)}"
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.instruments.memory import LABELS
-from pytest_ddpperf.judge.detection import POWER
+from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.results import Comparison, Result
@@ -17,27 +17,17 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.phrases import (
-    environment_text,
-    find,
-    found_by_luck,
-    interval_header,
-    names_of,
-    with_interval,
-)
+from pytest_ddpperf.reports.phrases import environment_text, find, interval_header, names_of, with_interval
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
 from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
-_MDE_MEANING = (
-    "minimal detectable effect, the smallest slowdown that this run would have found "
-    f"in {format_percent(POWER)} of cases"
-)
-_VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to tell whether it is worse"}
+_BOUND_MEANING = f"the slowdown that this run rules out, with {format_percent(1 - UNPROVEN)} confidence"
+_VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to rule out a slowdown beyond the resolution (--ddpperf-resolution)"}
 # What a narrow terminal does without, the first one first: intervals, then columns.
-_NARROWER = ("step time", "speedup", "throughput", "memory", "change", "speedup", "MDE", "eff.", "ranks")
+_NARROWER = ("step time", "speedup", "throughput", "memory", "change", "speedup", "at most", "eff.", "ranks")
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
 _QUIET = -1  # below it only what was judged is shown
@@ -142,7 +132,7 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
         ("eff.\n{unit}", "scaling_efficiency", _value),
         *([(_header("speedup", speedups), "speedup", _value_with_interval)] if speedups else []),
         (interval_header("change\n%", (step.change_interval for step in steps)), "step_time", _change),
-        ("MDE\n%", "step_time", _mde),
+        ("at most\n%", "step_time", _bound),
     ]
     counted: list[_MetricColumn] = [
         # A mean over several steps need not be whole.
@@ -191,10 +181,8 @@ def _change(step_time: Comparison, _common: Scale) -> str:
     return with_interval(signed_percent, step_time.change, step_time.change_interval)
 
 
-def _mde(step_time: Comparison, _common: Scale) -> str:
-    if step_time.mde is None or found_by_luck(step_time):
-        return NOTHING
-    return format_percent(step_time.mde).removesuffix(" %").replace("over ", ">")
+def _bound(step_time: Comparison, _common: Scale) -> str:
+    return NOTHING if step_time.bound is None else signed_percent(step_time.bound)
 
 
 def _verdict(result: Result, *, stored: bool) -> str:
@@ -214,12 +202,13 @@ def _legend(results: Sequence[Result], here: str) -> dict[str, str]:
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
         "change": _change_meaning(results, others, here),
-        "MDE": _MDE_MEANING,
+        "at most": _BOUND_MEANING,
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
         "peak": "of the bytes in live tensors",
         **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in known},
         "unchanged": _unchanged_meaning(results),
+        "ok": "slower by no more than the resolution (--ddpperf-resolution)" if Verdict.OK in known else "",
     }
     headers = {header.partition("\n")[0] for header, *_ in _metric_columns(results)}
     words = {*(verdict.value for verdict in Verdict), *headers}

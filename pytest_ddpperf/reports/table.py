@@ -19,6 +19,7 @@ _GAP = 2  # columns between two columns of the table
 _COLOURS: Mapping[str, str] = {
     Verdict.IMPROVED.value: "green",
     Verdict.UNCHANGED.value: "green",
+    Verdict.OK.value: "green",
     Verdict.INCOMPATIBLE.value: "yellow",
     Verdict.INCONCLUSIVE.value: "yellow",
     Verdict.REGRESSED.value: "red",

@@ -59,6 +59,25 @@ def ratio(factor: float, standard_error: float) -> Change:
 @pytest.mark.parametrize(
     ("shift", "standard_error", "expected"),
     [
+        (0.0, 0.018, Verdict.UNCHANGED),  # bound 0.0296
+        (0.0, 0.019, Verdict.OK),  # 0.0313: beyond the margin
+        (0.0, 0.060, Verdict.OK),  # 0.0987
+        (0.0, 0.061, Verdict.INCONCLUSIVE),  # 0.1003: beyond the resolution
+        (0.05, 0.03, Verdict.OK),  # 0.0993, though the estimate is beyond the tolerance
+        (0.05, 0.02, Verdict.REGRESSED),
+        (-0.05, 0.05, Verdict.OK),  # 0.0322
+        (0.0, None, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_bound_within_the_resolution_is_ok(shift: float, standard_error: float | None, expected: Verdict) -> None:
+    change = difference(shift, standard_error)
+    found = decide(change, better="lower", tolerance=0.03, alpha=ALPHA, margin=1.0, resolution=0.1)
+    assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("shift", "standard_error", "expected"),
+    [
         (0.05, 0.02, Verdict.REGRESSED),  # 0.05 > 0.0392 and > 0.03: both keys
         (0.05, 0.03, Verdict.INCONCLUSIVE),  # 0.05 < 0.0588: not significant
         (0.02, 0.002, Verdict.UNCHANGED),  # significant, but even the bound, 0.0233, is within the tolerance

@@ -63,6 +63,7 @@ def metric(name: str, value: float, verdict: Verdict, change: float | None = Non
         interval = None if exact else Interval(low=change - half, high=change + half, confidence=0.95)
         known = {"baseline": baseline, "change": change, "change_interval": interval}
     defaults = {"tolerance": 0.03, "margin": 0.05, "gated": True, "mde": None if change is None or exact else 2 * half}
+    defaults["bound"] = None if change is None or exact else change + 0.8 * half
     return Comparison(series=series, verdict=verdict, **{**defaults, **known, **fields})
 
 
@@ -191,7 +192,7 @@ def _pretraining(number: int) -> Result:
     undecided = number % 4 == 3
     return result(
         f"{LONG}[{name}-{'bf16' if number % 2 else 'fp32'}-{2 ** (number // 5)}-1024]",
-        Verdict.INCONCLUSIVE if undecided else Verdict.UNCHANGED,
+        Verdict.INCONCLUSIVE if undecided else Verdict.UNCHANGED if number % 2 else Verdict.OK,
         0.4 + 0.01 * number,
         change,
         measured=strategy(name),

@@ -269,6 +269,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "tolerance": 0.03,
         "margin": 0.05,
         "mde": 0.021,
+        "bound": None,
         "verdict": "regressed",
         "note": "",
     }

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.detection import POWER
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
@@ -20,7 +19,7 @@ from pytest_ddpperf.reports.table import Table
 from tests.factories import make_environment
 from tests.reports.conftest import notes_of
 
-MDE = f"minimal detectable effect, the smallest slowdown that this run would have found in {100 * POWER:g} % of cases"
+BOUND = "the slowdown that this run rules out, with 95 % confidence"
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -43,11 +42,11 @@ def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make
         "throughput\nsamples/s": "676",
         "memory\nMiB": "412",
         "change\n% [95 % CI]": "+13.2 [+11.9, +14.6]",
-        "MDE\n%": "2.1",
+        "at most\n%": "-",
         "verdict": "regressed",
     }
     assert table.notes == ()
-    assert table.legend == {"memory": MEMORY, "change": "of the step time, from the stored baseline", "MDE": MDE}
+    assert table.legend == {"memory": MEMORY, "change": "of the step time, from the stored baseline", "at most": BOUND}
 
 
 def test_a_column_has_one_unit(make_result: Make, make_comparison: Compare) -> None:
@@ -65,7 +64,7 @@ def test_columns_that_nothing_fills_are_left_out(make_result: Make) -> None:
         "benchmark",
         "step time\nms [95 % CI]",
         "change\n% [95 % CI]",
-        "MDE\n%",
+        "at most\n%",
         "verdict",
     )
 
@@ -161,10 +160,11 @@ def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_co
     assert notes_of(table) == ("test_step[bucketed]: step_time inconclusive: 30 launches would decide",)
 
 
-def test_an_effect_beyond_all_measure_is_cut_off(make_result: Make, make_comparison: Compare) -> None:
-    wild = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0, mde=34.0)
-    table = summary_table([make_result(comparisons=(wild,), verdict=Verdict.INCONCLUSIVE)])
-    assert table.rows[0][table.headers.index("MDE\n%")] == ">1000"
+def test_a_row_says_how_much_slower_it_may_be_at_most(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison("step_time", 0.04, Verdict.OK, baseline=0.04, change=0.01, bound=0.049)
+    table = summary_table([make_result(comparisons=(step,), verdict=Verdict.OK)])
+    assert (table.rows[0][table.headers.index("at most\n%")], table.rows[0][-1]) == ("+4.9", "ok")
+    assert table.legend["ok"] == "slower by no more than the resolution (--ddpperf-resolution)"
 
 
 def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_comparison: Compare) -> None:

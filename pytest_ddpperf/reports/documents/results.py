@@ -36,12 +36,13 @@ from pytest_ddpperf.reports.phrases import findings
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
 
 VerdictWord = Annotated[
-    Literal["improved", "unchanged", "new", "incompatible", "inconclusive", "regressed", "broken"],
+    Literal["improved", "unchanged", "ok", "new", "incompatible", "inconclusive", "regressed", "broken"],
     (
         "description",
         (
-            "What the comparison with the baseline says. inconclusive: this run could not tell. new: there is no "
-            "baseline. incompatible: the baseline is of another environment. broken: it could not be measured."
+            "What the comparison with the baseline says. ok: it is not worse by more than the resolution. "
+            "inconclusive: this run could not tell. new: there is no baseline. incompatible: the baseline is of "
+            "another environment. broken: it could not be measured."
         ),
     ),
 ]
@@ -85,7 +86,7 @@ class MetricData(Document, inside="series"):
         "on every machine."
     )
     scale: Scale = about(
-        "How change, change_interval, tolerance, margin and mde are meant: as fractions of the baseline, or as "
+        "How change, change_interval, tolerance, margin, mde and bound are meant: as fractions of the baseline, or as "
         "differences in the unit; exact ones must be equal."
     )
     gated: bool = about("Whether this verdict counts for the benchmark's.")
@@ -107,6 +108,9 @@ class MetricData(Document, inside="series"):
     )
     mde: NotNegative | None = about(
         "Minimal detectable effect: the smallest worsening that this run would have found with 95 % probability."
+    )
+    bound: float | None = about(
+        "The worsening that this run rules out, with 95 % confidence, one-sided; null where no scatter is known."
     )
     verdict: VerdictWord = about()
     note: str = about(
