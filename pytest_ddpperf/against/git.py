@@ -77,12 +77,32 @@ def commit_of(root: Path, name: str) -> str | None:
     return None
 
 
-def brought_by(file: Path) -> str | None:
-    """The commit that a file's content came with; None where it is not committed as it is."""
+def introduced(text: str, name: str, folder: Path) -> str | None:
+    """The commit that a text in files of a name first came with; None where it is not committed.
+
+    GitError where the commit is not known for sure, or changes nothing outside of ``folder``.
+    """
+    if not folder.is_dir():
+        return None
+    found = git(folder, "log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}").splitlines()
+    if not found:
+        return None
+    top = top_folder(folder)
+    shallow = Path(git(folder, "rev-parse", "--path-format=absolute", "--git-path", "shallow"))
+    if shallow.exists() and found[0] in shallow.read_text(encoding="ascii").split():
+        raise GitError(fetching(top))  # it stands for all commits before it
+    changed = git(top, "show", "--format=", "--name-only", "-z", found[0]).split("\0")
+    if all((top / name).is_relative_to(folder.resolve()) for name in changed if name):
+        raise GitError("it was committed apart from the code that it is of; commit both together")
+    return found[0]
+
+
+def has_file(folder: Path, commit: str, path: str) -> bool:
+    """Whether a commit has a file, whose path is relative to ``folder``."""
     with contextlib.suppress(GitError):
-        if not git(file.parent, "status", "--porcelain", "--", file.name):
-            return git(file.parent, "log", "-1", "--format=%H", "--", file.name) or None
-    return None
+        git(folder, "cat-file", "-e", f"{commit}:./{path}")
+        return True
+    return False
 
 
 def fetching(root: Path) -> str:

@@ -35,7 +35,12 @@ class PairedLaunches:
     """Runs the launches of a paired benchmark, and keeps which of the project's modules both sides imported."""
 
     def __init__(
-        self, reference: RevisionSide, sections: list[tuple[str, str]], candidate: RevisionSide | None = None
+        self,
+        reference: RevisionSide,
+        sections: list[tuple[str, str]],
+        candidate: RevisionSide | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._reference = reference
         self._candidate = candidate
@@ -44,6 +49,7 @@ class PairedLaunches:
         self._of_reference: dict[str, str] = {}
         # Functions of test modules that both sides take from this checkout, with their files.
         self._shared: dict[str, str] = {}
+        self._strict = strict  # whether code that both sides would share is refused where it has changed
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
     @property
@@ -85,6 +91,13 @@ class PairedLaunches:
             packed_call = _reference_call(call, redirection)
             self._of_candidate.update(packed_call.modules)
             self._shared.update(packed_call.kept)
+        by_value = {**packed_call.kept, **packed_call.inner}
+        changed = [name for name, file in by_value.items() if not _alike(file, redirection.path(file))]
+        if self._strict and changed:
+            raise SameCode(
+                f"{', '.join(changed)}: both sides would run this checkout's, for its file has changed and a function "
+                "inside another one has no name to look up"
+            )
         return run(observed_packed, redirection, packed_call.packed, **group)
 
     def _noted(
@@ -107,10 +120,9 @@ class PairedLaunches:
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
     @property
-    def untold(self) -> tuple[str, ...]:
-        """The functions that both sides take from this checkout, although the reference has another file of them."""
-        there = self._reference.redirection.path
-        return tuple(name for name, file in self._shared.items() if not filecmp.cmp(file, there(file), shallow=False))
+    def same_files(self) -> bool:
+        """Whether both sides have imported the same files of the project, as far as their content goes."""
+        return all(here and there and _alike(here, there) for here, there in self.modules.values())
 
     def with_imports(self, result: Result) -> Result:
         """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
@@ -170,6 +182,7 @@ class _ReferenceCall(NamedTuple):
     modules: Mapping[str, str]  # the test modules that the ranks look names up in, with their files here
     # Functions of test modules that have no name to look up, with their files: they stay this checkout's.
     kept: Mapping[str, str]
+    inner: Mapping[str, str]  # the same of other modules of the project
 
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
@@ -183,6 +196,7 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
     }
     used: dict[str, str] = {}
     kept: dict[str, str] = {}
+    inner: dict[str, str] = {}
 
     def stand_in(value: Any) -> StandIn | None:
         name = _name_of(value, modules) or by_object.get(id(value))
@@ -191,11 +205,38 @@ def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _Referen
             used[module] = modules[module]
             return look_up, (module, redirection.path(modules[module]), path)
         if isinstance(value, FunctionType) and value.__module__ in modules:
-            file = Path(modules[value.__module__])
-            kept[f"{value.__qualname__} ({file.name}:{value.__code__.co_firstlineno})"] = str(file)
+            kept[_place_of(value)] = modules[value.__module__]
+        elif isinstance(value, FunctionType) and _travels_from(value, redirection):
+            inner[_place_of(value)] = os.path.realpath(value.__code__.co_filename)
         return None
 
-    return _ReferenceCall(dump_standing_in(call, call[0], stand_in), used, kept)
+    return _ReferenceCall(dump_standing_in(call, call[0], stand_in), used, kept, inner)
+
+
+def _place_of(function: FunctionType) -> str:
+    code = function.__code__
+    return f"{function.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
+    """Whether a function of the project travels by value, for its module does not lead to it."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    file = os.path.realpath(function.__code__.co_filename)
+    return (
+        found is not function
+        and within(file, redirection.root)
+        and not any(within(file, one) for one in redirection.kept)
+    )
+
+
+def _alike(here: str, there: str) -> bool:
+    """Whether two files have the same content; one that is missing is another one."""
+    try:
+        return filecmp.cmp(here, there, shallow=False)
+    except OSError:
+        return False
 
 
 def _test_modules(redirection: Redirection) -> dict[str, str]:

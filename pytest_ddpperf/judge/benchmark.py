@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import floor_of
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
-from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, decide_failure, with_stand_in
+from pytest_ddpperf.judge.decision import (
+    DecisionContext,
+    decide_benchmark,
+    decide_failure,
+    settled_metric,
+    with_stand_in,
+)
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import STEP_TIME
@@ -15,6 +21,8 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
+
+_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "fewer_than_baseline", "ungated_counts", "few_launches"}
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
@@ -47,38 +55,37 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 
 def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
-    """A judgement beside a stored baseline, of which ``beside`` settles the times side by side with its commit.
+    """A judgement beside a stored baseline whose times ``beside`` settles, side by side with the baseline's commit.
 
-    Counts stay compared with the stored ones. Of the rest, ``beside`` decides what that commit has as well.
+    Counts, bytes and losses stay judged by the stored baseline: no mood of a machine changes them.
     """
-    judged = {
+    timed = {
         comparison.series.metric: comparison
         for comparison in beside.comparisons
-        if comparison.series.scale != "exact" and comparison.baseline is not None
+        if comparison.series.drifts and comparison.baseline is not None
     }
     known = {series.metric for series in stored.measurement.series}
     comparisons = (
-        *(judged.get(comparison.series.metric, comparison) for comparison in stored.comparisons),
-        *(comparison for metric, comparison in judged.items() if metric not in known),
+        *(settled_metric(judged, timed.get(judged.series.metric)) for judged in stored.comparisons),
+        *(comparison for metric, comparison in timed.items() if metric not in known),
     )
-    measurement = replace(
-        stored.measurement,
-        series=tuple(
-            {series.metric: series for series in (*beside.measurement.series, *stored.measurement.series)}.values()
-        ),
-        diagnoses=beside.measurement.diagnoses,
-    )
-    told = [finding for finding in stored.findings if finding.code != "lost_metric"]
-    lost = _lost_metrics(measurement, baseline)
-    more = [*(finding for finding in beside.measurement.findings if finding.code != "few_launches")]
-    more += [finding for finding in beside.findings if finding.code == "same_code"]
+    lost = any(finding.code == "lost_metric" for finding in stored.findings)
+    of_launches = (*stored.measurement.findings, *findings_of(stored.measurement))
     return Result(
         test=stored.test,
-        measurement=measurement,
+        measurement=replace(
+            beside.measurement,
+            series=tuple(comparison.series for comparison in comparisons),
+            profile=stored.measurement.profile,
+        ),
         comparisons=comparisons,
-        verdict=decide_benchmark(comparisons, baseline, lost=bool(lost)),
+        verdict=decide_benchmark(comparisons, baseline, lost=lost),
         reference=replace(baseline, settled=beside.paired),
-        findings=(*told, *lost, _settling(stored, beside), *(finding for finding in more if finding not in told)),
+        findings=(
+            *(finding for finding in stored.findings if finding not in of_launches),
+            _settling(stored, beside),
+            *(finding for finding in beside.findings if finding.code not in _OF_REFERENCE),
+        ),
         seconds=beside.seconds,
     )
 

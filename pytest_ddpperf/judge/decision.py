@@ -225,6 +225,13 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
     return tuple(map(standing_in, comparisons))
 
 
+def settled_metric(stored: Comparison, beside: Comparison | None) -> Comparison:
+    """The judgement on a metric that is settled side by side: of the suspects beside the stored one, none is left."""
+    if beside is None and stored.series.drifts and stored.verdict is Verdict.REGRESSED:
+        return replace(stored, verdict=Verdict.INCONCLUSIVE, note=Finding("unconfirmed"))
+    return stored if beside is None else beside
+
+
 def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
     """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 

@@ -123,7 +123,7 @@ class Judge:
             suspects=any(suspects.values()),
             last=look.last,
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
-            settles=self._hopeless(statistical, look) if self._settles and not accepting else None,
+            settles=self._settled(statistical, look) if self._settles and not accepting else None,
         )
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
@@ -161,7 +161,8 @@ class Judge:
                 proven=self._proven.setdefault(candidate.key, {}),
                 suspected=self._may_be_worse(candidate),
                 scatter=self._scatter,
-                max_time_for=lambda more: self._spent + look.elapsed + more * look.round_seconds,
+                # Where launches before these took a part of it, as much goes to them.
+                max_time_for=lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
             )
             return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 
@@ -201,11 +202,21 @@ class Judge:
         possible = int(self._settings.max_time / 2 / look.round_seconds)
         return max(possible, min(made, MIN_LAUNCHES))
 
-    def _hopeless(self, statistical: Sequence[Comparison], look: Look) -> bool:
-        """Whether the screening is over, or is known to leave some metric undecided."""
+    def _settled(self, statistical: Sequence[Comparison], look: Look) -> bool | None:
+        """Whether times had better be measured beside the baseline's commit; None where bytes or losses look worse.
+
+        No mood of the machine explains these: fresh launches beside the stored baseline confirm them.
+        """
+        if any(
+            (comparison.suspicious or comparison.verdict is Verdict.REGRESSED) and not comparison.series.drifts
+            for comparison in statistical
+        ):
+            return None
         left = self._settings.max_time / 2 - look.elapsed
         within = self._state.launches + (int(left / look.round_seconds) if look.round_seconds > 0 else 0)
-        return look.last or look.screened or any(_needs_more(comparison, within) for comparison in statistical)
+        times = [each for each in statistical if each.series.drifts and not each.series.rules.alarm_only]
+        over = look.last or look.screened or any(_needs_more(comparison, within) for comparison in times)
+        return over and any(comparison.verdict in OPEN for comparison in times)
 
     def _looks_better(self, comparison: Comparison) -> bool:
         """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
@@ -236,7 +247,7 @@ def _suspects(result: Result) -> tuple[str, ...]:
 def _needs_more(comparison: Comparison, launches: int) -> bool:
     """Whether a metric that keeps a result open takes more than so many launches, or no number of them decides it."""
     note = comparison.note
-    if note is None or comparison.verdict not in OPEN or comparison.series.rules.alarm_only:
+    if note is None or comparison.verdict not in OPEN:
         return False
     return note.code == "no_launches_decide" or note.facts.get("launches", 0) > launches
 

@@ -286,3 +286,8 @@ class Series:
     within: tuple[tuple[float, ...], ...] = ()
     own: float = 0.0
     rules: MetricRules = field(default=MetricRules(), compare=False)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether it is another one where the machine is faster or slower: times are, counts, bytes and losses not."""
+        return self.scale != "exact" and self.unit != "B" and self.rules.deviation > 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddpperf.against.git import Checkout, brought_by
+from pytest_ddpperf.against.git import Checkout, has_file, introduced
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
@@ -52,9 +53,18 @@ class Archive:
             counted_differs=(*found.counted_differs, *differs(found.counted)),
         )
 
-    def brought_by(self, test: str, benchmark: BenchmarkId) -> str | None:
-        """The commit that the baseline file of a benchmark came with; None where it is not committed as it is."""
-        return brought_by(self._store.file(test, benchmark.environment))
+    def commit_of(self, test: str, record: BaselineRecord) -> str | None:
+        """The commit that has the code of a baseline's times; None where no commit has it.
+
+        Who changes code and saves commits both together: then it is the commit that the times first came with. GitError
+        where git cannot tell.
+        """
+        module = test.partition("::")[0]
+        if record.commit is not None and not record.dirty and has_file(self._root, record.commit, module):
+            return record.commit
+        samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
+        file = self._store.file(test, record.environment)  # it may have been moved
+        return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
         """The noise of a benchmark by its calibration, or else by the history."""

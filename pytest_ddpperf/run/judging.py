@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.errors import (
-    DdpperfError,
-    IncorrectTraining,
-    LaunchError,
-    ReferenceFailed,
-    ReferenceStopped,
-    Regression,
-    SameCode,
-    extended,
-)
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
 from pytest_ddpperf.judge.benchmark import broken, settled
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -36,8 +27,11 @@ from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.probe import Probe
-from pytest_ddpperf.run.settling import not_settled, side_of_baselines, with_obstacle
+from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of
 from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.settings import Settings
+
+_OPEN = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,56 +127,66 @@ class JudgedRun(BenchmarkRun):
     def _stored_results(
         self, variants: Sequence[Variant], references: StoredReferences, derive: DeriveSeries
     ) -> tuple[Result, ...]:
-        """The results beside stored baselines; what these leave open is settled side by side with their commit."""
+        """The results beside stored baselines; the times that these leave open are settled beside their commit."""
         __tracebackhide__ = True
         side = side_of_baselines(self._test, references.baselines, self.settings, self._session)
         scatter = self._session.archive.scatter(variants[0].environment, self._session.results)
-        ready = self.prepared(variants)
+        variants = self.prepared(variants)
         judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
-        self.measure(ready, judge, compared=references.timed)
+        self.measure(variants, judge, compared=references.timed)
+        stored = judge.results
         if judge.settling and isinstance(side, RevisionSide):
-            beside = self._settled(side, ready, references, derive, judge.results)
+            beside = self._beside_commit(side, variants, references.baselines, derive, stored[0].seconds)
             if not isinstance(beside, Finding):
-                return beside
-            side, judge = beside, self._judge(references, derive, scatter)
-            self.measure(ready, judge, compared=references.timed)
-        obstacle = side if isinstance(side, Finding) else None
-        return tuple(with_obstacle(result, obstacle) for result in judge.results)
+                pairs = zip(stored, references.baselines, beside, strict=True)
+                return tuple(settled(*pair) if times_of(pair[1]) else pair[0] for pair in pairs)
+            side, rest = beside, self._rest(stored[0].seconds)
+            judge = self._judge(references, derive, scatter, settings=rest.settings, spent=stored[0].seconds)
+            rest.launches.start(variants)
+            rest.measure(variants, judge, compared=references.timed)
+            self.measured = rest.measured
+        told = (side,) if isinstance(side, Finding) else ()
+        return tuple(
+            replace(result, findings=(*result.findings, *(told if result.verdict in _OPEN else ())))
+            for result in judge.results
+        )
 
-    def _settled(
+    def _rest(self, spent: float, paired: PairedLaunches | None = None, **settings: Any) -> JudgedRun:
+        """A call for the rest of the time; half of it is left in any case."""
+        left = max(self.settings.max_time - spent, self.settings.max_time / 2)
+        settings = {"max_time": left, "profile": False, **settings}
+        changed = replace(self.settings, **settings)
+        return JudgedRun(self._session, self._test, changed, self.sections, paired, times=self.launches.times)
+
+    def _beside_commit(
         self,
         side: RevisionSide,
         variants: Sequence[Variant],
-        baselines: StoredReferences,
+        baselines: Sequence[StoredBaseline],
         derive: DeriveSeries,
-        stored: Sequence[Result],
+        spent: float,
     ) -> tuple[Result, ...] | Finding:
-        """The results whose times are judged side by side with a commit, or why they cannot be."""
+        """The results beside the commit of the baselines, or why there are none."""
         __tracebackhide__ = True
-        label, paired = side.revision.label, PairedLaunches(side, self.sections)
-        spent = stored[0].seconds
-        left = max(self.settings.max_time - spent, self.settings.max_time / 2)
         tolerance = TOLERANCE if self.settings.tolerance is None else self.settings.tolerance
-        settings = replace(self.settings, max_time=left, tolerance=tolerance, profile=False)
-        run = JudgedRun(self._session, self._test, settings, self.sections, paired, times=self.launches.times)
+        floors = [stored.noise.floor for stored in baselines if stored.noise is not None]
+        paired = PairedLaunches(side, self.sections, strict=True)
+        run = self._rest(spent, paired, tolerance=max([tolerance, *floors]))
         # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
         free = tuple(replace(variant, steps=None) for variant in variants)
-        references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking={})
-        judge = run._judge(references, derive, spent=spent)
+        untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}
+        references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking=untimed)
+        judge = self._judge(references, derive, settings=run.settings, spent=spent)
         side.launchers.follow(self._session.launchers)
         try:
             run.launches.start(free)
-            run.measure(references.both_sides, judge, f", beside {label}")
-        except (ReferenceFailed, ReferenceStopped, LaunchError, SameCode) as error:
+            run.measure(references.both_sides, judge, f", beside {side.revision.label}")
+        except DdpperfError as error:  # what was measured beside the stored baseline stands
             return not_settled(error.headline)
-        if paired.untold:
-            names = ", ".join(paired.untold)
-            return not_settled(f"the test file has changed, and {names} cannot be looked up in the older one")
+        if paired.same_files:
+            return not_settled("both sides run the same files, so packages, data or the machine changed")
         self.measured = run.measured
-        return tuple(
-            settled(before, baseline, paired.with_imports(beside))
-            for before, baseline, beside in zip(stored, baselines.baselines, judge.results, strict=True)
-        )
+        return tuple(map(paired.with_imports, judge.results))
 
     def _paired_results(
         self, paired: PairedLaunches, variants: tuple[Variant, ...], derive: DeriveSeries
@@ -219,6 +223,7 @@ class JudgedRun(BenchmarkRun):
         derive: DeriveSeries,
         scatter: Spread | None = None,
         *,
+        settings: Settings | None = None,
         settles: bool = False,
         spent: float = 0.0,
     ) -> Judge:
@@ -226,7 +231,7 @@ class JudgedRun(BenchmarkRun):
         session = self._session
         return Judge(
             self._test,
-            self.settings,
+            self.settings if settings is None else settings,
             references,
             derive,
             session.tests,

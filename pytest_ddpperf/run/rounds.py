@@ -99,8 +99,8 @@ class _Measuring:
             )
             verdict = self._observer.judge(self._measurements(), look)
             made = self._rounds.made
-            if verdict.action == "settle":  # the launches that settle it are diagnosed
-                return self._measurements()
+            if verdict.action == "settle":  # the launches that settle it are diagnosed in full
+                return self._diagnosed(look, explain=False, briefly=True)
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
                 return self._diagnosed(look, explain=verdict.explain)
             wanted, self._screened = made + verdict.launches, look.screened
@@ -136,10 +136,10 @@ class _Measuring:
     def _suspect(self, suspects: Sequence[str], made: int) -> None:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
-    def _diagnosed(self, look: Look, *, explain: bool) -> tuple[Measurement, ...]:
+    def _diagnosed(self, look: Look, *, explain: bool, briefly: bool = False) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone."""
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
-        purpose = Purpose.GROWTH if spent and not explain else Purpose.DIAGNOSIS
+        purpose = Purpose.GROWTH if briefly or (spent and not explain) else Purpose.DIAGNOSIS
         try:
             self._rounds.diagnose(purpose)
             verdict = self._look_at_diagnoses(look)

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
-# Imported once, not on every rank of every launch.
-PRELOADED = (
+PRELOADED = (  # imported once, not on every rank of every launch
     "pytest_ddpperf.training.loop",
     "pytest_ddpperf.training.preparing",
     "pytest_ddpperf.training.step",
@@ -86,7 +85,7 @@ class Session:
             from pytest_ddpperf.against.worktree import Revision
 
             self.candidate = self._side(Revision(probe.measured, probe.measured, revision.root), echo=echo)
-        self._of_commits: dict[str, RevisionSide] = {}  # of baselines, by commit
+        self._of_commits: dict[str, RevisionSide] = {}  # of baselines
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
@@ -203,22 +202,22 @@ class Session:
         return PairedLaunches(self.reference, sections, self.candidate)
 
     @property
-    def _others(self) -> tuple[RevisionSide, ...]:
-        return (*filter(None, [self.reference]), *self._of_commits.values())
+    def _others(self) -> list[RevisionSide]:
+        return [*filter(None, [self.reference]), *self._of_commits.values()]
 
     def side_of(self, commit: str) -> RevisionSide:
         """The side of the commit of a baseline; LaunchError where git does not have it."""
-        if commit not in self._of_commits:
-            from pytest_ddpperf.against.worktree import baseline_revision
+        from pytest_ddpperf.against.worktree import baseline_revision
 
-            self._of_commits[commit] = self._side(baseline_revision(commit, self._root), tests=True)
+        known = self._of_commits.get(commit)
+        self._of_commits[commit] = known or self._side(baseline_revision(commit, self._root), tests=True)
         return self._of_commits[commit]
 
     def _side(self, revision: Revision, *, tests: bool = False, echo: Echo | None = None) -> RevisionSide:
         from pytest_ddpperf.against.revision_side import RevisionSide
 
-        setup, asked = self.settings.against_setup, self.settings.preload
-        return RevisionSide(revision, setup, PRELOADED, asked=asked, tests=tests, echo=echo)
+        settings = self.settings
+        return RevisionSide(revision, settings.against_setup, PRELOADED, asked=settings.preload, tests=tests, echo=echo)
 
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""
@@ -230,6 +229,8 @@ class Session:
         """Stores the results of a test, if that was asked for and it may be."""
         if self._launchers is not None:
             self._launchers.keep(KEPT)
+        for commit in [*self._of_commits][:-1]:  # the next test's is mostly the last one
+            self._of_commits.pop(commit).close()
         for side in self._others:
             side.launchers.keep(KEPT)
         calibrated = [found for found in self.calibrated if passed and found.test == test]

@@ -3,49 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from pytest_ddpperf.against.git import GitError
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 
-OPEN = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
+
+def times_of(stored: StoredBaseline) -> BaselineRecord | None:
+    """The record of a baseline that judges times; None where it judges none."""
+    record = None if stored.differs else stored.record
+    timed = record is not None and any(series.metric == STEP_TIME for series in record.series)
+    return record if timed else None
 
 
 def side_of_baselines(
     test: str, baselines: Sequence[StoredBaseline], settings: Settings, session: Session
 ) -> RevisionSide | Finding | None:
     """The side of the commit that the baselines of a test are of, or why there is none; None where none is wanted."""
-    records = [stored.record for stored in baselines if stored.record is not None and not stored.differs]
-    timed = any(series.scale != "exact" for record in records for series in record.series)
-    if not timed or not settings.settle or settings.accepting or settings.counted_only:
+    records = [record for stored in baselines if (record := times_of(stored)) is not None]
+    if not records or not settings.settle or settings.save is not None or settings.counted_only:
         return None
-    # Who changes code and saves commits both together: the file came with the code that it is of.
-    commits = {session.archive.brought_by(test, record) if record.dirty else record.commit for record in records}
-    commit = commits.pop()
-    if commits:
-        return not_settled("the baselines are of several commits; save them together")
-    if commit is None and any(record.dirty for record in records):
-        return not_settled("it was saved with uncommitted changes; commit these and the baseline together")
-    if commit is None:
-        return not_settled("it names no commit; save it in a git repository")
     try:
+        commits = {session.archive.commit_of(test, record) for record in records}
+        (commit,) = commits if len(commits) == 1 else (None,)
+        if commit is None:
+            return not_settled(_why_unknown(records, several=len(commits) > 1))
+        here = session.provenance()
+        if here.commit == commit and not here.dirty:
+            return not_settled("this checkout is that commit, so packages, data or the machine changed")
         return session.side_of(commit)
+    except GitError as error:
+        return not_settled(str(error).removeprefix("fatal: "))
     except LaunchError as error:
         return not_settled(error.headline)
+
+
+def _why_unknown(records: Sequence[BaselineRecord], *, several: bool) -> str:
+    """Why no commit is known to have the code of the baselines."""
+    if several:
+        return "the baselines of this test are of several commits; save them together"
+    if any(record.dirty for record in records):
+        return "it was saved with uncommitted changes; commit these and the baseline together"
+    if any(record.commit is None for record in records):
+        return "it names no commit; save it in a git repository"
+    return "this clone has no commit with its test and its code; commit the test and the baseline together"
 
 
 def not_settled(reason: str) -> Finding:
     """Why the baseline's commit was not measured."""
     return Finding("not_settled", {"reason": reason})
-
-
-def with_obstacle(result: Result, obstacle: Finding | None) -> Result:
-    """A result beside a stored baseline; where it is open or red, with the reason why it was not settled."""
-    if obstacle is None or result.verdict not in OPEN:
-        return result
-    return replace(result, findings=(*result.findings, obstacle))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,3 +45,70 @@ def test_a_file_of_this_checkout_on_the_other_side_is_an_error(paired: PairedLau
     )
     with pytest.raises(SameCode, match=r"3f2a1c0 \(main\) imported demo.b from /here/b.py and 1 other module, which"):
         _require_own(paired._reference, paired._of_reference)
+
+
+@pytest.mark.parametrize(
+    ("there", "same"), [("a = 1\n", True), ("a = 2\n", False), (None, False)], ids=["alike", "another", "missing"]
+)
+def test_both_sides_are_the_same_where_each_file_has_the_same_content(
+    tmp_path: Path, there: str | None, *, same: bool
+) -> None:
+    reference: Any = SimpleNamespace(redirection=Redirection(root="/here", target=str(tmp_path)))
+    paired = PairedLaunches(reference, [])
+    files = tmp_path / "here.py", tmp_path / "there.py"
+    for file, content in zip(files, ("a = 1\n", there), strict=True):
+        if content is not None:
+            file.write_text(content)
+    paired._of_candidate["demo"] = str(files[0])
+    paired._of_reference["demo"] = str(files[1])
+    assert paired.same_files is same
+
+
+MODULE = """
+def outer(seconds):
+    def inner(ctx):
+        return seconds
+    return inner
+
+def plain(ctx):
+    return 1
+"""
+
+
+@pytest.mark.parametrize(("strict", "changed"), [(True, True), (True, False), (False, True)])
+def test_a_function_inside_another_one_is_not_measured_as_the_other_revisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, strict: bool, changed: bool
+) -> None:
+    """It travels by value, so both sides would run this checkout's."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, text in ((here, MODULE), (there, MODULE + "# changed\n" * changed)):
+        folder.mkdir()
+        (folder / "inner_of_project.py").write_text(text)
+    monkeypatch.syspath_prepend(here)
+    module = importlib.import_module("inner_of_project")
+    called: list[object] = []
+
+    def called_with(*call: object, **_: object) -> LaunchResult[Any]:
+        called.append(call)
+        return launched({})
+
+    side: Any = SimpleNamespace(
+        redirection=Redirection(root=str(here), target=str(there)),
+        revision=SimpleNamespace(label="3f2a1c0"),
+        launchers=[SimpleNamespace(run=called_with)],
+        tests=True,
+    )
+    paired = PairedLaunches(side, [], strict=strict)
+
+    def run(function: object) -> None:
+        paired.run(side.launchers, 0, function, benchmark=("custom", 2), reference=True)
+
+    run(module.plain)
+    assert len(called) == 1
+    if strict and changed:
+        with pytest.raises(Exception, match=r"outer.<locals>.inner \(inner_of_project.py:3\): both sides would run"):
+            run(module.outer(1.0))
+        assert len(called) == 1
+    else:
+        run(module.outer(1.0))
+        assert len(called) == 2

@@ -223,23 +223,38 @@ def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision
 
 
 def test_a_settled_result_has_the_times_of_both_sides_and_else_the_stored_ones() -> None:
-    """The machine became slower by a half; the code did not."""
-    base = found(series("step_time", STEADY), series("peak_resident", [5e8] * 4), series("memory_growth", [0.0] * 4))
-    stored = judged(measured(series("step_time", STEADY, factor=1.5), series("peak_resident", [5e8] * 4)), base)
-    assert stored.verdict is Verdict.REGRESSED
-    assert "lost_metric" in {finding.code for finding in stored.findings}  # what grows was to be diagnosed later
-    other = beside(series("step_time", STEADY, factor=1.5), series("memory_growth", [0.0] * 4))
-    now = measured(series("step_time", STEADY, factor=1.5), series("memory_growth", [0.0] * 4))
-    paired = judged(now, replace(other, launches=8))
+    """The machine became slower by a half; the code did not, and it holds more memory."""
+    metrics = {"step_time": STEADY, "peak_resident": [5e8] * 4, "final_loss": [1.0] * 4}
+    base = found(*(series(metric, samples) for metric, samples in metrics.items()))
+    now = [series("step_time", STEADY, factor=1.5), series("peak_resident", [6e8] * 4), series("final_loss", [1.0] * 4)]
+    stored = judged(measured(*now), base)
+    assert [comparison.verdict for comparison in stored.comparisons] == [
+        Verdict.REGRESSED,
+        Verdict.REGRESSED,
+        Verdict.UNCHANGED,
+    ]
+    paired = judged(measured(*now), replace(beside(*now), launches=8))
 
     result = settled(stored, base, paired)
 
-    assert result.verdict is Verdict.UNCHANGED
+    assert result["step_time"].verdict is Verdict.UNCHANGED
     assert result["step_time"].change == pytest.approx(0.0)
-    assert result["memory_growth"].verdict is Verdict.UNCHANGED
-    assert result["peak_resident"] == stored["peak_resident"]
-    assert set(result.measurement) == {"step_time", "peak_resident", "memory_growth"}
+    assert result["peak_resident"] == stored["peak_resident"], "bytes do not follow the machine's mood"
+    assert result["final_loss"] == stored["final_loss"]
+    assert result.verdict is Verdict.REGRESSED
     assert (result.baseline, result.settled, result.paired) == (base.record, paired.reference, None)
-    assert [(finding.code, finding.facts) for finding in result.findings] == [
-        ("settled", {"commit": "3f2a1c0 (main)", "rounds": 8, "change": pytest.approx(0.5)})
-    ]
+    (told,) = (finding for finding in result.findings if finding.code == "settled")
+    assert told.facts == {"commit": "3f2a1c0 (main)", "rounds": 8, "change": pytest.approx(0.5)}
+
+
+def test_what_the_commit_of_a_baseline_lacks_is_no_suspect_any_more() -> None:
+    """One look made it suspicious, and no fresh launch confirmed it."""
+    base = found(series("step_time", STEADY), series("cpu_time", STEADY))
+    now = [series("step_time", STEADY, factor=1.5), replace(series("cpu_time", STEADY, factor=1.5), gated=True)]
+    stored = judged(measured(*now), base)
+    result = settled(stored, base, judged(measured(*now), beside(series("step_time", STEADY, factor=1.5))))
+    assert stored["cpu_time"].verdict is Verdict.REGRESSED
+    assert (result["cpu_time"].verdict, words_of_note(result["cpu_time"].note)) == (
+        Verdict.INCONCLUSIVE,
+        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
+    )
