@@ -34,7 +34,7 @@ from pytest_ddpperf.errors import SettingError
 SCHEMA = "pytest-ddpperf/real-runs/1"
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
-TOLD = ("regressed", "broken", "inconclusive", "unchanged", "improved")
+TOLD = ("regressed", "broken", "inconclusive", "unchanged", "ok", "improved")
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")  # of a result of --ddpperf-json
 STORED_RUNS = 5  # beside a baseline, before it is stored anew
 

@@ -85,6 +85,7 @@ def _cells(name: str, runs: Sequence[Run]) -> dict[str, str]:
         "other": str(number - sum(verdicts[verdict] for verdict in TOLD)),
         "red": str(red.found),
         "incon-\nclusive": of_verdicts["inconclusive"],
+        "ok": of_verdicts["ok"],
         "un-\nchanged": of_verdicts["unchanged"],
         "im-\nproved": of_verdicts["improved"],
         "had a\nsuspect": str(sum(any(CONFIRMED in finding for finding in result["findings"]) for result in results)),
@@ -142,7 +143,7 @@ def changes_table(runs: Sequence[Run]) -> Table:
 def widths_table(runs: Sequence[Run]) -> Table:
     """What became of each change, and how much the intervals tell, of runs of one length under the same terms."""
     headers = (
-        *("change", "runs", "red", "incon-\nclusive", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
+        *("change", "runs", "red", "incon-\nclusive", "ok", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
         *("changed\nby", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
     )
     title = (

@@ -75,6 +75,7 @@ def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
         test=stored.test,
         measurement=replace(
             beside.measurement,
+            findings=tuple(one for one in beside.measurement.findings if one.code not in _OF_REFERENCE),
             series=tuple(comparison.series for comparison in comparisons),
             profile=stored.measurement.profile,
         ),

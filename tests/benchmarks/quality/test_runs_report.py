@@ -57,16 +57,16 @@ def test_verdicts_are_counted_by_change() -> None:
     """Medians: of 20, 40 and 60 s of measuring, and 5 s more for all of pytest; of changes of 1, 1 and 5.5 %."""
     runs = [run(UNCHANGED, "unchanged", seconds=20.0), run(UNCHANGED, "inconclusive"), RED]
     (unchanged,) = changes_table(runs).rows
-    # runs, regressed, broken, inconclusive, unchanged, improved, suspected, found
-    assert unchanged[:9] == (UNCHANGED, "3", "1", "0", "1", "1", "0", "1", "-")
-    assert unchanged[9:] == ("+1.0%", "8.0%", "40", "45", "")
+    # runs, regressed, broken, inconclusive, unchanged, ok, improved, suspected, found
+    assert unchanged[:10] == (UNCHANGED, "3", "1", "0", "1", "1", "0", "0", "1", "-")
+    assert unchanged[10:] == ("+1.0%", "8.0%", "40", "45", "")
 
 
 def test_how_often_a_change_is_found_and_by_what() -> None:
     calls = metric("regressed", scale="exact")
     found = run("all-reduce", "regressed", step_time=metric("inconclusive"), collective_calls=calls)
     (row,) = changes_table([found, run("all-reduce", "inconclusive")]).rows
-    assert row[:9] == ("all-reduce", "2", "1", "0", "1", "0", "0", "0", "50.0 % [1 .. 99]")
+    assert row[:10] == ("all-reduce", "2", "1", "0", "1", "0", "0", "0", "0", "50.0 % [1 .. 99]")
     assert row[-1] == "collective_calls 1"
 
 
@@ -120,10 +120,10 @@ def test_how_wide_the_printed_intervals_are() -> None:
         run(UNCHANGED, "broken"),
     ]
     unchanged, half = widths_table(runs).rows
-    assert half == ("+50%", "3", "2", "1", "0", "0", "66.7 % [9 .. 99]", "+52.0%", "30.0", "67%", "40", "45")
+    assert half == ("+50%", "3", "2", "1", "0", "0", "0", "66.7 % [9 .. 99]", "+52.0%", "30.0", "67%", "40", "45")
     # Broken is red as well.
-    assert unchanged[:7] == (UNCHANGED, "2", "2", "0", "0", "0", "100.0 % [16 .. 100]")
-    assert unchanged[7:] == ("+2.0%", "2.0", "0%", "40", "45")
+    assert unchanged[:8] == (UNCHANGED, "2", "2", "0", "0", "0", "0", "100.0 % [16 .. 100]")
+    assert unchanged[8:] == ("+2.0%", "2.0", "0%", "40", "45")
 
 
 def test_an_interval_without_an_end_leaves_out_nothing_there() -> None:
@@ -164,7 +164,7 @@ def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
         suite, results=(*suite.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0
     )
     (row,) = suite_table([twice, run(SUITE, "new", seconds=395.0)]).rows
-    assert row == ("2", "1.5", "1", "1", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
+    assert row == ("2", "1.5", "1", "1", "0", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
     assert "rank 1 hangs" in red_lines([twice])[0]
 
 
