@@ -18,7 +18,7 @@ from torch import nn
 from pytest_ddpperf import Workload
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu"
+    world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, tolerance="1000%", backend="gloo", device="cpu"
 )
 workload = Workload(
     model=lambda: nn.Linear(8, 4),

@@ -28,7 +28,8 @@ import os
 import pytest
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=30
+    world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, tolerance="1000%",
+    backend="gloo", device="cpu", timeout=30,
 )
 """
 SUITE = (
@@ -148,11 +149,11 @@ def test_other(ddpperf):
     assert [path.name for path in inner.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 
-SPOILERS: dict[str, Callable[[str], str]] = {
-    "half": lambda text: text[: len(text) // 2],
-    "type": lambda text: text.replace('"commit": null', '"commit": 1'),
-    "edited": lambda text: text.replace('"commit": null', '"commit": "1"'),
-    "newer": lambda text: text.replace("pytest-ddpperf/baseline/2", "pytest-ddpperf/baseline/3"),
+SPOILERS: dict[str, tuple[Callable[[str], str], str]] = {
+    "half": (lambda text: text[: len(text) // 2], "is cut off at line *"),
+    "type": (lambda text: text.replace('"commit": null', '"commit": 1'), "*commit: *expected *"),
+    "edited": (lambda text: text.replace('"commit": null', '"commit": "1"'), "field checksum: does not match *"),
+    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/2", "pytest-ddpperf/baseline/3"), "*newer*"),
 }
 
 
@@ -168,7 +169,7 @@ def test_step(ddpperf, fault):
     verdicts(inner, "--ddpperf-save")
     files = {file.stem.rpartition("-")[2]: file for file in inner.path.glob("baselines/*/*/*.json")}
     assert set(files) == {*SPOILERS, "none"}
-    for fault, spoil in SPOILERS.items():
+    for fault, (spoil, _) in SPOILERS.items():
         whole = files[fault].read_text()
         files[fault].write_text(spoil(whole))
         assert files[fault].read_text() != whole
@@ -176,7 +177,9 @@ def test_step(ddpperf, fault):
         spoilt = {fault: files[fault].read_text() for fault in SPOILERS}
         run = inner.runpytest("-q", *more)
         run.assert_outcomes(passed=1, failed=len(SPOILERS))
-        run.stdout.fnmatch_lines_random([f"*baseline file {files[fault]}*" for fault in SPOILERS])
+        run.stdout.fnmatch_lines_random(
+            [f"*baseline file {files[fault]}: {said}" for fault, (_, said) in SPOILERS.items()]
+        )
         run.stdout.no_fnmatch_line("*Traceback*")
         assert {fault: files[fault].read_text() for fault in SPOILERS} == spoilt
 
@@ -192,6 +195,16 @@ def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) ->
     begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
     assert json.loads(text[begin:end])["schema"] == "pytest-ddpperf/results/1"
     assert Path("/dev/stdout").readlink() == link
+
+
+def test_results_on_standard_output_are_whole(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=COUNTED)
+    run = inner.runpytest("--ddpperf-json=-")
+    run.assert_outcomes(passed=1)
+    text = str(run.stdout)
+    begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
+    (result,) = json.loads(text[begin:end])["results"]
+    assert (result["test"], result["verdict"]) == ("test_suite.py::test_step", "new")
 
 
 @pytest.mark.parametrize("fixture", ["ddpperf", "ddpperf_group"])
@@ -380,6 +393,7 @@ def test_curve(ddpperf):
     assert not (inner.path / "baselines").exists()
 
 
+@pytest.mark.slow
 def test_in_workers_of_xdist_benchmarks_are_left_out_which_is_said_once(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         """
@@ -654,6 +668,7 @@ def test_step(ddpperf):
     run.stdout.no_fnmatch_line("*Traceback*")
 
 
+@pytest.mark.slow
 def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_their_noise(
     inner: pytest.Pytester,
 ) -> None:

@@ -151,6 +151,39 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
     return {result["test"].partition("::")[2]: result for result in found}
 
 
+BRIEF = """
+import pytest
+from demo import training
+
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+
+
+def test_more(ddpperf):
+    ddpperf.check(training.more)
+
+
+def test_as_fast(ddpperf):
+    ddpperf.check(training.as_fast)
+"""
+
+
+def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
+    """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
+    root = project(inner, BRIEF)
+    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2): all at *"])
+    found = results(root)
+    assert {test: result["verdict"] for test, result in found.items()} == {
+        "test_more": "regressed",
+        "test_as_fast": "unchanged",
+    }
+    modules = found["test_more"]["against"]["modules"]["demo.training"]
+    assert modules["here"] == str(root / "src/demo/training.py")
+    assert modules["there"].endswith("/checkout/src/demo/training.py")
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
@@ -196,9 +229,9 @@ def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "known",
-    [pytest.param(True, id="pip install ."), pytest.param(False, id="a wheel from elsewhere", marks=pytest.mark.slow)],
+    "known", [pytest.param(True, id="pip install ."), pytest.param(False, id="a wheel from elsewhere")]
 )
 def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool

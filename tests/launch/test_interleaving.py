@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -297,3 +298,34 @@ def test_a_server_that_fails_fails_the_launches(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LaunchError, match=r"interleaved launches got no more turns: OSError\('too many open files'\)"):
         run_interleaved([player("a", 2, written), player("b", 2, written)], no_abort)
     assert written == []
+
+
+def test_ctrl_c_ends_a_launch_and_comes_through(
+    shared_launcher: Launcher, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
+    """It comes as soon as the rank runs; a process in the background ignores it if it is not told otherwise."""
+    running = tmp_path / "running"
+    os.mkfifo(running)
+
+    def hang(_ctx: RankContext) -> None:
+        running.write_text(str(os.getpid()))
+        threading.Event().wait()
+
+    pids: list[int] = []
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        pids.append(int(running.read_text()))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Launcher(like=shared_launcher) as launcher:
+            interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                launcher.run(hang, world_size=1)
+            interrupting.join()
+            assert all_gone(pids)
+    finally:
+        signal.signal(signal.SIGINT, before)

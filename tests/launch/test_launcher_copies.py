@@ -88,6 +88,7 @@ def test_they_run_launches_at_the_same_time_and_end_together(
     assert all_gone(known(pids))
 
 
+@pytest.mark.slow  # test_interleaving.py aborts a launch of one copy
 def test_abort_ends_what_other_threads_have_under_way(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:

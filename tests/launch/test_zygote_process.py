@@ -76,6 +76,7 @@ def test_nothing_outlives_a_killed_zygote(tmp_path: Path, all_gone: Callable[[It
         assert all_gone(pids)
 
 
+@pytest.mark.slow  # test_interleaving.py interrupts a launch of a copy
 def test_ctrl_c_ends_everything_and_comes_through(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:

@@ -24,7 +24,8 @@ from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.strategies.parallel import Parallel
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=2, steps=5, warmup=1, max_time=1, tolerance="1000%", backend="gloo", device="cpu", timeout=60
+    world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, tolerance="1000%",
+    backend="gloo", device="cpu", timeout=60,
 )
 
 workload = Workload(
@@ -55,7 +56,7 @@ def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pyte
 def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of the second is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
+    """None of it is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
     screenings: list[float] = []
     budget = BenchmarkLaunches.budget
 
@@ -64,13 +65,10 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
         return budget(passes, compared=compared)
 
     monkeypatch.setattr(BenchmarkLaunches, "budget", noted)
-    test = "def test_new(ddpperf):\n    ddpperf.check(workload)\n"
-    found = [
-        run_suite(inner, test, "--ddpperf-counted=false", "--ddpperf-verify=false", *save)[1][0]["verdict"]
-        for save in ([], ["--ddpperf-save"], [])
-    ]
+    test = "def test_new(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False, max_time=0.1)\n"
+    found = [run_suite(inner, test, *save)[1][0]["verdict"] for save in ([], ["--ddpperf-save"], [])]
     assert found[:2] == ["new", "new"]
-    assert screenings == [1.0, 1.0, 0.5]
+    assert screenings == [0.1, 0.1, 0.05]
 
 
 @pytest.fixture
@@ -87,6 +85,30 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_one_launch_counts_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_first(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_again(ddpperf):
+    ddpperf.check(workload, name="again", tolerance="500%")
+
+
+def test_other(ddpperf):
+    ddpperf.check(workload, accumulation_steps=2)
+""",
+        *("--ddpperf-counted-only", "--ddpperf-verify=false"),
+    )
+    run.assert_outcomes(passed=3)
+    assert launched == ["prepare_launch"] * 2  # the first two tests take one
+    first, again, _ = (result["metrics"] for result in results)
+    assert first["flops"]["value"] == again["flops"]["value"]
+
+
+@pytest.mark.slow
 def test_one_launch_prepares_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
     """Whatever it is called, and however it is judged; another setting makes another training."""
     run, results = run_suite(
@@ -116,7 +138,7 @@ def test_own_step(ddpperf):
     assert first["flops"]["value"] == again["flops"]["value"]
 
 
-def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_measured(inner: pytest.Pytester) -> None:
+def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_counted(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,
         """
@@ -156,6 +178,7 @@ def test_wrong_and_not_looked_at(ddpperf):
 def test_wrong_and_not_to_fail(ddpperf):
     ddpperf.check(workload, strategy=forgetful)
 """,
+        "--ddpperf-counted-only",
     )
     run.assert_outcomes(passed=2, failed=2, skipped=1)
     run.stdout.fnmatch_lines(
@@ -228,6 +251,7 @@ def test_it(ddpperf):
     assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
 
 
+@pytest.mark.slow
 def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
     run, results = run_suite(
         inner,
@@ -280,15 +304,7 @@ def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results
 def test_accumulation(ddpperf):
     measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
     assert measured.effective_batch_size == 48
-    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2)
-
-
-def test_compare(ddpperf):
-    compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
-    assert compared.speedup("naive") == 1
-    assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
-    with pytest.raises(KeyError, match="'flat' was not measured"):
-        compared["flat"]
+    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2, counted_only=True)
 
 
 def test_skipped(ddpperf):
@@ -309,6 +325,37 @@ def test_wrong_option(ddpperf):
 
 def test_one_alone(ddpperf):
     ddpperf.compare(workload, strategies=["ddp"])
+""",
+        "-rs",
+    )
+    run.assert_outcomes(failed=4, passed=1, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "precision='bf16': is for a Workload; this step has to see to it itself",
+            "loader='auto': this Workload has one batch, made once; *",
+            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
+            "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
+        ]
+    )
+    run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    named = {result["name"]: result for result in results}
+    first = named["bucketed precision=bf16 accumulation_steps=4"]
+    assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
+    assert first["effective_batch_size"] == 48
+    assert "effective batch size 48: 4 micro-batches on each of 2 ranks" in first["findings"]
+
+
+@pytest.mark.slow
+def test_a_comparison_has_a_speedup_and_a_search_its_table(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
+    assert compared.speedup("naive") == 1
+    assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
+    with pytest.raises(KeyError, match="'flat' was not measured"):
+        compared["flat"]
 
 
 def test_batch_size(ddpperf):
@@ -320,28 +367,14 @@ def test_batch_size(ddpperf):
     assert ddpperf.find_batch_size(of, limit=3, memory_limit="1GiB").size == 3
     ddpperf.find_batch_size(of, limit=3)
 """,
-        "-rs",
     )
-    run.assert_outcomes(passed=2, failed=5, skipped=1)
-    run.stdout.fnmatch_lines(
-        [
-            "precision='bf16': is for a Workload; this step has to see to it itself",
-            "loader='auto': this Workload has one batch, made once; *",
-            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
-            "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
-            "find_batch_size on CPU needs a limit*",
-        ]
-    )
-    run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["find_batch_size on CPU needs a limit*"])
     run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", "test_batch_size ddp * 2 * 3 *the limit * 1, 2, 3"])
     (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
     assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
     assert [trial["size"] for trial in found["tried"]] == [1, 2, 3]
     named = {result["name"]: result for result in results}
-    first = named["bucketed precision=bf16 accumulation_steps=4"]
-    assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
-    assert first["effective_batch_size"] == 48
-    assert "effective batch size 48: 4 micro-batches on each of 2 ranks" in first["findings"]
     assert named["ddp[bucket_cap_mb=5]"]["over"] == "naive"
     assert "speedup" in named["ddp[bucket_cap_mb=5]"]["metrics"]
     assert "speedup" not in named["naive"]["metrics"]

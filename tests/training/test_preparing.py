@@ -79,7 +79,7 @@ def all_of_it(subject: Workload, strategy: str, settings: Settings, plan: Plan) 
         pytest.param(
             "zero1", Settings(precision="bf16", accumulation_steps=2), id="zero1 in bf16", marks=pytest.mark.slow
         ),
-        pytest.param("fsdp2", Settings(clip_grad_norm=0.05), id="fsdp2"),
+        pytest.param("fsdp2", Settings(clip_grad_norm=0.05), id="fsdp2", marks=pytest.mark.slow),
         pytest.param(
             "ddp", Settings(compile="model", compile_backend="eager"), id="compiled model", marks=pytest.mark.slow
         ),

@@ -173,20 +173,31 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
     return found
 
 
-def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher) -> None:
+@pytest.mark.parametrize(
+    "strategies",
+    [
+        pytest.param(["ddp", "zero1", "fsdp2"], id="everyday"),
+        pytest.param(
+            ["flat", "bucketed", "fsdp1", "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2[reshard_after_forward=false]"],
+            id="others",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_unsynchronised_step_sends_no_gradients_and_what_it_says(launcher: Launcher, strategies: list[str]) -> None:
     """FSDP frees a unit's parameters after forward; the outermost one's only where it is told to."""
     in_two_units = replace(workload(), blocks=lambda model: list(model.children())[:1])
     job = LaunchJob(in_two_units, None, Settings(accumulation_steps=2), Plan(warmup=2, steps=8))
-    nothing: tuple[set[str], str] = (set(), "")
     once = "the parameters that are gathered for forward"
-    expected = dict.fromkeys(EVERYDAY, nothing) | {
+    told = {
         "zero1": ({"broadcast"}, "the parameters that each rank broadcasts after its update"),
         "fsdp1": ({"all_gather"}, f"{once} and again for backward"),
         "fsdp1[sharding=SHARD_GRAD_OP]": ({"all_gather"}, once),
         "fsdp2": ({"all_gather"}, f"{once} and again for backward"),
         "fsdp2[reshard_after_forward=false]": ({"all_gather"}, once),
     }
-    ranks = launcher.run(kinds_sent_alone, job, [*expected], world_size=2, backend="gloo", device="cpu").values
+    expected = {strategy: told.get(strategy, (set[str](), "")) for strategy in strategies}
+    ranks = launcher.run(kinds_sent_alone, job, strategies, world_size=2, backend="gloo", device="cpu").values
     for rank in ranks:
         assert rank == expected
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.campaign import Cell
+from benchmarks.quality import rates
+from benchmarks.quality.campaign import Cell, Sides
 from benchmarks.quality.rates import (
     COLUMNS,
     ONE_OF_SUITE,
+    OURS,
     PAIRED,
     RULES,
     STORED,
@@ -22,12 +24,13 @@ from benchmarks.quality.rates import (
     suite_rate,
 )
 from benchmarks.quality.simulate import CELL
-from benchmarks.quality.steps import FIRST, UNCHANGED
+from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
+from benchmarks.quality.verdicts import Outcome, Verdict
 from benchmarks.verdict_quality import CPU_TIME, SHOWN, STATISTICS, TYPICAL, cell_text, effect_of, scatters
 from pytest_ddpperf.stats.rates import Rate
 from tests.benchmarks.quality.synthetic import campaign
 
-COMPARISONS = 2
+COMPARISONS = 1
 CAMPAIGN = campaign(60)
 
 
@@ -55,9 +58,30 @@ def test_independent_comparisons_are_counted(tallies: Tallies) -> None:
     assert tallies["median + 5%"]["+5%"].alarms.independent == 60
 
 
-def test_the_same_seed_gives_the_same_findings() -> None:
-    first, again = (judged(campaign(20), CELL, 1, seed=0) for _ in range(2))
+def seconds_of_seed(seed: int) -> list[float | None]:
+    return [tally.seconds for tallies in judged(CAMPAIGN, CELL, 1, seed).values() for tally in tallies.values()]
+
+
+def test_the_same_seed_draws_the_same_comparisons_and_another_seed_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is judged: a verdict takes as many seconds as its launches began after the first one."""
+
+    def dated(sides: Sides) -> Outcome:
+        began = sum(launch.started for launch in (*sides.base, *sides.new))
+        return Outcome(Verdict.UNCHANGED, seconds=began, launches=7, mde=None, change=None)
+
+    monkeypatch.setattr(rates, "stored", lambda *_: None)
+    monkeypatch.setattr(rates, "beside", lambda _stored, sides, *_: dated(sides))
+    monkeypatch.setattr(rates, "against_partner", lambda sides, *_: dated(sides))
+    first, again, other = map(seconds_of_seed, (0, 0, 1))
     assert first == again
+    ours = [(one, another) for one, another in zip(first, other, strict=True) if one is not None]
+    assert len(ours) == len(OURS) * len(CONDITIONS)
+    assert all(one != another for one, another in ours)
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_findings(tallies: Tallies) -> None:
+    assert judged(CAMPAIGN, CELL, COMPARISONS, seed=0) == tallies
 
 
 def test_the_effect_is_that_of_the_round() -> None:

@@ -19,7 +19,7 @@ from pytest_ddpperf.strategies.table import parallelise
 WORLD: Any = dist.group  # its WORLD are all ranks, once they are there
 
 
-def count_functional_often(ctx: RankContext) -> list[Counts]:
+def count_functional_often(ctx: RankContext, times: int) -> list[Counts]:
     def run() -> None:
         for _ in range(4):
             reduced = functional.all_reduce(torch.ones(300_000), "sum", WORLD.WORLD)
@@ -27,12 +27,13 @@ def count_functional_often(ctx: RankContext) -> list[Counts]:
             del reduced
             functional.all_to_all_single(torch.ones(10), None, None, WORLD.WORLD).sum().item()
 
-    return [count_step(run, Countable(device=ctx.device), warmup=1) for _ in range(10)]
+    return [count_step(run, Countable(device=ctx.device), warmup=1) for _ in range(times)]
 
 
-def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(launcher: Launcher) -> None:
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_when_a_backend_lets_go_of_what_it_sends_does_not_show(launcher: Launcher, times: int) -> None:
     """Gloo's thread does so when it pleases; what it still held would be part of the next tensors' peak."""
-    for often in launcher.run(count_functional_often, world_size=2, backend="gloo", device="cpu").values:
+    for often in launcher.run(count_functional_often, times, world_size=2, backend="gloo", device="cpu").values:
         assert [counts.unstable for counts in often] == [{}] * len(often)
         assert all(counts == often[0] for counts in often)
         assert often[0].totals["peak_tensor_bytes"] == 2 * 300_000 * 4
