@@ -113,7 +113,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     run.stdout.fnmatch_lines(["*regressed (accepted)", "*final_loss*1*->*100*"])
     run, found = verdicts(inner, "-k", "test_step")
     run.assert_outcomes(passed=1)
-    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
+    assert set(found.values()) <= {"unchanged", "ok", "improved", "inconclusive"}
 
 
 @pytest.mark.slow  # the process starts a launcher of its own, as those of the paired runs do
@@ -122,7 +122,7 @@ def test_a_run_in_a_process_of_its_own_is_judged_beside_the_baseline(inner: pyte
     verdicts(inner, "--ddpperf-save")
     run, found = verdicts(inner, apart=True)
     run.assert_outcomes(passed=2)
-    assert set(found.values()) <= {"unchanged", "improved", "inconclusive"}
+    assert set(found.values()) <= {"unchanged", "ok", "improved", "inconclusive"}
 
 
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -177,17 +178,26 @@ def _times(record: BaselineRecord) -> tuple[Series, ...]:
 
 
 def _changes(saved: SavedRecord) -> list[str]:
-    """What changed in a baseline: gated times and memory by more than noise, and counts; nothing of a new one."""
+    """What changed in a baseline, what became worse by most first: gated metrics by more than noise, and counts."""
     old, new = saved.old, saved.new
     before = {series.metric: series for series in old.series} if old else {}
     gated = [(was, series) for series in new.series if series.gated and (was := before.get(series.metric)) is not None]
     steps = any(series.metric == "step_time" and _is_news(was, series) for was, series in gated)
     return [
         f"{series.metric} {change}"
-        for was, series in gated
+        for was, series in sorted(gated, key=_improvement)
         if not (steps and series.rules.repeats_step_time)
         if (change := _change(was, series, old, new))
     ]
+
+
+def _improvement(sides: tuple[Series, Series]) -> float:
+    """By what share of its old value a metric became better; negative where it became worse."""
+    was, now = sides
+    worse = now.value - was.value if now.better == "lower" else was.value - now.value
+    if worse and not was.value:
+        return -math.inf if worse > 0 else math.inf
+    return round(-worse / abs(was.value), 2) if was.value else 0.0  # about as much: in the order of metrics
 
 
 def _change(was: Series, series: Series, old: BaselineRecord | None, new: BaselineRecord) -> str:
