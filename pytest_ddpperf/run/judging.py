@@ -184,7 +184,7 @@ class JudgedRun(BenchmarkRun):
         except DdpperfError as error:  # what was measured beside the stored baseline stands
             return not_settled(error.headline)
         if paired.same_files:
-            return not_settled("both sides run the same files, so packages, data or the machine changed")
+            return not_settled("both sides run the same files: only packages, data or the machine can have changed")
         self.measured = run.measured
         return tuple(map(paired.with_imports, judge.results))
 

@@ -35,7 +35,7 @@ def side_of_baselines(
             return not_settled(_why_unknown(records, several=len(commits) > 1))
         here = session.provenance()
         if here.commit == commit and not here.dirty:
-            return not_settled("this checkout is that commit, so packages, data or the machine changed")
+            return not_settled("this checkout is that commit: only packages, data or the machine can have changed")
         return session.side_of(commit)
     except GitError as error:
         return not_settled(str(error).removeprefix("fatal: "))

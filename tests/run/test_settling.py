@@ -220,7 +220,7 @@ def test_a_baseline_that_was_committed_alone_has_no_commit_of_its_code(tmp_path:
 
 def test_this_very_commit_is_not_measured_beside_itself(tmp_path: Path) -> None:
     _, after = repository(tmp_path)
-    same = "this checkout is that commit, so packages, data or the machine changed"
+    same = "this checkout is that commit: only packages, data or the machine can have changed"
     assert side(tmp_path, replace(RECORD, commit=after)) == same
     (tmp_path / "training.py").write_text("changed\n")
     assert side(tmp_path, replace(RECORD, commit=after)) == after
