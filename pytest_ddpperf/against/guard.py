@@ -7,11 +7,14 @@ that one is killed.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
@@ -50,9 +53,25 @@ def _end_setup(environment: Path) -> None:
     """Kill the processes of a setup command that are left: they all have its virtual environment."""
     mark = b"VIRTUAL_ENV=" + os.fsencode(environment)
     for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), _killing(int(file.parent.name)) as kill:
             if mark in file.read_bytes().split(b"\0"):
-                os.kill(int(file.parent.name), signal.SIGKILL)
+                kill(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _killing(pid: int) -> Iterator[Callable[[int], None]]:
+    """Sends signals to the process that has this number now, not to one that gets the number later."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", errno.ENOSYS) != errno.ENOSYS:  # Linux has process descriptors since 5.3
+            raise
+        yield functools.partial(os.kill, pid)
+        return
+    try:
+        yield functools.partial(signal.pidfd_send_signal, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -388,3 +389,23 @@ def test_without_a_folder_for_temporary_files_the_cure_is_told(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(LaunchError, match=r"=v1: .*gone.*; let TMPDIR name"):
         Worktree(revision)
+
+
+@pytest.mark.parametrize("descriptors", [True, False])
+def test_a_process_is_killed_and_none_that_gets_its_number(
+    monkeypatch: pytest.MonkeyPatch, *, descriptors: bool
+) -> None:
+    """Kernels before 5.3 know a process by its number alone."""
+
+    def unknown(_pid: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    if not descriptors:
+        monkeypatch.setattr(os, "pidfd_open", unknown)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with guard._killing(process.pid) as kill:
+            kill(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    if descriptors:
+        with pytest.raises(ProcessLookupError), guard._killing(process.pid):
+            pass  # it is gone
