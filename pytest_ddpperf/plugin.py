@@ -250,7 +250,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     writer = config.get_terminal_writer()
     session, paint = config.stash[SESSION], verdict_painter(writer.markup)
     parts = summary_parts(session.summary(), writer.fullwidth, paint, verbosity=config.get_verbosity())
-    for title, text in (*parts, *session.parts):
+    for title, text in parts:
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 
@@ -276,7 +276,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if SESSION in config.stash:
         _write(session, config.stash[SESSION].collect_reports)
         if not config.pluginmanager.has_plugin("terminalreporter"):  # nobody else tells
-            _write(session, lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].complaints))
+            _write(session, lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].summary().last))
 
 
 def _write(session: pytest.Session, write: Callable[[], None]) -> None:

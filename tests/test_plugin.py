@@ -87,7 +87,12 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     run.stdout.fnmatch_lines(
         ["*= ddpperf =*", "*test_step*custom*new*", "*= ddpperf baselines =*", "2 baselines saved in *: 2 new"]
     )
-    run.stdout.fnmatch_lines(["*= ddpperf history =*", "recorded as run 1 of history.sqlite"])
+    run.stdout.fnmatch_lines(
+        [
+            *("*= ddpperf history =*", "recorded as run 1 of history.sqlite"),
+            *("*= ddpperf session =*", "2 benchmarks: 0 regressed, 2 new"),
+        ]
+    )
 
     monkeypatch.setenv("LOSS", "100")
     run, found = verdicts(inner, "--ddpperf-tolerance=900%", "--ddpperf-history=history.sqlite")
@@ -146,6 +151,8 @@ def test_other(ddpperf):
     run, _ = verdicts(inner, "--ddpperf-save")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["failed, so not stored: test_other"])
+    without_terminal = inner.runpytest("-p", "no:terminal", "-k", "test_step")
+    without_terminal.stderr.fnmatch_lines(["1 benchmark: 0 regressed, 1 unchanged"])
     assert [path.name for path in inner.path.glob("baselines/*/*/*.json")] == ["test_step.json"]
 
 

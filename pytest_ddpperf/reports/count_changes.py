@@ -5,16 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number
 
 _SITES = 3  # lines of code that are named; of the others only the number is told
+_COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
     "collective_send_bytes": ("collective_bytes", "bytes"),
 }
+
+
+def counts_text(result: Result) -> str:
+    """What became of the counts that are compared: ``14 same``, ``2 changed``; empty where none is."""
+    compared, changed = _compared(result)
+    if changed:
+        return f"{changed} changed"
+    return f"{compared} same" if compared else ""
+
+
+def counts_words(result: Result) -> str:
+    """``counts_text`` beside a verdict on times: ``counts same``."""
+    compared, changed = _compared(result)
+    return f"counts {'changed' if changed else 'same'}" if compared else ""
+
+
+def _compared(result: Result) -> tuple[int, int]:
+    """How many counts are compared, and how many of them changed."""
+    verdicts = [
+        c.verdict for c in result.comparisons if c.gated and c.series.scale == "exact" and c.verdict in _COMPARED
+    ]
+    return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
 
 
 def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact

@@ -19,6 +19,7 @@ from pytest_ddpperf.reports.phrases import (
     change_text,
     commit_text,
     comparison_text,
+    could_be,
     counts_origin,
     decisive,
     find,
@@ -192,7 +193,8 @@ def _is_unchanged(part: Comparison, limit: float) -> bool:
 def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The gated metrics that were still open when the failure was known."""
     undecided = [comparison for comparison in decisive(result, {Verdict.INCONCLUSIVE}) if comparison not in heads]
-    others = [": ".join(filter(None, (short_text(c), note_text(c)))) for c in undecided]
+    figures = [short_text(c) + (f" {could_be([c])}" if c.bound is not None else "") for c in undecided]
+    others = [": ".join(filter(None, (text, note_text(c)))) for text, c in zip(figures, undecided, strict=True)]
     return [f"undecided: {'; '.join(others)}"] if others else []
 
 

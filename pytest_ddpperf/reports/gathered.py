@@ -9,9 +9,10 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.reports.count_changes import reference_text
 from pytest_ddpperf.reports.findings import WORDS, Figures, finding_text
-from pytest_ddpperf.reports.phrases import named_metrics
+from pytest_ddpperf.reports.phrases import could_be, named_metrics
 from pytest_ddpperf.reports.table import RowNote
 from pytest_ddpperf.units import format_percent, format_values, span
 
@@ -33,6 +34,7 @@ class Remark:
         facts: what the common words are made of.
         metrics: what it is on; the common words name those of all.
         verdict: of these metrics.
+        undecided: their comparisons, where more than a verdict is said of them.
     """
 
     text: str
@@ -40,6 +42,7 @@ class Remark:
     facts: Facts = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     verdict: str = ""
+    undecided: tuple[Comparison, ...] = ()
 
 
 def remark_of(finding: Finding) -> Remark:
@@ -65,7 +68,8 @@ def _notes(group: Sequence[tuple[str, Remark]]) -> list[RowNote]:
     first = group[0][1]
     words = _in_common(first.code, [remark.facts for _, remark in group])
     metrics = dict.fromkeys(metric for _, remark in group for metric in remark.metrics)
-    of = f"{named_metrics(list(metrics))} {first.verdict}".rstrip()
+    undecided = [comparison for _, remark in group for comparison in remark.undecided]
+    of = f"{named_metrics(list(metrics))} {could_be(undecided) if undecided else first.verdict}".rstrip()
     return [RowNote(": ".join(filter(None, (of, words))), names)]
 
 

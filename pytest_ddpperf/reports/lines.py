@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -10,6 +11,7 @@ INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
 MAX_LINES = 3  # of a remark: what is longer is told in full elsewhere
+_NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
 _NAMED = 3  # benchmarks with the same remark
 
 
@@ -41,7 +43,7 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
 
 def _broken(line: str, width: int) -> list[str]:
     inner = INDENT * (2 if line.startswith(INDENT) else 1)
-    kept = line.replace(" %", f"{JOINED}%")
+    kept = _NUMBER.sub(JOINED, line)
     return [part.replace(JOINED, " ") for part in folded(kept, max(width, len(inner) + 1), inner)]
 
 

@@ -27,6 +27,8 @@ ACCEPT_PAIRED = "where it is meant, give --ddpperf-fail-on=broken for this run, 
 _SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
+_ANYTHING = 10  # a bound beyond this says no more than that anything is possible
+_WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 T = TypeVar("T")
 Listed: TypeAlias = "Result | Calibrated"
@@ -141,6 +143,26 @@ def size_text(size: float, comparison: Comparison) -> str:
     return format_value(size, comparison.series.unit)
 
 
+def bound_text(comparison: Comparison) -> str:
+    """The worsening that is ruled out: ``+4.9 %``; empty where no scatter is known."""
+    if comparison.bound is None:
+        return ""
+    capped = comparison.series.scale == "ratio" and comparison.bound > _ANYTHING
+    return ">+1000 %" if capped else _signed(comparison.bound, comparison)
+
+
+def could_be(undecided: Sequence[Comparison]) -> str:
+    """What may hide in metrics that are undecided: ``could be +35.2 % slower``, ``inconclusive`` without a bound."""
+    bounded = sorted((c for c in undecided if c.bound is not None), key=lambda c: c.bound or 0.0)
+    if len(bounded) < len(undecided):
+        return Verdict.INCONCLUSIVE.value
+    worse = {_WORSE.get((c.series.unit, c.series.better), "worse") for c in bounded}
+    how = worse.pop() if len(worse) == 1 else "worse"
+    alike = len({(c.series.scale, c.series.unit) for c in bounded}) == 1
+    bounds = " to ".join(dict.fromkeys(map(bound_text, (bounded[0], bounded[-1]))))
+    return f"could be {bounds} {how}" if alike else f"could be {how}"
+
+
 def found_by_luck(comparison: Comparison) -> bool:
     """Whether a regression is smaller than what the run would have found for sure: its MDE then says nothing more."""
     worse, mde = comparison.verdict is Verdict.REGRESSED, comparison.mde
@@ -163,8 +185,10 @@ def comparison_text(comparison: Comparison) -> str:
     parts = [values_text(comparison)]
     if comparison.change is not None:
         parts += [change_text(comparison), tolerance_text(comparison)]
-    if comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, *OPEN}:
-        parts.append(f"at most {_signed(comparison.bound, comparison)}")
+    if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
+        parts.append(could_be([comparison]))
+    elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
+        parts.append(f"at most {bound_text(comparison)}")
     elif comparison.mde is not None and not found_by_luck(comparison):
         parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
     return f"{comparison.series.metric} {comparison.verdict.value}: {', '.join(parts)}"

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.findings import broken_reason, words_of_note
 from pytest_ddpperf.reports.gathered import UNSAID, Remark, gathered, remark_of
 from pytest_ddpperf.reports.phrases import (
     ACCEPT_PAIRED,
+    could_be,
     decisive,
     every_finding,
     find,
@@ -77,9 +79,11 @@ def _grounds(result: Result) -> list[Remark]:
     if result.verdict is Verdict.IMPROVED:
         return _gains(result)
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
-        differs = f"the baseline is not comparable: {', '.join(result.differs)}"
+        counts = counts_words(result)
+        text = f"{'times of ' * bool(counts)}the baseline {'are' if counts else 'is'} not comparable: "
+        text += "; ".join(filter(None, (", ".join(result.differs), counts)))
         changes = incomparable_changes(result)
-        return [Remark(text=differs), *([Remark(text=_few(changes))] if changes else [])]
+        return [Remark(text=text), *([Remark(text=_few(changes))] if changes else [])]
     return _open(decisive(result, {Verdict.INCOMPATIBLE})) if result.verdict is Verdict.INCOMPATIBLE else []
 
 
@@ -88,7 +92,7 @@ def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
     return [
         _noted(
             comparison,
-            f"{_metric(comparison)} {comparison.verdict.value}: {words_of_note(comparison.note)}".removesuffix(": "),
+            f"{_metric(comparison)} {_undecided(comparison)}: {words_of_note(comparison.note)}".removesuffix(": "),
             verdict=comparison.verdict.value,
         )
         for comparison in comparisons
@@ -96,9 +100,14 @@ def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
     ]
 
 
+def _undecided(comparison: Comparison) -> str:
+    return could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
+
+
 def _noted(comparison: Comparison, text: str, verdict: str = "") -> Remark:
     code, facts = (comparison.note.code, comparison.note.facts) if comparison.note else ("", {})
-    return Remark(text=text, code=code, facts=facts, metrics=(comparison.series.metric,), verdict=verdict)
+    metrics, undecided = (comparison.series.metric,), (comparison,) * (comparison.verdict is Verdict.INCONCLUSIVE)
+    return Remark(text=text, code=code, facts=facts, metrics=metrics, verdict=verdict, undecided=undecided)
 
 
 def _metric(comparison: Comparison) -> str:
@@ -158,7 +167,9 @@ def _promises(result: Result) -> list[Remark]:
 def _new_remarks(result: Result) -> list[Remark]:
     if result.baseline is not None:
         return _named_notes(decisive(result, {Verdict.NEW}))
-    return [Remark(text="no baseline; --ddpperf-save stores one")] if result.paired is None else []
+    counts = counts_words(result)
+    of = f"no baseline of times, {counts}" if counts else "no baseline"
+    return [Remark(text=f"{of}; --ddpperf-save stores one")] if result.paired is None else []
 
 
 def _ours_alone(result: Result) -> list[Remark]:

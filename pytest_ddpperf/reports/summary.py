@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,8 +15,10 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
+from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.phrases import environment_text, find, interval_header, names_of, with_interval
+from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, names_of, with_interval
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
 from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
@@ -27,7 +28,10 @@ from pytest_ddpperf.units import Scale, format_count, format_number, format_perc
 _BOUND_MEANING = f"the slowdown that this run rules out, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to rule out a slowdown beyond the resolution (--ddpperf-resolution)"}
 # What a narrow terminal does without, the first one first: intervals, then columns.
-_NARROWER = ("step time", "speedup", "throughput", "memory", "change", "speedup", "at most", "eff.", "ranks")
+_NARROWER = (
+    *("step time", "speedup", "throughput", "memory", "change"),
+    *("speedup", "step time", "counts", "at most", "eff.", "ranks"),
+)
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
 _QUIET = -1  # below it only what was judged is shown
@@ -45,6 +49,12 @@ class SummaryData:
     recorded: str = ""  # what became of the history; empty where there is none
     accepting: bool = False  # whether what was measured becomes the baseline
     here: str = ""  # the commit that was measured, as it is shown; empty where none is known
+    added: Sequence[tuple[str, str]] = ()  # title and text of parts that hooks add
+
+    @property
+    def last(self) -> list[str]:
+        """What is told even where there is no terminal."""
+        return [*self.complaints, *(overall_lines(self.results) if self.results else [])]
 
 
 def summary_parts(
@@ -73,7 +83,9 @@ def summary_parts(
         "baselines": "\n".join(stored_lines(summary.stored, width)),
         "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",
     }
-    return [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
+    told = [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
+    last = [("ddpperf session", "\n".join(wrapped(overall_lines(results), width)))] if results else []
+    return [*told, *summary.added, *last]
 
 
 def summary_table(
@@ -90,19 +102,21 @@ def summary_table(
     columns: list[_Column] = [
         *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
+        ("counts", counts_text),
         ("verdict", lambda result: _verdict(result, stored=accepting and result.test not in unstored)),
     ]
+    cells = [(header, [cell(result) or NOTHING for result in results]) for header, cell in columns]
+    filled = [(header, column) for header, column in cells if set(column) != {NOTHING}]
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
-    headline = [_headline(results)] if len(results) > 1 else []
     return Table(
         title="; ".join(machines) + ranks,
-        above=(*headline, *([] if accepting else red_notes(named))),
-        headers=("benchmark", *(header for header, _ in columns)),
-        rows=tuple((name, *(cell(result) for _, cell in columns)) for name, result in named),
+        above=() if accepting else tuple(red_notes(named)),
+        headers=("benchmark", *(header for header, _ in filled)),
+        rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
         notes=tuple(notes_of(named, accepting=accepting)),
         narrower=_NARROWER,
-        legend=_legend(results, here),
+        legend=_legend(results, here, {header.partition("\n")[0] for header, _ in filled}),
     )
 
 
@@ -112,13 +126,6 @@ def _worst_first(results: Sequence[Result]) -> list[Result]:
     for result in results:
         worst[result.test] = max(result.verdict.severity, worst.get(result.test, 0))
     return sorted(results, key=lambda result: -worst[result.test])
-
-
-def _headline(results: Sequence[Result]) -> str:
-    """How many benchmarks have each verdict, the worst first."""
-    found = Counter(result.verdict for result in results)
-    counts = [f"{found[verdict]} {verdict.value}" for verdict in reversed(Verdict) if found[verdict]]
-    return f"{format_count(len(results), 'benchmark')}: {', '.join(counts)}"
 
 
 def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
@@ -182,15 +189,17 @@ def _change(step_time: Comparison, _common: Scale) -> str:
 
 
 def _bound(step_time: Comparison, _common: Scale) -> str:
-    return NOTHING if step_time.bound is None else signed_percent(step_time.bound)
+    return bound_text(step_time).removesuffix(" %")
 
 
 def _verdict(result: Result, *, stored: bool) -> str:
-    accepted = stored and result.verdict is Verdict.REGRESSED
-    return f"{result.verdict.value} (accepted)" if accepted else result.verdict.value
+    if stored and result.verdict is Verdict.REGRESSED:
+        return f"{result.verdict.value} (accepted)"
+    words = counts_words(result) if result.verdict is Verdict.NEW else ""
+    return f"{result.verdict.value}, {words}" if words else result.verdict.value
 
 
-def _legend(results: Sequence[Result], here: str) -> dict[str, str]:
+def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str, str]:
     """What headers and verdicts mean that do not tell it themselves."""
     memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     others = " or ".join(dict.fromkeys(result.paired.revision for result in results if result.paired is not None))
@@ -201,7 +210,7 @@ def _legend(results: Sequence[Result], here: str) -> dict[str, str]:
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
-        "change": _change_meaning(results, others, here),
+        "change": f"of the step time, from {_compared_with(others, here)}",
         "at most": _BOUND_MEANING,
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
@@ -210,20 +219,17 @@ def _legend(results: Sequence[Result], here: str) -> dict[str, str]:
         "unchanged": _unchanged_meaning(results),
         "ok": "slower by no more than the resolution (--ddpperf-resolution)" if Verdict.OK in known else "",
     }
-    headers = {header.partition("\n")[0] for header, *_ in _metric_columns(results)}
     words = {*(verdict.value for verdict in Verdict), *headers}
-    if not _filled(results, "step_time"):
+    if "change" not in headers:
         words.add("compared")
     return {word: meaning for word, meaning in meanings.items() if meaning and word in words}
 
 
-def _change_meaning(results: Sequence[Result], others: str, here: str) -> str:
-    """From what the step time changed; empty where no change is shown."""
-    if all(comparison.change is None for comparison in _filled(results, "step_time")) and not others:
-        return ""
-    if others:
-        return f"of the step time, from revision {others}{f' to {here}' if here else ''}, measured side by side"
-    return "of the step time, from the stored baseline"
+def _compared_with(others: str, here: str) -> str:
+    """From what the step time changed."""
+    return (
+        f"revision {others}{f' to {here}' if here else ''}, measured side by side" if others else "the stored baseline"
+    )
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:

@@ -92,8 +92,7 @@ class Session:
         self._unstored: set[str] = set()  # tests that failed
         self._options = tuple(options)
         self._root = root
-        self._recorded = ""
-        self._threads = 1
+        self._recorded, self._threads = "", 1
 
     @property
     def launchers(self) -> Launchers:
@@ -279,6 +278,7 @@ class Session:
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,
+            added=self.parts,
         )
 
     @property

@@ -83,11 +83,13 @@ def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, ma
 def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Compare) -> None:
     memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
     note = "about 30 launches would decide it"
-    step = make_comparison("step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024, note=note)
+    step = make_comparison(
+        "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024, bound=0.135, note=note
+    )
     hint = make_comparison("forward_time", 0.02, Verdict.INCONCLUSIVE, baseline=0.01, gated=False)
     result = make_result(comparisons=(memory, step, hint))
     lines = failure_text(result, accept=ACCEPT).splitlines()
-    assert lines[2] == f"  undecided: step_time 42.0 ms -> 43.0 ms (+2.4 %): {note}"
+    assert lines[2] == f"  undecided: step_time 42.0 ms -> 43.0 ms (+2.4 %) could be +13.5 % slower: {note}"
     failing = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
     assert not [line for line in failing if "undecided" in line]
 

@@ -17,12 +17,17 @@ from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
 from pytest_ddpperf.reports.table import Table
 from tests.factories import make_environment
-from tests.reports.conftest import notes_of
+from tests.reports.conftest import comparison, notes_of
 
 BOUND = "the slowdown that this run rules out, with 95 % confidence"
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
+
+
+def counted(metric: str, verdict: Verdict) -> Comparison:
+    made = comparison(metric, 2.0, verdict, baseline=2.0)
+    return replace(made, series=replace(made.series, scale="exact"))
 
 
 def above(table: Table) -> tuple[str, ...]:
@@ -34,7 +39,8 @@ def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make
         make_comparison("throughput", 676.4, Verdict.UNCHANGED),
         make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED),
     )
-    table = summary_table([make_result(comparisons=(*make_result().comparisons, *others))])
+    step = replace(*make_result().comparisons, bound=0.149)
+    table = summary_table([make_result(comparisons=(step, *others, counted("operators", Verdict.REGRESSED)))])
     assert table.title == "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13, 2 ranks"
     assert dict(zip(table.headers, table.rows[0], strict=True)) == {
         "benchmark": "test_step[bucketed]",
@@ -42,7 +48,8 @@ def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make
         "throughput\nsamples/s": "676",
         "memory\nMiB": "412",
         "change\n% [95 % CI]": "+13.2 [+11.9, +14.6]",
-        "at most\n%": "-",
+        "at most\n%": "+14.9",
+        "counts": "1 changed",
         "verdict": "regressed",
     }
     assert table.notes == ()
@@ -59,13 +66,50 @@ def test_a_column_has_one_unit(make_result: Make, make_comparison: Compare) -> N
     assert [row[column] for row in table.rows] == ["0.400", "40.0", "1500"]
 
 
-def test_columns_that_nothing_fills_are_left_out(make_result: Make) -> None:
+def test_columns_that_nothing_fills_are_left_out(make_result: Make, make_comparison: Compare) -> None:
     assert summary_table([make_result()]).headers == (
         "benchmark",
         "step time\nms [95 % CI]",
         "change\n% [95 % CI]",
-        "at most\n%",
         "verdict",
+    )
+    new = make_result(comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),), verdict=Verdict.NEW)
+    assert summary_table([new]).headers == ("benchmark", "step time\nms", "verdict")
+
+
+def test_a_row_says_what_became_of_the_counts_that_are_compared(make_result: Make) -> None:
+    same, lost = counted("flops", Verdict.UNCHANGED), counted("operators", Verdict.NEW)
+    unsteady = replace(counted("buffers", Verdict.REGRESSED), gated=False)
+    fewer = counted("collective_calls", Verdict.IMPROVED)
+    results = [
+        make_result(test=f"t.py::test_{number}", comparisons=counts)
+        for number, counts in enumerate(((same, lost, unsteady), (same, fewer, lost), (lost, unsteady)))
+    ]
+    table = summary_table(results)
+    column = table.headers.index("counts")
+    assert [row[column] for row in table.rows] == ["1 same", "1 changed", "-"]
+
+
+def test_a_time_without_a_baseline_and_counts_with_one_are_both_told(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    time, foreign = (make_comparison("step_time", 0.04, verdict) for verdict in (Verdict.NEW, Verdict.INCOMPATIBLE))
+    same = counted("flops", Verdict.UNCHANGED)
+    table = summary_table(
+        [
+            make_result(test="t.py::new", verdict=Verdict.NEW, comparisons=(time, same), baseline=None),
+            make_result(
+                test="t.py::foreign",
+                verdict=Verdict.INCOMPATIBLE,
+                comparisons=(foreign, same),
+                differs=("cores 4 -> 2",),
+            ),
+        ]
+    )
+    assert [row[-2:] for row in table.rows] == [("1 same", "incompatible"), ("1 same", "new, counts same")]
+    assert notes_of(table) == (
+        "foreign bucketed: times of the baseline are not comparable: cores 4 -> 2; counts same",
+        "new bucketed: no baseline of times, counts same; --ddpperf-save stores one",
     )
 
 
@@ -156,8 +200,27 @@ def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_co
     step_time = make_comparison(
         "step_time", 0.0429, Verdict.INCONCLUSIVE, baseline=0.0418, change=0.026, note="30 launches would decide"
     )
-    table = summary_table([make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE)])
-    assert notes_of(table) == ("test_step[bucketed]: step_time inconclusive: 30 launches would decide",)
+    for bound, words in (
+        (None, "inconclusive"),
+        (0.352, "could be +35.2 % slower"),
+        (11.0, "could be >+1000 % slower"),
+    ):
+        known = replace(step_time, bound=bound)
+        table = summary_table([make_result(comparisons=(known,), verdict=Verdict.INCONCLUSIVE)])
+        assert notes_of(table) == (f"test_step[bucketed]: step_time {words}: 30 launches would decide",)
+
+
+def test_what_could_not_be_decided_of_several_benchmarks_is_told_once(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    def undecided(test: str, launches: int, bound: float) -> Result:
+        note = Finding("launches_needed", {"launches": launches, "max_time": None, "known": None})
+        step = replace(make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, bound=bound), note=note)
+        return make_result(test=f"t.py::test_{test}", comparisons=(step,), verdict=Verdict.INCONCLUSIVE)
+
+    assert notes_of(summary_table([undecided("a", 30, 0.352), undecided("b", 20, 0.12)])) == (
+        "both benchmarks: step_time could be +12.0 % to +35.2 % slower: about 20 to 30 launches would decide it",
+    )
 
 
 def test_a_row_says_how_much_slower_it_may_be_at_most(make_result: Make, make_comparison: Compare) -> None:
@@ -230,11 +293,8 @@ def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
         measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
     )
     table = summary_table([make_result(), broken])
-    assert table.rows[1] == ("test_step[bucketed] bucketed", "-", "-", "-", "broken")
-    assert above(table)[:2] == (
-        "2 benchmarks: 1 broken, 1 regressed",
-        "broken test_step[bucketed] bucketed: rank 1 was killed",
-    )
+    assert table.rows[1] == ("test_step[bucketed] bucketed", "-", "-", "broken")
+    assert above(table)[0] == "broken test_step[bucketed] bucketed: rank 1 was killed"
 
 
 def test_no_results_make_an_empty_table() -> None:
@@ -337,9 +397,12 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
         stored=Stored(failed=("t.py::test_a",)),
         recorded="recorded as run 3 of h.sqlite",
     )
-    parts = dict(summary_parts(told, 80, verbosity=-2))
+    parts = dict(summary_parts(replace(told, added=(("of a hook", "42"),)), 80, verbosity=-2))
 
-    assert list(parts) == ["ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history"]
+    assert list(parts) == [
+        *("ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history", "of a hook", "ddpperf session")
+    ]
+    assert parts["ddpperf session"] == "1 benchmark: 1 regressed"
     assert "test_step[bucketed]" in parts["ddpperf"]
     assert parts["ddpperf errors"] == "no commit is known"
     assert parts["ddpperf baselines"].strip() == "failed, so not stored: test_a"

@@ -1,0 +1,64 @@
+"""What the benchmarks of a session came to, in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.count_changes import counts_words
+from pytest_ddpperf.reports.lines import shortened
+from pytest_ddpperf.reports.phrases import bound_text, decisive, find, names_of
+from pytest_ddpperf.units import format_count, format_percent, span
+
+_NAMED = 3  # undecided benchmarks
+_NAME = 40  # characters of their names
+_Named: TypeAlias = "Sequence[tuple[str, Result]]"
+
+
+def overall_lines(results: Sequence[Result]) -> list[str]:
+    """How many benchmarks have each verdict, the worst first: 0 regressed is told too."""
+    names = names_of(results)
+    short = shortened(names, _NAME)
+    parts = []
+    for verdict in reversed(Verdict):
+        those = [(short[name], one) for name, one in zip(names, results, strict=True) if one.verdict is verdict]
+        if those or verdict is Verdict.REGRESSED:
+            more = _MORE[verdict](those) if verdict in _MORE else ""
+            parts.append(f"{len(those)} {verdict.value}{more and f' ({more})'}")
+    return [f"{format_count(len(results), 'benchmark')}: {', '.join(parts)}"]
+
+
+def _would_have_shown(named: _Named) -> str:
+    """Which slowdowns are ruled out."""
+    steps = [step for _, result in named if (step := find(result, "step_time")) is not None]
+    bounds = [step.bound for step in steps if step.bound is not None]
+    return f"a slowdown beyond {span(format_percent, bounds)} would have shown" if bounds else ""
+
+
+def _could_be(named: _Named) -> str:
+    """Which benchmarks could be how much worse, the first metric that is open of each; the largest figures first."""
+    undecided = [(name, metric) for name, result in named for metric in decisive(result, {Verdict.INCONCLUSIVE})[:1]]
+    if not undecided:
+        return ""
+    largest_first = sorted(undecided, key=lambda each: -(each[1].bound or 0.0))
+    told = [f"{name} {bound_text(metric)}".rstrip() for name, metric in largest_first]
+    more = [f"{len(told) - _NAMED} more"] if len(told) > _NAMED else []
+    slower = all(metric.series.metric == "step_time" for _, metric in undecided)
+    return f"could be {'slower' if slower else 'worse'}: {' and '.join([', '.join(told[:_NAMED]), *more])}"
+
+
+def _counted(named: _Named) -> str:
+    """What became of the counts that are compared all the same."""
+    words = [counts_words(result) for _, result in named]
+    return " and ".join(f"{words.count(word)} with {word}" for word in dict.fromkeys(words) if word)
+
+
+_MORE: Mapping[Verdict, Callable[[_Named], str]] = {
+    Verdict.OK: _would_have_shown,
+    Verdict.INCONCLUSIVE: _could_be,
+    Verdict.INCOMPATIBLE: _counted,
+    Verdict.NEW: _counted,
+}
+"""What is said of the benchmarks with a verdict besides their number."""
