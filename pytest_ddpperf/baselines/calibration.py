@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.results import Calibration, Provenance
+from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.spreads import components, noise_floor, pooled
 from pytest_ddpperf.stats.summaries import typical

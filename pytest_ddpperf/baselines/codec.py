@@ -27,7 +27,8 @@ from pytest_ddpperf.baselines.typed import (
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series, Spread
-from pytest_ddpperf.records.results import BaselineRecord, Calibration, Provenance
+from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite
 
 

@@ -49,7 +49,8 @@ def environment(
     recorded: Mapping[str, str] | None = None,
 ) -> Environment:
     """The environment of a process group on this machine."""
-    full = {"host": machine.host, "kernel": machine.kernel, "python": machine.python, "torch": torch_version}
+    full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
+    full["torch"] = torch_version
     on_gpu = device == "cuda"
     return Environment(
         device=device,

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.baselines.codec import NOISE, NoiseFile, data_of
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
-from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.results import Calibration, Noise
-from pytest_ddpperf.stats.spreads import bound_of_difference, pooled
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
+from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
+from pytest_ddpperf.stats.spreads import (
+    LEAST,
+    bound_of_difference,
+    joined,
+    moderated_spread,
+    pooled,
+    prior_of,
+    spread_of_bound,
+)
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.history.database import Entry
 
+Training: TypeAlias = "tuple[str, str, str, str]"  # test, variant, strategy, and the recipe as JSON text
+
 MIN_DF = 4  # five runs of one commit, or as many repetitions over several commits
+MOST_FREEDOM = 30  # what benchmarks tell of each other: those of one run share some of what the machine did meanwhile
+DAY = len("2026-01-12")  # characters
+
+
+def training_of(test: str, trained: BenchmarkId | Calibration) -> Training:
+    """What has to be the same for runs to be of one benchmark."""
+    recipe = json.dumps(dict(trained.recipe), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return test, trained.name, trained.strategy, recipe
 
 
 def noise_file(root: Path, environment: Environment) -> Path:
@@ -41,11 +61,6 @@ def read(file: Path) -> Mapping[str, Mapping[str, Calibration]]:
     }
 
 
-def find(root: Path, test: str, name: str, environment: Environment) -> Calibration | None:
-    """The calibration of a variant of a test in an environment; None if there is none."""
-    return read(noise_file(root, environment)).get(test, {}).get(name)
-
-
 def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]) -> tuple[Path, ...]:
     """Stores calibrations of a test beside those of others, and returns the files; a broken file is left as it is."""
     groups: dict[Path, dict[str, Calibration]] = {}
@@ -62,25 +77,101 @@ def save(root: Path, test: str, found: Sequence[tuple[Environment, Calibration]]
     return tuple(groups)
 
 
-def learned_noise(
-    recorded: Sequence[Entry], *, environment_key: str, strategy: str, recipe: Mapping[str, str]
-) -> Noise | None:
-    """The noise of a benchmark's step time, from commits that were run more than once; None if they are too few.
+def recorded_noise(recorded: Iterable[Entry], environment_key: str) -> Mapping[Training, Noise]:
+    """The noise of step times in an environment, from commits that were run more than once; none by too few of them.
 
-    ``recorded`` are step times of one variant of one test. Those of another environment, strategy or recipe do not
-    count, nor do runs of a changed work tree. Runs with interleaved steps are a group of their own. The spread is
+    Runs of a changed work tree do not count, and runs with interleaved steps are a group of their own. The spread is
     pooled over commits; it includes that of launches, so it is a little too large.
     """
-    trained = (environment_key, strategy, dict(recipe))
-    commits: dict[tuple[str, bool], list[float]] = {}
+    commits: dict[tuple[Training, str, bool], list[tuple[str, float]]] = {}
     for entry in recorded:
         benchmark, run = entry.benchmark, entry.run
-        alike = (benchmark.environment_key, benchmark.strategy, json.loads(benchmark.recipe)) == trained
-        if alike and run.commit is not None and not run.dirty:
-            commits.setdefault((run.commit, benchmark.interleaved), []).append(entry.value)
-    groups = [values for values in commits.values() if len(values) > 1]
-    spread = pooled(groups)
-    if spread.df < MIN_DF:
+        if benchmark.environment_key == environment_key and run.commit is not None and not run.dirty:
+            trained = benchmark.test, benchmark.name, benchmark.strategy, benchmark.recipe
+            group = commits.setdefault((trained, run.commit, benchmark.interleaved), [])
+            group.append((run.date[:DAY], entry.value))
+    by_training: dict[Training, list[list[tuple[str, float]]]] = {}
+    for (trained, _, _), runs in commits.items():
+        if len(runs) > 1:
+            by_training.setdefault(trained, []).append(runs)
+    found = {}
+    for trained, groups in by_training.items():
+        spread = pooled([[value for _, value in runs] for runs in groups])
+        if spread.df >= MIN_DF:
+            days = pooled([_of_days(runs) for runs in groups])
+            found[trained] = Noise(
+                between_runs=spread,
+                floor=bound_of_difference(spread),
+                runs=sum(map(len, groups)),
+                commits=len(groups),
+                over_days=RunSpread(centers=days) if days.df else None,
+            )
+    return found
+
+
+def _of_days(runs: Sequence[tuple[str, float]]) -> list[float]:
+    """The geometric mean of the runs of each day."""
+    days = {day: [value for other, value in runs if other == day] for day, _ in runs}
+    return [math.exp(fmean(math.log(max(value, LEAST)) for value in values)) for values in days.values()]
+
+
+def known_noise(
+    trained: Training, calibrated: Mapping[Training, Calibration], recorded: Mapping[Training, Noise]
+) -> Noise | None:
+    """What is known of how far runs of a benchmark lie apart, by its own runs and by those of all on such a machine.
+
+    Args:
+        trained: the benchmark.
+        calibrated: calibrations in its environment.
+        recorded: as of ``recorded_noise``.
+
+    Returns:
+        Its noise. The floor is that of its calibration, or else of its recorded runs; 0 where it has neither. None
+        where nothing is known.
+    """
+    runs = {each: [_of_calibration(calibration)] for each, calibration in calibrated.items()}
+    days: dict[Training, list[RunSpread]] = {}
+    for each, told in recorded.items():
+        runs.setdefault(each, []).append(RunSpread(centers=told.between_runs))
+        days[each] = [] if told.over_days is None else [told.over_days]
+    between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
+    if between_runs is None:
         return None
-    runs = sum(map(len, groups))
-    return Noise(between_runs=spread, floor=bound_of_difference(spread), runs=runs, commits=len(groups))
+    calibration, own = calibrated.get(trained), recorded.get(trained)
+    noise = Noise(
+        between_runs=between_runs.beyond,
+        floor=bound_of_difference(between_runs.centers) if calibration or own else 0.0,
+        over_days=over_days,
+    )
+    if calibration is not None:
+        return replace(noise, calibrated=calibration.date)
+    return noise if own is None else replace(noise, runs=own.runs, commits=own.commits)
+
+
+def _of_calibration(calibration: Calibration) -> RunSpread:
+    """How far the centers of a calibration's runs lie apart: its floor tells it."""
+    centers = spread_of_bound(calibration.floor, calibration.between_runs.df)
+    return RunSpread(centers=centers, sampling=max(0.0, centers.sd**2 - calibration.between_runs.sd**2))
+
+
+def _moderated(
+    trained: Training, known: Mapping[Training, Sequence[RunSpread]], most: float | None = None
+) -> RunSpread | None:
+    """The spread of one benchmark, moderated by those of all; None where nothing is known of it.
+
+    All benchmarks that ran on the same days share what the machine did on these: without ``most`` degrees of freedom
+    they tell no more together than the one of them that tells most.
+    """
+    each = {benchmark: _together(spreads) for benchmark, spreads in known.items()}
+    prior = prior_of([spread.centers for spread in each.values()])
+    own = each.get(trained, RunSpread(centers=Spread(sd=0.0, df=0)))
+    at_most = max((spread.centers.df for spread in each.values()), default=0.0) if most is None else most
+    centers = moderated_spread(own.centers, prior, at_most)
+    return RunSpread(centers=centers, sampling=own.sampling) if centers.df else None
+
+
+def _together(spreads: Sequence[RunSpread]) -> RunSpread:
+    """One spread for several of a benchmark, by their degrees of freedom."""
+    centers = joined([spread.centers for spread in spreads])
+    explained = math.fsum(spread.centers.df * spread.sampling for spread in spreads)
+    return RunSpread(centers=centers, sampling=explained / centers.df if centers.df else 0.0)

@@ -17,6 +17,9 @@ _SPARED = 0.25  # of the available memory: left to other processes
 # What vendors put around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
 
+# Of firmware on processors without the flag; Amazon calls machines of one's own "c7g.metal".
+_VIRTUAL = re.compile(r"KVM|QEMU|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine|Amazon EC2 (?!\S*metal)")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
@@ -24,6 +27,7 @@ class MachineFacts:
 
     cpu_model: str
     cores: int  # usable by this process
+    machine: str  # as of ``machine_kind``
     host: str
     kernel: str
     python: str
@@ -34,6 +38,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
     return MachineFacts(
         cpu_model=cpu_model(root),
         cores=usable_cores(root),
+        machine=machine_kind(root),
         host=platform.node() or "unknown",
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -56,13 +61,32 @@ def cpu_model(root: Path = _ROOT) -> str:
     return " ".join(filter(None, parts))
 
 
+def machine_kind(root: Path = _ROOT) -> str:
+    """Who else may run on the machine's cores: ``virtual``, ``shared`` (by a CPU quota) or ``physical``.
+
+    x86 tells a hypervisor by a flag. Elsewhere the firmware's names or the device tree do.
+    """
+    processor = kernel_text(root / "proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", processor, re.MULTILINE)
+    if flags is not None:
+        virtual = "hypervisor" in flags[1].split()
+    else:
+        names = " ".join(kernel_text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+        virtual = bool(_VIRTUAL.search(" ".join(names.split()))) or (root / "proc/device-tree/hypervisor").exists()
+    return "virtual" if virtual else "shared" if _quotas(root) else "physical"
+
+
 def usable_cores(root: Path = _ROOT) -> int:
     """The cores that this process may keep busy: its affinity, or the control groups' CPU quota if that is lower.
 
     A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
-    quotas = map(_quota, group_folders("cpu", root))
-    return max(1, min([len(os.sched_getaffinity(0)), *(int(quota) for quota in quotas if quota is not None)]))
+    return max(1, min([len(os.sched_getaffinity(0)), *map(int, _quotas(root))]))
+
+
+def _quotas(root: Path) -> list[float]:
+    """The CPUs that control groups allow, of each that has a limit."""
+    return [quota for quota in map(_quota, group_folders("cpu", root)) if quota is not None]
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:

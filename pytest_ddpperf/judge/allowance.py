@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement, Series, Spread
-from pytest_ddpperf.records.results import Noise
+from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.stats.intervals import DRIFT
-from pytest_ddpperf.stats.spreads import wider
+from pytest_ddpperf.stats.spreads import narrower, wider
 
 # Standard deviation by which a run's times deviate as a whole, as a fraction, where nothing was learned.
 TIMED_SPREAD = 0.01
 OVERSUBSCRIBED_SPREAD = 0.02  # where ranks share cores or GPUs, and the scheduler decides who waits
+SHARED_SPREAD = 0.05  # where others run on the same cores, ranks of this run among them
+QUOTIENT_SPREAD = 0.02  # of times over those of a control step, which has the machine's speed as they have
 NO_SPREAD = Spread(sd=0.0, df=math.inf)
 
 ALWAYS = 0.03  # share of the cores' time that the system itself uses, in quiet too
@@ -57,19 +59,40 @@ def drift_of(series: Series) -> float:
     return DRIFT if _learned(series) else 0.0
 
 
+def default_spread(environment: Environment, *, quotient: bool = False) -> float:
+    """By how much a run's times deviate as a whole where nothing was learned; ``quotient``: over a control step's."""
+    if quotient:
+        return QUOTIENT_SPREAD
+    of_own = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
+    return SHARED_SPREAD if environment.shared else of_own
+
+
 def spread_between_runs(
-    series: Series, environment: Environment, step: float | None = None, noise: Noise | None = None
+    series: Series,
+    environment: Environment,
+    step: float | None = None,
+    noise: Noise | None = None,
+    *,
+    quotient: bool = False,
 ) -> Spread:
     """By how much a run deviates as a whole: its times do, its bytes and its seeded losses do not.
 
     As a fraction; as an amount where times are compared by subtraction. Exposed communication is the difference of two
     step times, and has their deviation, however little it is itself.
+
+    Runs that follow each other tell nothing of what changes over hours or days: they may widen what is assumed. Runs of
+    several days may narrow it too. So may runs whose times are quotients by a control step, which takes the drift out.
     """
     if series.rules.deviation <= 0:
         return NO_SPREAD
-    default = OVERSUBSCRIBED_SPREAD if environment.oversubscribed else TIMED_SPREAD
-    learned = noise.between_runs if noise is not None and _learned(series) else NO_SPREAD
-    spread = wider(learned, default * series.rules.deviation)
+    default = default_spread(environment, quotient=quotient) * series.rules.deviation
+    spread = Spread(sd=default, df=math.inf)
+    if noise is not None and _learned(series):
+        lasting, passing = (noise.quotients, None) if quotient else (noise.over_days, noise.between_runs)
+        if lasting is not None:
+            spread = wider(lasting.beyond, narrower(lasting, default))
+        if passing is not None:
+            spread = wider(passing, spread)
     seconds = step if series.rules.deviates_with_step_time and step is not None else abs(series.value)
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
 

@@ -62,6 +62,11 @@ class Environment:
     recorded: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def shared(self) -> bool:
+        """Whether others may run on the cores that times are of: on virtual machines, and under a CPU quota."""
+        return self.device == "cpu" and self.recorded.get("machine") in {"virtual", "shared"}
+
+    @property
     def oversubscribed(self) -> bool:
         """Whether ranks have to share a core or a GPU: their times say little about real hardware."""
         limit = self.cores if self.device == "cpu" else self.device_count

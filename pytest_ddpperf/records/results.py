@@ -9,7 +9,8 @@ from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series, Spread
+from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
@@ -60,45 +61,6 @@ def record_of(
         turns=measured.turns,
         lost=measured.lost,
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Noise:
-    """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account."""
-
-    between_runs: Spread  # how far a run's times deviate as a whole
-    floor: float  # the relative change of a time below which a tolerance has no meaning
-    calibrated: str = ""  # the day of the calibration; empty where recorded runs tell it
-    runs: int = 0  # recorded ones
-    commits: int = 0  # theirs
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Calibration:
-    """One benchmark measured several times on one machine while nothing changed: how far its step times lie apart."""
-
-    name: str  # of the variant within its test
-    date: str  # ISO 8601, day
-    commit: str | None
-    runs: int
-    launches: int  # of the run that had the fewest
-    steps: int  # of a launch
-    seconds: float  # from the start of the first run to that of the last
-    within: Spread  # of the steps of a launch
-    between_launches: Spread  # of the typical steps of a run's launches
-    between_runs: Spread  # of runs, beyond what their launches explain
-    floor: float  # as in Noise
-    strategy: str = ""  # in words; empty in files from before it was kept
-    recipe: Mapping[str, str] = field(default_factory=dict)  # as in BenchmarkId
-
-    @property
-    def noise(self) -> Noise:
-        """What comparisons take of it."""
-        return Noise(between_runs=self.between_runs, floor=self.floor, calibrated=self.date)
-
-    def of_training(self, strategy: str, recipe: Mapping[str, str]) -> bool:
-        """Whether it is of that training; of another training under the same name, the floor says nothing."""
-        return (self.strategy, dict(self.recipe)) == (strategy, dict(recipe))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,8 @@ from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, basel
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
-from pytest_ddpperf.records.results import BaselineRecord, Noise, Provenance, Result, StoredBaseline
+from pytest_ddpperf.records.noise import Noise
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.spreads import joined, pooled
 
@@ -28,6 +29,7 @@ class Archive:
         self.undecided: list[Result] = []  # which were not stored
         self.noise: list[tuple[Calibrated, Path]] = []
         self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
+        self._recorded_noise: dict[str, Mapping[noise.Training, Noise]] = {}  # by environment key
         self._settings = settings
         self._root = root
         self._baselines = root / settings.baseline_dir
@@ -67,26 +69,28 @@ class Archive:
         return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _noise(self, test: str, benchmark: BenchmarkId) -> Noise | None:
-        """The noise of a benchmark by its calibration, or else by the history."""
-        known = noise.find(self._baselines, test, benchmark.name, benchmark.environment)
-        if known is not None and known.of_training(benchmark.strategy, benchmark.recipe):
-            return known.noise
+        """The noise of a benchmark by all calibrations and recorded runs of such a machine."""
+        calibrated = {
+            noise.training_of(of_test, known): known
+            for of_test, variants in noise.read(noise.noise_file(self._baselines, benchmark.environment)).items()
+            for known in variants.values()
+        }
+        recorded = self._learned(environment_key(benchmark.environment))
+        return noise.known_noise(noise.training_of(test, benchmark), calibrated, recorded)
+
+    def _learned(self, key: str) -> Mapping[noise.Training, Noise]:
+        """The noise of all benchmarks of an environment by the history."""
         if self._settings.history is None or not (file := self._root / self._settings.history).exists():
-            return None
+            return {}
         from pytest_ddpperf.baselines.history.database import entries
 
-        try:
-            recorded = entries(file, STEP_TIME, test=test, name=benchmark.name, world_size=benchmark.world_size)
-        except HistoryError as error:  # no fault of the benchmark
-            remark = f"noise was not learned: {error}"
-            self.complaints += [remark] if remark not in self.complaints else []
-            return None
-        return noise.learned_noise(
-            recorded,
-            environment_key=environment_key(benchmark.environment),
-            strategy=benchmark.strategy,
-            recipe=benchmark.recipe,
-        )
+        if key not in self._recorded_noise:
+            try:
+                self._recorded_noise[key] = noise.recorded_noise(entries(file, STEP_TIME), key)
+            except HistoryError as error:  # no fault of the benchmark
+                self._recorded_noise[key] = {}
+                self.complaints.append(f"noise was not learned: {error}")
+        return self._recorded_noise[key]
 
     def scatter(self, env: Environment, results: Sequence[Result]) -> Spread | None:
         """The scatter of launches that run alone here, by earlier results and calibrations; None if unknown.

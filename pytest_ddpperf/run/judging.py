@@ -169,9 +169,8 @@ class JudgedRun(BenchmarkRun):
         """The results beside the commit of the baselines, or why there are none."""
         __tracebackhide__ = True
         tolerance = TOLERANCE if self.settings.tolerance is None else self.settings.tolerance
-        floors = [stored.noise.floor for stored in baselines if stored.noise is not None]
         paired = PairedLaunches(side, self.sections, strict=True)
-        run = self._rest(spent, paired, tolerance=max([tolerance, *floors]))
+        run = self._rest(spent, paired, tolerance=tolerance)
         # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
         free = tuple(replace(variant, steps=None) for variant in variants)
         untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median, variance
 
 from pytest_ddpperf.records.measurement import Spread
+from pytest_ddpperf.records.noise import RunSpread
 from pytest_ddpperf.stats.centers import Outliers, log_center
 from pytest_ddpperf.stats.intervals import from_log, t_quantile
 
 LEAST = 1e-9  # s: no clock tells less, and 0 has no logarithm
 CONFIDENCE = 0.95  # one-sided
 OUTLIERS: Outliers = "high"  # as verdicts on times have it
+HARD = 0.999  # one-sided: about the level of a red verdict, at which two spreads are held against each other
+LEAST_SHARE = 1e-3  # of the median: no standard deviation is smaller where its logarithm counts
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ def bound_of_difference(runs: Spread) -> float:
     return from_log(t_quantile(CONFIDENCE, runs.df) * math.sqrt(2) * runs.sd) if runs.sd else 0.0
 
 
+def spread_of_bound(bound: float, df: float) -> Spread:
+    """The deviation of runs with so many degrees of freedom whose ``bound_of_difference`` this is."""
+    return Spread(sd=math.log1p(bound) / (t_quantile(CONFIDENCE, df) * math.sqrt(2)), df=df)
+
+
 def pooled(groups: Sequence[Sequence[float]]) -> Spread:
     """The standard deviation within groups of numbers above 0, on the scale of logarithms, all groups together."""
     return joined([_deviation([math.log(max(value, LEAST)) for value in group]) for group in groups if len(group) > 1])
@@ -79,12 +88,85 @@ def joined(spreads: Sequence[Spread]) -> Spread:
     return Spread(sd=math.sqrt(squares / df) if df else 0.0, df=df)
 
 
-def wider(learned: Spread, default: float) -> Spread:
-    """The spread between runs to go by where one was learned beside a default one: the larger one.
+def prior_of(spreads: Sequence[Spread]) -> Spread | None:
+    """What the standard deviation of any benchmark is expected to be, and how surely, by those of several.
 
-    Runs that follow each other tell nothing of what changes over hours or days, so they may widen, never narrow.
+    The variances of benchmarks follow a scaled inverse chi-squared distribution: its scale and its degrees of freedom
+    are those that give the logarithms of the estimates the mean and the variance that they have (Smyth 2004, "Linear
+    models and empirical Bayes methods", section 6.2). Where the estimates lie no further apart than their own degrees
+    of freedom explain, all benchmarks have one variance, known as well as all of them together know it.
+
+    Returns:
+        The prior; None where fewer than two have degrees of freedom.
     """
-    return learned if learned.sd > default else Spread(sd=default, df=math.inf)
+    telling = [spread for spread in spreads if spread.df > 0]
+    if len(telling) < 2:  # noqa: PLR2004 - of one nothing tells how far others lie from it
+        return None
+    from scipy.special import polygamma, psi
+
+    together = joined(telling)
+    middle = median([spread.sd for spread in telling])
+    if middle == 0:
+        return together
+    logs = [
+        2 * math.log(max(spread.sd, LEAST_SHARE * middle)) - float(psi(spread.df / 2)) + math.log(spread.df / 2)
+        for spread in telling
+    ]
+    explained = fmean(float(polygamma(1, spread.df / 2)) for spread in telling)
+    df = 2 * _trigamma_inverse(variance(logs) - explained)
+    if math.isinf(df):
+        return together
+    scale = math.exp(fmean(logs) + float(psi(df / 2)) - math.log(df / 2))
+    return Spread(sd=math.sqrt(scale), df=min(df, together.df))
+
+
+def moderated_spread(own: Spread, prior: Spread | None, most: float = math.inf) -> Spread:
+    """The standard deviation of one benchmark, moderated by the prior of all; with ``most`` degrees of freedom at most.
+
+    Its variance is the mean of both by their degrees of freedom, which add up (Smyth 2004).
+    """
+    both = joined([own, *([] if prior is None else [prior])])
+    return Spread(sd=both.sd, df=min(both.df, most))
+
+
+def _trigamma_inverse(value: float) -> float:
+    """Where the trigamma function is ``value``; infinite where that is 0 or less, as it never is."""
+    from scipy.special import polygamma
+
+    if value <= 0:
+        return math.inf
+    found = 0.5 + 1 / value  # Newton's method on 1 / trigamma, which is nearly a line (Smyth 2004, appendix)
+    for _ in range(50):
+        here = float(polygamma(1, found))
+        found += (step := here * (1 - here / value) / float(polygamma(2, found)))
+        if abs(step) < 1e-9 * found:
+            break
+    return found
+
+
+def wider(learned: Spread, known: Spread) -> Spread:
+    """The spread between runs to go by where one was learned beside another: the larger one.
+
+    The known one counts as it is, and what the learned one adds to it as an estimate. So a spread that was learned and
+    is hardly larger makes no verdict blinder (Satterthwaite 1946), however few runs it was learned from.
+    """
+    more = learned.sd**2 - known.sd**2
+    if more <= 0 or learned.df <= 0:
+        return known
+    doubt = known.sd**4 / known.df + more**2 / learned.df
+    return Spread(sd=learned.sd, df=learned.sd**4 / doubt if doubt else math.inf)
+
+
+def narrower(learned: RunSpread, default: float) -> Spread:
+    """The spread between runs to go by where one was learned that may replace the default.
+
+    It does where intervals become shorter by it, its degrees of freedom considered: it is never blinder than the
+    default.
+    """
+    assumed = t_quantile(HARD, math.inf) * math.sqrt(default**2 + learned.sampling)
+    if learned.centers.df > 0 and t_quantile(HARD, learned.centers.df) * learned.centers.sd < assumed:
+        return learned.beyond
+    return Spread(sd=default, df=math.inf)
 
 
 def _centers(runs: Sequence[Sequence[float]]) -> list[tuple[float, float | None]]:

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_ddpperf.baselines.calibration import Recommended, calibration, recommended
 from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
-from pytest_ddpperf.records.results import Calibration, Provenance
+from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.results import Provenance
 from tests.factories import make_launch, make_measurement
 
 FOUND = Calibration(
@@ -77,4 +78,3 @@ def test_the_order_of_runs_does_not_matter() -> None:
     one, other = run(0, 0.1, 0.2), run(0.1, 0.3)
     assert of([one, other]).floor == pytest.approx(of([other, one]).floor)
     assert of([one, other]).between_runs.sd == pytest.approx(of([other, one]).between_runs.sd)
-    assert of([one, other]).of_training(one.strategy, one.recipe)

@@ -17,7 +17,9 @@ from pytest_ddpperf.baselines.fingerprint import (
 from pytest_ddpperf.instruments.host import MachineFacts
 from pytest_ddpperf.records.measurement import Environment
 
-MACHINE = MachineFacts(cpu_model="AMD EPYC", cores=2, host="runner-1", kernel="Linux 6.1", python="3.11.7")
+MACHINE = MachineFacts(
+    cpu_model="AMD EPYC", cores=2, machine="virtual", host="runner-1", kernel="Linux 6.1", python="3.11.7"
+)
 Make = Callable[..., Environment]
 
 
@@ -34,6 +36,7 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
     )
     assert (env.device_model, env.device_count, env.torch, env.cuda) == ("AMD EPYC", 0, "2.13", None)
     assert env.recorded == {
+        "machine": "virtual",
         "host": "runner-1",
         "kernel": "Linux 6.1",
         "python": "3.11.7",

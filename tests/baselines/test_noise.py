@@ -11,11 +11,11 @@ import pytest
 
 from pytest_ddpperf.baselines.codec import NOISE
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
-from pytest_ddpperf.baselines.noise import find, learned_noise, noise_file, read, save
+from pytest_ddpperf.baselines.noise import known_noise, noise_file, read, recorded_noise, save, training_of
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment, Spread
-from pytest_ddpperf.records.results import Calibration, Noise
+from pytest_ddpperf.records.noise import Calibration, Noise
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -40,10 +40,8 @@ Make = Callable[..., Environment]
 def test_what_is_saved_is_found(tmp_path: Path, make_environment: Make) -> None:
     environment = make_environment()
     assert save(tmp_path, TEST, [(environment, CALIBRATION)]) == (tmp_path / KEY / "noise.json",)
-    assert find(tmp_path, TEST, "ddp", environment) == CALIBRATION
-    assert find(tmp_path, TEST, "naive", environment) is None
-    assert find(tmp_path, "another", "ddp", environment) is None
-    assert find(tmp_path, TEST, "ddp", make_environment(cores=4)) is None
+    assert read(noise_file(tmp_path, environment)) == {TEST: {"ddp": CALIBRATION}}
+    assert read(noise_file(tmp_path, make_environment(cores=4))) == {}
     assert CALIBRATION.noise == Noise(between_runs=Spread(sd=0.004, df=4), floor=0.042, calibrated="2026-01-12")
 
 
@@ -73,17 +71,22 @@ def test_what_was_saved_without_its_training_is_read_as_of_none_and_kept(
     for name in ("strategy", "recipe"):
         changed(file, "tests", TEST, "ddp", name, value=None)
     old = replace(CALIBRATION, strategy="", recipe={})
-    assert find(tmp_path, TEST, "ddp", make_environment()) == old
+    assert read(noise_file(tmp_path, make_environment()))[TEST]["ddp"] == old
     save(tmp_path, TEST, [(make_environment(), replace(CALIBRATION, name="naive"))])
-    assert find(tmp_path, TEST, "ddp", make_environment()) == old
+    assert read(noise_file(tmp_path, make_environment()))[TEST]["ddp"] == old
     assert json.loads(file.read_text())["schema"] == NOISE.schema == "pytest-ddpperf/noise/2"
 
 
 def test_a_calibration_is_of_its_own_training_alone() -> None:
-    assert CALIBRATION.of_training("ddp", {"precision": "bf16"})
-    assert not CALIBRATION.of_training("fsdp2", {"precision": "bf16"})
-    assert not CALIBRATION.of_training("ddp", {})
-    assert not replace(CALIBRATION, strategy="", recipe={}).of_training("ddp", {})
+    trained = training_of(TEST, CALIBRATION)
+    for other in (
+        replace(CALIBRATION, strategy="naive"),
+        replace(CALIBRATION, recipe={}),
+        replace(CALIBRATION, name="b"),
+    ):
+        assert training_of(TEST, other) != trained
+    assert training_of("another", CALIBRATION) != trained
+    assert trained == (TEST, "ddp", "ddp", '{"precision":"bf16"}')
 
 
 def test_nothing_to_save_leaves_nothing(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_what_is_broken_is_named(
     (file,) = save(tmp_path, TEST, [(make_environment(), CALIBRATION)])
     changed(file, *path, value=value)
     with pytest.raises(BaselineError) as caught:
-        find(tmp_path, TEST, "ddp", make_environment())
+        read(noise_file(tmp_path, make_environment()))
     message = str(caught.value)
     assert message.startswith(f"noise file {file}: {problem}")
     assert message.endswith("restore it from version control, or delete it and run ddpperf calibrate again")
@@ -187,9 +190,8 @@ def entries(
 
 
 def learned(*recorded: list[Entry]) -> Noise | None:
-    return learned_noise(
-        [entry for commit in recorded for entry in commit], environment_key="here", strategy="ddp", recipe={}
-    )
+    found = recorded_noise([entry for commit in recorded for entry in commit], "here")
+    return found.get(("t.py::test", "ddp", "ddp", "{}"))
 
 
 def test_runs_of_one_commit_tell_how_far_the_same_code_lies_apart() -> None:
@@ -219,3 +221,65 @@ def test_a_few_runs_tell_nothing() -> None:
 def test_what_is_not_the_same_code_on_the_same_machine_does_not_count(other: list[Entry]) -> None:
     assert learned(entries("a", 0, 1, 2, 3), other) is None
     assert learned(entries("a", 0, 1, 2, 3, 4), other) == learned(entries("a", 0, 1, 2, 3, 4))
+
+
+def test_runs_of_several_days_tell_what_lasts() -> None:
+    """Days with the means 0 and 2 have a variance of 2, with one degree of freedom."""
+    today, later = entries("a", -1, 0, 1), entries("a", 1, 3)
+    later = [replace(entry, run=replace(entry.run, date="2026-01-13T09:00:00+00:00")) for entry in later]
+    found, of_one_day = learned(today, later), learned(entries("a", -1, 0, 1, 1, 3))
+    assert found is not None
+    assert of_one_day is not None
+    assert of_one_day.over_days is None
+    assert found.over_days is not None
+    assert found.over_days.centers.sd == pytest.approx(math.sqrt(2))
+    assert found.over_days.centers.df == 1
+    assert found.between_runs == of_one_day.between_runs
+
+
+DDP, NAIVE, NEITHER = (training_of(TEST, replace(CALIBRATION, name=name)) for name in ("ddp", "naive", "fsdp2"))
+
+
+def calibrated(sd: float, runs: int = 5) -> Calibration:
+    """Runs whose centers deviate by so much, to a half of the variance as their launches explain it."""
+    t = {2: 6.313752, 5: 2.131847}[runs]
+    between = Spread(sd=sd / math.sqrt(2), df=runs - 1)
+    return replace(CALIBRATION, floor=math.expm1(t * math.sqrt(2) * sd), runs=runs, between_runs=between)
+
+
+def test_one_calibration_tells_of_its_benchmark_alone() -> None:
+    """A half of the variance is the launches'; a half of a variance with 4 degrees has 4 / 2^2 of its own."""
+    known = {DDP: calibrated(0.02)}
+    found = known_noise(DDP, known, {})
+    assert found is not None
+    assert found.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
+    assert found.between_runs.df == pytest.approx(1)
+    assert found.floor == pytest.approx(known[DDP].floor)
+    assert found.calibrated == "2026-01-12"
+    assert known_noise(NAIVE, known, {}) is None
+    assert known_noise(DDP, {}, {}) is None
+
+
+def test_calibrations_of_several_benchmarks_moderate_each_other() -> None:
+    """Equal ones tell as much as all their runs together; what was never calibrated has the same, and no floor."""
+    known = {DDP: calibrated(0.02), NAIVE: calibrated(0.02)}
+    own, other = known_noise(DDP, known, {}), known_noise(NEITHER, known, {})
+    assert own is not None
+    assert other is not None
+    assert own.floor == pytest.approx(math.expm1(1.782288 * math.sqrt(2) * 0.02), rel=1e-4)  # t(95 %, 4 + 8 df)
+    assert other.between_runs.sd == pytest.approx(0.02)
+    assert other.between_runs.df == pytest.approx(8)
+    assert (other.floor, other.calibrated) == (0.0, "")
+
+
+def test_recorded_runs_of_a_benchmark_add_to_its_calibration() -> None:
+    """Variances of 4 and 1 in 4 and 4 degrees of freedom, in units of 1e-4: 2.5; of the sampling 2 * 4 / 8 = 1."""
+    recorded = {DDP: Noise(between_runs=Spread(sd=0.01, df=4), floor=0.5, runs=5, commits=1)}
+    found = known_noise(DDP, {DDP: calibrated(0.02)}, recorded)
+    assert found is not None
+    assert found.between_runs.sd == pytest.approx(math.sqrt(2.5 - 1) / 100)
+    assert found.between_runs.df == pytest.approx(8 * (1.5 / 2.5) ** 2)
+    alone = known_noise(DDP, {}, recorded)
+    assert alone is not None
+    assert (alone.runs, alone.commits, alone.calibrated) == (5, 1, "")
+    assert alone.floor == pytest.approx(math.expm1(2.131847 * math.sqrt(2) * 0.01))

@@ -47,6 +47,30 @@ def test_cpu_model_without_proc_is_the_architecture(tmp_path: Path, monkeypatch:
     assert cpu_model(tmp_path) == "x86_64"
 
 
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({"proc/cpuinfo": "processor : 0\nflags\t\t: fpu vme hypervisor lahf_lm\n"}, "virtual"),
+        ({"proc/cpuinfo": "flags : fpu vme\n", "sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}, "physical"),
+        ({"proc/cpuinfo": "Features : fp\n", "sys/class/dmi/id/product_name": "KVM Virtual Machine\n"}, "virtual"),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2\n", "sys/class/dmi/id/product_name": "c7g.large\n"}, "virtual"),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2\n", "sys/class/dmi/id/product_name": "c7g.metal\n"}, "physical"),
+        ({"proc/device-tree/hypervisor/compatible": "xen"}, "virtual"),
+        ({}, "physical"),
+        (
+            {
+                "proc/self/cgroup": "0::/job\n",
+                "proc/self/mountinfo": "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+                "sys/fs/cgroup/job/cpu.max": "350000 100000",
+            },
+            "shared",
+        ),
+    ],
+)
+def test_a_machine_that_others_use_is_told(tmp_path: Path, files: dict[str, str], kind: str) -> None:
+    assert machine_facts(lay(tmp_path, files)).machine == kind
+
+
 V2 = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.judge.allowance import (
     OVERSUBSCRIBED_SPREAD,
+    QUOTIENT_SPREAD,
+    SHARED_SPREAD,
     TIMED_SPREAD,
+    default_spread,
     drift_of,
     excused_by,
     spread_between_runs,
@@ -16,7 +21,8 @@ from pytest_ddpperf.judge.allowance import (
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Series, Spread
-from pytest_ddpperf.records.results import Comparison, Noise
+from pytest_ddpperf.records.noise import Noise, RunSpread
+from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from tests.judge.made_up import ENVIRONMENT, STEADY, beside, found, judged, measured, series
@@ -35,6 +41,51 @@ def test_times_deviate_between_runs_and_counts_do_not(metric: str, world_size: i
     environment = replace(ENVIRONMENT, world_size=world_size)
 
     assert spread_between_runs(series(metric, [1.0, 1.001]), environment).sd == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "facts", "expected"),
+    [
+        ("physical", {}, TIMED_SPREAD),
+        ("physical", {"world_size": 9}, OVERSUBSCRIBED_SPREAD),
+        ("virtual", {}, SHARED_SPREAD),
+        ("shared", {"world_size": 9}, SHARED_SPREAD),
+        ("virtual", {"device": "cuda", "device_count": 8}, TIMED_SPREAD),  # a GPU belongs to one machine
+    ],
+)
+def test_a_default_fits_the_machine(machine: str, facts: dict[str, Any], expected: float) -> None:
+    environment = replace(ENVIRONMENT, recorded={"machine": machine}, **facts)
+    assert default_spread(environment) == expected
+    assert default_spread(environment, quotient=True) == QUOTIENT_SPREAD
+
+
+def over_days(sd: float, df: int) -> Noise:
+    return Noise(between_runs=Spread(sd=0.0, df=4), floor=0.0, over_days=RunSpread(centers=Spread(sd=sd, df=df)))
+
+
+def test_runs_of_several_days_may_narrow_a_default_and_those_of_one_day_may_not() -> None:
+    step = series("step_time", [1.0, 1.001])
+    virtual = replace(ENVIRONMENT, recorded={"machine": "virtual"})
+    assert spread_between_runs(step, virtual, noise=over_days(0.02, 8)) == Spread(sd=0.02, df=8)
+    assert spread_between_runs(step, virtual, noise=over_days(0.02, 1)).sd == SHARED_SPREAD  # two days are few
+    quiet = Noise(between_runs=Spread(sd=0.02, df=8), floor=0.0)
+    assert spread_between_runs(step, virtual, noise=quiet) == Spread(sd=SHARED_SPREAD, df=math.inf)
+
+
+def test_days_that_lie_apart_widen_and_so_do_runs_of_a_day() -> None:
+    step = series("step_time", [1.0, 1.001])
+    assert spread_between_runs(step, ENVIRONMENT, noise=over_days(0.04, 4)).sd == 0.04
+    wild = replace(over_days(0.002, 30), between_runs=Spread(sd=0.03, df=4))
+    assert spread_between_runs(step, ENVIRONMENT, noise=wild).sd == 0.03
+
+
+def test_quotients_have_a_spread_of_their_own() -> None:
+    """The drift is out of them, so that runs of one day narrow it too."""
+    step = series("step_time", [1.0, 1.001])
+    virtual = replace(ENVIRONMENT, recorded={"machine": "virtual"})
+    assert spread_between_runs(step, virtual, quotient=True) == Spread(sd=QUOTIENT_SPREAD, df=math.inf)
+    noise = replace(over_days(0.04, 8), quotients=RunSpread(centers=Spread(sd=0.009, df=30)))
+    assert spread_between_runs(step, virtual, noise=noise, quotient=True) == Spread(sd=0.009, df=30)
 
 
 def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.judge.allowance import TIMED_SPREAD
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread
-from pytest_ddpperf.records.results import Comparison, Noise
+from pytest_ddpperf.records.noise import Noise
+from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
@@ -141,6 +143,16 @@ def test_a_calibration_never_narrows_what_runs_may_differ_by() -> None:
     assert before.mde is not None
     assert wider.mde is not None
     assert same.mde == before.mde < wider.mde
+
+
+@pytest.mark.parametrize("df", [4, 100])
+def test_a_calibration_that_finds_what_is_assumed_makes_no_verdict_blinder(df: int) -> None:
+    base, new = found(series("step_time", STEADY)), measured(series("step_time", STEADY, factor=1.05))
+    noise = Noise(between_runs=Spread(sd=TIMED_SPREAD, df=df), floor=0.01, calibrated="2026-01-12")
+    before, after = (judged(new, one, tolerance=0.03)["step_time"] for one in (base, replace(base, noise=noise)))
+    assert before.mde is not None
+    assert after.mde is not None
+    assert after.mde <= before.mde
 
 
 def test_no_tolerance_is_below_the_noise_floor() -> None:

@@ -13,14 +13,8 @@ from pytest_ddpperf.metrics.table import METRICS, series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series, Spread
-from pytest_ddpperf.records.results import (
-    BaselineRecord,
-    Calibration,
-    Comparison,
-    PairedRevision,
-    Result,
-    StoredBaseline,
-)
+from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import Table
 from pytest_ddpperf.stats.rates import Rate

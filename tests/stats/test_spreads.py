@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from pytest_ddpperf.records.measurement import Spread
-from pytest_ddpperf.stats.spreads import bound_of_difference, components, joined, noise_floor, pooled, wider
+from pytest_ddpperf.records.noise import RunSpread
+from pytest_ddpperf.stats.intervals import t_quantile
+from pytest_ddpperf.stats.spreads import (
+    bound_of_difference,
+    components,
+    joined,
+    moderated_spread,
+    narrower,
+    noise_floor,
+    pooled,
+    prior_of,
+    spread_of_bound,
+    wider,
+)
 
 
 def runs(*logs: Sequence[float]) -> list[list[float]]:
@@ -95,6 +109,90 @@ def test_a_time_of_zero_has_a_logarithm_too() -> None:
     assert pooled([[0.0, 0.0]]) == Spread(sd=0.0, df=1)
 
 
-def test_what_was_learned_may_only_widen() -> None:
-    assert wider(Spread(sd=0.04, df=4), 0.01) == Spread(sd=0.04, df=4)
-    assert wider(Spread(sd=0.001, df=60), 0.01) == Spread(sd=0.01, df=math.inf)
+def test_a_bound_tells_the_deviation_it_is_of() -> None:
+    runs_of_five = Spread(sd=0.02, df=4)
+    assert spread_of_bound(bound_of_difference(runs_of_five), 4).sd == pytest.approx(0.02)
+
+
+ASSUMED = Spread(sd=1.0, df=math.inf)
+
+
+def test_what_a_learned_spread_adds_to_a_known_one_is_an_estimate() -> None:
+    """Of a variance of 2 the half is known: (1 + 1)^2 / (1^2 / inf + 1^2 / 4) = 16. 4 = 1 + 3: 16 / (1 / 8 + 9 / 4)."""
+    assert wider(Spread(sd=math.sqrt(2), df=4), ASSUMED).df == pytest.approx(16)
+    found = wider(Spread(sd=2.0, df=4), Spread(sd=1.0, df=8))
+    assert found.sd == 2.0
+    assert found.df == pytest.approx(16 / (1 / 8 + 9 / 4))
+    assert wider(Spread(sd=2.0, df=math.inf), ASSUMED) == Spread(sd=2.0, df=math.inf)
+
+
+@pytest.mark.parametrize("df", [1, 4, 100])
+@pytest.mark.parametrize("sd", [0.0, 0.5, 1.0])
+def test_what_is_learned_to_be_no_larger_changes_nothing(sd: float, df: int) -> None:
+    assert wider(Spread(sd=sd, df=df), ASSUMED) == ASSUMED
+    assert wider(Spread(sd=2.0, df=0), ASSUMED) == ASSUMED
+
+
+def test_a_spread_that_is_hardly_larger_makes_intervals_hardly_longer() -> None:
+    just = wider(Spread(sd=1.001, df=2), ASSUMED)
+    assert t_quantile(0.999, just.df) * just.sd == pytest.approx(t_quantile(0.999, math.inf), rel=0.002)
+
+
+def test_a_default_is_replaced_where_intervals_become_shorter() -> None:
+    """t(99.9 %, 4 df) is 7.173, the normal quantile 3.090: 0.43 of the default is as long."""
+    of_five = partial(Spread, df=4)
+    assert narrower(RunSpread(centers=of_five(sd=0.43)), 1.0) == of_five(sd=0.43)
+    assert narrower(RunSpread(centers=of_five(sd=0.44)), 1.0) == ASSUMED
+    assert narrower(RunSpread(centers=Spread(sd=0.9, df=1000)), 1.0) == Spread(sd=0.9, df=1000)
+    assert narrower(RunSpread(centers=Spread(sd=0.0, df=0)), 1.0) == ASSUMED
+
+
+def test_what_launches_explain_of_runs_is_not_theirs() -> None:
+    """Of a variance of 4 launches explain 3; a quarter of it has a sixteenth of the degrees of freedom. 0.4 is kept."""
+    centers = Spread(sd=2.0, df=8)
+    assert RunSpread(centers=centers, sampling=3.0).beyond == Spread(sd=1.0, df=0.5)
+    assert RunSpread(centers=centers, sampling=9.0).beyond.sd == pytest.approx(math.sqrt(0.4))
+    assert RunSpread(centers=centers).beyond == centers
+    assert RunSpread(centers=Spread(sd=0.0, df=4)).beyond == Spread(sd=0.0, df=4)
+
+
+TRIGAMMA_OF_1, TRIGAMMA_OF_2 = math.pi**2 / 6, math.pi**2 / 6 - 1
+
+
+def test_a_prior_is_what_the_estimates_of_several_benchmarks_follow() -> None:
+    """Of 4 degrees of freedom each: logarithms h above and below 0, whose variance 2 h^2 is trigamma(2) + trigamma(1).
+
+    So the prior has 2 * 1 degrees of freedom. Its scale is e^0 * (2 / 1) * e^(psi(1) - psi(2)), which is 2 / e.
+    """
+    half = math.sqrt((TRIGAMMA_OF_1 + TRIGAMMA_OF_2) / 2)
+    spreads = [Spread(sd=math.exp(log / 2), df=4) for log in (half, -half)]
+    prior = prior_of(spreads)
+    assert prior is not None
+    assert prior.df == pytest.approx(2)
+    assert prior.sd**2 == pytest.approx(2 / math.e)
+    found = moderated_spread(spreads[0], prior)
+    assert found.sd**2 == pytest.approx((4 * math.exp(half) + 2 * 2 / math.e) / 6)
+    assert found.df == pytest.approx(6)
+    assert moderated_spread(spreads[0], prior, 5).df == 5
+
+
+def test_estimates_that_differ_by_chance_alone_are_of_one_variance() -> None:
+    """Both tell as much of it: they lie no further apart than 4 degrees of freedom let them."""
+    prior = prior_of([Spread(sd=3.0, df=4), Spread(sd=3.1, df=4)])
+    assert prior is not None
+    assert prior.sd**2 == pytest.approx((9 + 3.1**2) / 2)
+    assert prior.df == 8
+
+
+def test_one_benchmark_is_no_prior() -> None:
+    assert prior_of([Spread(sd=3.0, df=4), Spread(sd=1.0, df=0)]) is None
+    own = Spread(sd=3.0, df=4)
+    assert moderated_spread(own, None) == own
+
+
+def test_benchmarks_whose_runs_all_agree_have_a_prior_too() -> None:
+    none = Spread(sd=0.0, df=4)
+    assert prior_of([none, none]) == Spread(sd=0.0, df=8)
+    prior = prior_of([none, Spread(sd=1.0, df=4), Spread(sd=1.0, df=4)])
+    assert prior is not None
+    assert 0 < prior.df < 1
