@@ -11,7 +11,8 @@ from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.phrases import find, interval_header, names_by_remark, names_of, with_interval
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.phrases import find, interval_header, names_by_remark, with_interval
 from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
 from pytest_ddpperf.units import Scale, format_percent, scale, significant
 

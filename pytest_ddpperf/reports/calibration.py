@@ -8,7 +8,8 @@ from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.parsers import written
 from pytest_ddpperf.reports.gathered import Remark, gathered, remark_of
 from pytest_ddpperf.reports.lines import INDENT, shortened
-from pytest_ddpperf.reports.phrases import environment_text, interval_header, names_by_remark, names_of, with_interval
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.phrases import environment_text, interval_header, names_by_remark, with_interval
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_percent, format_value, scale, significant
 

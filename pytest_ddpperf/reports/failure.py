@@ -27,6 +27,7 @@ from pytest_ddpperf.reports.phrases import (
     incomparable_changes,
     names_by_remark,
     note_text,
+    seen_in,
     short_text,
     without_derived,
     words_of,
@@ -71,7 +72,7 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
     """The first lines on a benchmark, and the details below them."""
     heads = decisive(result, {verdict, *failing})
     general = _general(result, verdict)
-    lines = [comparison_text(comparison) for comparison in heads]
+    lines = [comparison_text(comparison, seen_in(comparison, result)) for comparison in heads]
     if general:
         lines = [general, *incomparable_changes(result)]
     details = [

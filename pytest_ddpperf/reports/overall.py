@@ -9,7 +9,8 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.lines import shortened
-from pytest_ddpperf.reports.phrases import bound_text, decisive, find, names_of
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.phrases import bound_text, decisive, find
 from pytest_ddpperf.units import format_count, format_percent, span
 
 _NAMED = 3  # undecided benchmarks

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
@@ -31,8 +30,6 @@ _ANYTHING = 10  # a bound beyond this says no more than that anything is possibl
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 T = TypeVar("T")
-Listed: TypeAlias = "Result | Calibrated"
-"""What has a row of its own: a benchmark of a test."""
 
 
 def find(result: Result, metric: str) -> Comparison | None:
@@ -163,6 +160,25 @@ def could_be(undecided: Sequence[Comparison]) -> str:
     return f"could be {bounds} {how}" if alike else f"could be {how}"
 
 
+def seen_in(comparison: Comparison, result: Result) -> str:
+    """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
+
+    Beside another revision of the same round; beside a stored baseline than its median launch.
+    """
+    series, base = comparison.series, comparison.base_samples
+    if comparison.verdict is not Verdict.REGRESSED or not base or len(series.samples) < 2:  # noqa: PLR2004 - one says nothing
+        return ""
+    how = _WORSE.get((series.unit, series.better), "worse")
+    sign = 1 if series.better == "lower" else -1
+    beside = result.paired is not None or (result.settled is not None and series.drifts)
+    in_rounds = beside and len(base) == len(series.samples)
+    others = base if in_rounds else (statistics.median(base),) * len(series.samples)
+    worse = sum(sign * new > sign * other for new, other in zip(series.samples, others, strict=True))
+    of = format_count(len(series.samples), "round" if in_rounds else "launch")
+    whose = "the reference's" if beside else "the baseline's"
+    return f"{how} {'' if in_rounds else f'than {whose} median '}in {worse} of {of}"
+
+
 def found_by_luck(comparison: Comparison) -> bool:
     """Whether a regression is smaller than what the run would have found for sure: its MDE then says nothing more."""
     worse, mde = comparison.verdict is Verdict.REGRESSED, comparison.mde
@@ -178,13 +194,13 @@ def tolerance_text(comparison: Comparison) -> str:
     return f"{tolerance}, margin {size_text(comparison.margin, comparison)}"
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """One judged metric in one line, up to what this run could have seen."""
+def comparison_text(comparison: Comparison, seen: str = "") -> str:
+    """One judged metric in one line, up to what this run could have seen; ``seen`` stands beside its change."""
     if comparison.series.scale == "exact":
         return _count_text(comparison)
     parts = [values_text(comparison)]
     if comparison.change is not None:
-        parts += [change_text(comparison), tolerance_text(comparison)]
+        parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         parts.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
@@ -252,38 +268,6 @@ def environment_text(environment: Environment) -> str:
         *([f"CUDA {environment.cuda}"] if environment.cuda is not None else []),
     ]
     return ", ".join(parts)
-
-
-def variant_text(result: Listed) -> str:
-    """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
-    name, strategy = result.measurement.name, result.measurement.strategy
-    return name if strategy in name else f"{name} {strategy}"
-
-
-def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
-    """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
-
-    Its variant follows, unless the test's parameters have it.
-    """
-    modules = {result.test.partition("::")[0] for result in results}
-    tests = {result.test: result.test.partition("::")[2] for result in results}
-    if len(modules) > 1 and len(set(tests.values())) < len(tests):
-        modules_of = {test: test.partition("::")[0].rpartition("/")[2].removesuffix(".py") for test in tests}
-        tests = {test: f"{modules_of[test]}::{name}" for test, name in tests.items()}
-    several = Counter(result.test for result in results)
-
-    def name(result: Listed) -> str:
-        test, variant = tests[result.test], variant_text(result)
-        said = several[result.test] == 1 and variant in _parameters(test)
-        return test if said else f"{test} {variant}"
-
-    return tuple(map(name, results))
-
-
-def _parameters(test: str) -> list[str]:
-    """The parameters in a test's name: ``bucketed`` and ``bf16`` of ``test_step[bucketed-bf16]``."""
-    inside = test.partition("[")[2].removesuffix("]")
-    return [inside, *inside.split("-")]
 
 
 def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:

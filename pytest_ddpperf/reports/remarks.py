@@ -19,6 +19,7 @@ from pytest_ddpperf.reports.phrases import (
     named_metrics,
     names_by_remark,
     note_text,
+    seen_in,
     short_text,
 )
 from pytest_ddpperf.reports.table import RowNote
@@ -46,7 +47,8 @@ def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
 def _red_text(result: Result) -> str:
     if result.verdict is Verdict.BROKEN:
         return broken_reason(result).partition("\n")[0]
-    return _few(list(map(short_text, decisive(result, {Verdict.REGRESSED}))))
+    worse = decisive(result, {Verdict.REGRESSED})
+    return _few([", ".join(filter(None, (short_text(metric), seen_in(metric, result)))) for metric in worse])
 
 
 def _few(texts: Sequence[str]) -> str:

@@ -19,14 +19,8 @@ from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.lines import CUT, INDENT, clipped, printable, shortened, whom, wrapped
-from pytest_ddpperf.reports.phrases import (
-    commit_text,
-    confidence_text,
-    counts_origin,
-    environment_text,
-    named_metrics,
-    names_of,
-)
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text, named_metrics
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values, scale
 

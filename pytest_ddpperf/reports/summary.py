@@ -17,8 +17,9 @@ from pytest_ddpperf.reports.breakdown import collective_table, communication_tab
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall_lines
-from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, names_of, with_interval
+from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, with_interval
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
 from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 from pytest_ddpperf.records.results import Result, TimeSpent
 from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.phrases import names_of
+from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.units import format_count
 

@@ -48,6 +48,7 @@ def metric(name: str, value: float, verdict: Verdict, change: float | None = Non
         unit=UNITS.get(name, "1"),
         scale="exact" if exact else "ratio",
         rules=RULES.get(name, MetricRules()),
+        samples=fields.pop("samples", (value,)),
         interval=None if exact else Interval(low=0.99 * value, high=1.01 * value, confidence=0.95),
     )
     known = {}
@@ -152,6 +153,7 @@ REGRESSED = result(
         metric("flops", 4.19e6, Verdict.REGRESSED, 2.1e6, exact=True),
     ),
     measured=strategy("naive", profile=PROFILE),
+    step_time={"samples": (0.0469, 0.0473, 0.0478, 0.0474, 0.0471, 0.0476), "base_samples": (0.0416, 0.0418, 0.0482)},
     findings=(Finding("suspected", {"metrics": ("step_time",), "launches": 6}), disturbed()),
 )
 BROKEN = result(
@@ -345,7 +347,12 @@ BESIDE = result(
     0.0482,
     0.373,
     measured=strategy("custom"),
-    step_time={"half": 0.2, "mde": 0.538},
+    step_time={
+        "half": 0.2,
+        "mde": 0.538,
+        "samples": (0.0471, 0.0466, 0.0349, 0.0495, 0.0502, 0.0488),
+        "base_samples": (0.0349, 0.0351, 0.0357, 0.0347, 0.0352, 0.0353),
+    },
     reference=PAIRED,
 )
 

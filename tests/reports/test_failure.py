@@ -20,7 +20,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text, failures_text, parts_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.summary import summary_table
-from tests.reports.conftest import notes_of
+from tests.reports.conftest import comparison, notes_of
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
 HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
@@ -45,6 +45,34 @@ def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
         f"{MEASURED}; {ORIGIN}",
         f"  accept: {ACCEPT}",
     ]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_result: Make, *, settled: bool) -> None:
+    side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
+    then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
+    step = replace(comparison("step_time", 0.047, Verdict.REGRESSED, samples=now), change=0.1, base_samples=then)
+    reference = StoredBaseline(record=None, origin="", settled=side) if settled else side
+    result = make_result(comparisons=(step,), reference=reference)
+    assert failure_text(result, accept="").splitlines()[0] == (
+        "step_time regressed: 47.0 ms, +10.0 %, slower in 3 of 4 rounds, tolerance 3 %"
+    )
+    note, *_ = summary_table([result]).above
+    assert "step_time 47.0 ms (+10.0 %), slower in 3 of 4 rounds" in str(note)
+
+
+def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_result: Make) -> None:
+    """One disturbed launch of the baseline takes nothing away."""
+    then, now = (0.041, 0.042, 0.090), (0.047, 0.0419, 0.047, 0.049)
+    step = replace(comparison("step_time", 0.047, Verdict.REGRESSED, samples=now), change=0.1, base_samples=then)
+    rate = replace(comparison("throughput", 30.0, Verdict.REGRESSED, samples=(30.0, 29.0)), base_samples=(34.0,))
+    stored, other = (make_result(comparisons=(one,)) for one in (step, rate))
+    assert ", slower than the baseline's median in 3 of 4 launches, tolerance" in failure_text(stored, accept="")
+    assert "worse than the baseline's median in 2 of 2 launches" in str(summary_table([other]).above)
+    side = PairedRevision(revision="3f2a1c0", commit=None, launches=3)
+    assert "slower than the reference's median in 3 of 4 launches" in failure_text(
+        make_result(comparisons=(step,), reference=side), accept=""
+    )
 
 
 def test_a_change_that_was_found_by_luck_says_nothing_of_what_could_have_been_seen(

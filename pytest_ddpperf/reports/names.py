@@ -1,0 +1,45 @@
+"""Short names of benchmarks, which tell them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.records.results import Result
+
+Listed: TypeAlias = "Result | Calibrated"
+"""What has a row of its own: a benchmark of a test."""
+
+
+def variant_text(result: Listed) -> str:
+    """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
+    name, strategy = result.measurement.name, result.measurement.strategy
+    return name if strategy in name else f"{name} {strategy}"
+
+
+def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
+    """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
+
+    Its variant follows, unless the test's parameters have it.
+    """
+    modules = {result.test.partition("::")[0] for result in results}
+    tests = {result.test: result.test.partition("::")[2] for result in results}
+    if len(modules) > 1 and len(set(tests.values())) < len(tests):
+        modules_of = {test: test.partition("::")[0].rpartition("/")[2].removesuffix(".py") for test in tests}
+        tests = {test: f"{modules_of[test]}::{name}" for test, name in tests.items()}
+    several = Counter(result.test for result in results)
+
+    def name(result: Listed) -> str:
+        test, variant = tests[result.test], variant_text(result)
+        said = several[result.test] == 1 and variant in _parameters(test)
+        return test if said else f"{test} {variant}"
+
+    return tuple(map(name, results))
+
+
+def _parameters(test: str) -> list[str]:
+    """The parameters in a test's name: ``bucketed`` and ``bf16`` of ``test_step[bucketed-bf16]``."""
+    inside = test.partition("[")[2].removesuffix("]")
+    return [inside, *inside.split("-")]
