@@ -1,8 +1,10 @@
-"""What the benchmarks of a session came to, in a line."""
+"""What the benchmarks of a session came to: how many have each verdict, and the change that their tests share."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from pytest_ddpperf.records.results import Result
@@ -10,16 +12,51 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.lines import shortened
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import bound_text, decisive, find
-from pytest_ddpperf.units import format_count, format_percent, span
+from pytest_ddpperf.reports.phrases import bound_text, confidence_text, decisive, find
+from pytest_ddpperf.stats.suites import CommonChange, common_change
+from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
 _NAMED = 3  # undecided benchmarks
 _NAME = 40  # characters of their names
 _Named: TypeAlias = "Sequence[tuple[str, Result]]"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overall:
+    """A session in figures: it gates nothing."""
+
+    verdicts: Mapping[str, int]  # how many benchmarks have each, 0 of them too
+    common_change: CommonChange | None  # of the step times of tests; None but beside another revision
+
+
+def overall(results: Sequence[Result]) -> Overall:
+    """The figures of all results together."""
+    changes: dict[str, list[float]] = {}
+    for result in results:
+        step = find(result, "step_time")
+        if result.paired is not None and step is not None and step.change is not None:
+            changes.setdefault(result.test, []).append(step.change)
+    numbers = Counter(result.verdict for result in results)
+    return Overall(
+        verdicts={verdict.value: numbers[verdict] for verdict in Verdict},
+        common_change=common_change(list(changes.values())),
+    )
+
+
 def overall_lines(results: Sequence[Result]) -> list[str]:
-    """How many benchmarks have each verdict, the worst first: 0 regressed is told too."""
+    """The common change of all tests, then how many benchmarks have each verdict."""
+    common = overall(results).common_change
+    return [*([_together(common)] if common is not None else []), _verdicts_line(results)]
+
+
+def _together(common: CommonChange) -> str:
+    ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
+    change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
+    return f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"
+
+
+def _verdicts_line(results: Sequence[Result]) -> str:
+    """The worst verdict first; 0 regressed is told too."""
     names = names_of(results)
     short = shortened(names, _NAME)
     parts = []
@@ -28,7 +65,7 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
         if those or verdict is Verdict.REGRESSED:
             more = _MORE[verdict](those) if verdict in _MORE else ""
             parts.append(f"{len(those)} {verdict.value}{more and f' ({more})'}")
-    return [f"{format_count(len(results), 'benchmark')}: {', '.join(parts)}"]
+    return f"{format_count(len(results), 'benchmark')}: {', '.join(parts)}"
 
 
 def _would_have_shown(named: _Named) -> str:

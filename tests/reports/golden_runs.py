@@ -357,6 +357,41 @@ BESIDE = result(
 )
 
 
+def _beside(name: str, verdict: Verdict, change: float, *counts: Comparison, **step_time: Any) -> Result:
+    """One of a suite beside another revision."""
+    return result(
+        f"perf/test_strategies.py::test_step[{name}]",
+        verdict,
+        0.04 * (1 + change),
+        change,
+        counts or SAME,
+        measured=strategy(name),
+        step_time={"tolerance": 0.015, "margin": 0.025, **step_time},
+        reference=PAIRED,
+    )
+
+
+SUITE = (
+    _beside("ddp", Verdict.OK, 0.029),
+    _beside("flat", Verdict.OK, 0.036, half=0.05),
+    _beside("overlap", Verdict.OK, 0.031, half=0.03),
+    _beside("fsdp2", Verdict.OK, 0.027, half=0.04),
+    _beside("zero1", Verdict.UNCHANGED, 0.004, half=0.015),
+    _beside(
+        *("bucketed", Verdict.INCONCLUSIVE, 0.038),
+        half=0.12,
+        note=Finding("launches_needed", {"launches": 11, "max_time": 90, "known": None}),
+    ),
+    _beside(
+        *("naive", Verdict.REGRESSED, 0.192),
+        *(metric("collective_calls", 4.0, Verdict.REGRESSED, 2.0, exact=True), *SAME[1:]),
+        half=0.04,
+        samples=(0.0471, 0.0466, 0.0398, 0.0495, 0.0502, 0.0488),
+        base_samples=(0.0399, 0.0401, 0.0402, 0.0397, 0.0404, 0.0403),
+    ),
+)
+
+
 def _timed(*results: Result) -> tuple[Result, ...]:
     """The results with the seconds of their calls: each measured for 2 s longer than the one before it."""
     parts = {"starting": 11.6, "verifying": 1.2, "counting": 0.8, "diagnosing": 3.1, "other": 0.3}
@@ -368,6 +403,7 @@ def _timed(*results: Result) -> tuple[Result, ...]:
 SAVED = (*(result for result in THIRTY if result is not BROKEN), *map(_pretraining, range(15, 17)))
 RUNS = {
     1: SummaryData(results=_timed(BESIDE), here="8be01d2+changes"),
+    7: SummaryData(results=SUITE, here="8be01d2+changes"),
     6: SummaryData(
         results=_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
         searches=(_search(0),),
@@ -399,4 +435,4 @@ RUNS = {
         ),
     ),
 }
-"""By their numbers of benchmarks; 15 are calibrated, and 31 are saved."""
+"""By their numbers of benchmarks; 7 are a suite beside another revision, 15 are calibrated, and 31 are saved."""

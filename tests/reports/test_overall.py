@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.overall import overall, overall_lines
 from tests.reports.conftest import comparison
 
 Make = Callable[..., Result]
@@ -66,3 +67,36 @@ def test_counts_that_are_compared_without_times_are_told(timed: Make) -> None:
     assert overall_lines([*new, foreign])[0] == (
         "4 benchmarks: 0 regressed, 1 incompatible (1 with counts changed), 3 new (1 with counts same)"
     )
+
+
+BESIDE = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
+
+
+def changed(make_result: Make, test: str, change: float | None, **fields: Any) -> Result:
+    step = comparison("step_time", 0.04, Verdict.OK, change=change)
+    return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,), **{"paired": BESIDE, **fields})
+
+
+def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result: Make) -> None:
+    results = [changed(make_result, f"test_{number}", 0.03 + 0.002 * (number - 2)) for number in range(5)]
+    line, last = overall_lines(results)
+    assert line == "5 tests together: step_time +3.0 % [95 % CI +2.6 .. +3.4] slower"
+    assert last == "5 benchmarks: 0 regressed, 5 ok"
+    same = [changed(make_result, f"test_{number}", 0.002 * (number - 2)) for number in range(5)]
+    assert overall_lines(same)[0] == "5 tests together: step_time +0.0 % [95 % CI -0.4 .. +0.4]"
+
+
+def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
+    """Variants of one test are one figure, and stored baselines, new and broken benchmarks have none."""
+    variants = [changed(make_result, "test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
+    others = [changed(make_result, "test_b", 0.01), changed(make_result, "test_new", None)]
+    stored = [changed(make_result, f"test_stored_{number}", 0.5, paired=None) for number in range(3)]
+    assert overall([*variants, *others, *stored]).common_change is None
+    found = overall([*variants, *others, *stored, changed(make_result, "test_c", 0.01)]).common_change
+    assert found is not None
+    assert (found.tests, round(found.change, 3)) == (3, 0.01)
+
+
+def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:
+    verdicts = overall([changed(make_result, "test_a", 0.01)]).verdicts
+    assert verdicts == dict.fromkeys((verdict.value for verdict in Verdict), 0) | {"ok": 1}

@@ -31,6 +31,7 @@ from pytest_ddpperf.reports.documents.parts import (
     TimeData,
 )
 from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import findings
 
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
@@ -69,6 +70,7 @@ def results_document(
             commit=None if code is None else code.commit,
             dirty=code is not None and code.dirty,
             results=results,
+            overall=overall(results),
             batch_sizes=searches,
             calibration=calibrated,
             interrupted=interrupted,
@@ -212,6 +214,25 @@ class BatchSizeData(Document, inside="found"):
     tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.")
 
 
+class CommonChangeData(Document):
+    """The change of the step time that tests have in common, one figure a test. It gates nothing."""
+
+    tests: Positive = about("How many tests tell it.")
+    change: float = about("The relative change: 0.031 is +3.1 %.")
+    interval: IntervalData = about("Where the change lies.")
+    slower: bool = about("Whether the whole interval lies above +1 %.")
+
+
+class OverallData(Document):
+    """All benchmarks of the run together."""
+
+    verdicts: dict[VerdictWord, Natural] = about("How many benchmarks have each verdict.")
+    common_change: CommonChangeData | None = about(
+        "Beside another revision, the change of the step time that tests have in common; null without one, and for "
+        "fewer than three tests."
+    )
+
+
 class ResultsData(Document):
     """What --ddpperf-json writes: every benchmark of a run, measured and judged."""
 
@@ -222,6 +243,7 @@ class ResultsData(Document):
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
     interrupted: str | None = about("Why the run ended before all its tests had run; null where it did not.")
+    overall: OverallData = about("All benchmarks together.")
     results: list[ResultData] = about("One entry for each benchmark, in the order measured.")
     batch_sizes: list[BatchSizeData] = about(
         "One entry for each search for the largest batch that fits, in the order made."

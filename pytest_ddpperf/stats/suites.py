@@ -1,0 +1,64 @@
+"""The change that all tests of a suite have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.stats.intervals import center
+
+MIN_TESTS = 3  # fewer know next to nothing of their scatter
+NOTABLE = 0.01
+"""The whole interval has to lie beyond it for a suite to be called slower.
+
+Tests of one suite share the machine, and the places of both checkouts on it. What that does to one side of all of them
+is in no scatter. In 24 recorded runs of 14 or 15 tests against their own commit
+(benchmarks/results/against_suite*.json.gz) the common change lay between -4.6 % and +0.7 %; none is called slower.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommonChange:
+    """Where the relative change of a typical test lies.
+
+    Attributes:
+        tests: how many tests tell it.
+        change: relative: 0.031 is +3.1 %.
+        interval: where ``change`` lies.
+    """
+
+    tests: int
+    change: float
+    interval: Interval
+
+    @property
+    def slower(self) -> bool:
+        """Whether the suite as a whole takes longer for certain, by more than both sides may differ by."""
+        return self.interval.low > NOTABLE
+
+
+def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
+    """The common change of tests whose sides were measured side by side: Huber's estimate over their logarithms.
+
+    A test is one figure, the mean of its variants, for these share their rounds. The interval is Student's over the
+    tests, so it holds what each of them scatters by and what the change is to each of them.
+
+    Changes from stored baselines have no such interval: a run deviates from an earlier one as a whole, in all of its
+    tests alike, so their scatter says nothing of that, and no number of tests makes it smaller.
+
+    Args:
+        tests: for each test the relative change of each of its variants, above -1.
+
+    Returns:
+        The change; None for fewer than ``MIN_TESTS`` tests.
+    """
+    if len(tests) < MIN_TESTS:
+        return None
+    quotients = [math.exp(math.fsum(map(math.log1p, variants)) / len(variants)) for variants in tests]
+    middle, interval = center(quotients, "ratio", "both")
+    if interval is None:
+        return None
+    around = Interval(low=interval.low - 1, high=interval.high - 1, confidence=interval.confidence)
+    return CommonChange(tests=len(tests), change=middle - 1, interval=around)
