@@ -149,10 +149,10 @@ def bound_text(comparison: Comparison) -> str:
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
-    """What may hide in metrics that are undecided: ``could be +35.2 % slower``, ``inconclusive`` without a bound."""
+    """What may hide in metrics that are undecided: ``could be +35.2 % slower``, their verdict without a bound."""
     bounded = sorted((c for c in undecided if c.bound is not None), key=lambda c: c.bound or 0.0)
     if len(bounded) < len(undecided):
-        return Verdict.INCONCLUSIVE.value
+        return undecided[0].verdict.value
     worse = {_WORSE.get((c.series.unit, c.series.better), "worse") for c in bounded}
     how = worse.pop() if len(worse) == 1 else "worse"
     alike = len({(c.series.scale, c.series.unit) for c in bounded}) == 1
