@@ -11,6 +11,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_ROUNDING = 1e-9  # of the largest value: a difference that rounding leaves
 _PLAIN_RATE_LIMIT = 1e4  # 2450 samples/s reads better than 2.45 k; 123456 does not
 
 
@@ -137,8 +138,13 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + " %"
 
 
-def format_difference(difference: float, unit: str) -> str:
-    """An absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``."""
+def format_difference(difference: float, unit: str, of: Iterable[float] = ()) -> str:
+    """An absolute change with its sign, in the unit that fits its size: -0.07 of ``1`` is ``-0.070``.
+
+    ``of`` are values that were subtracted: beside them what rounding leaves is ``0``.
+    """
+    if abs(difference) <= _ROUNDING * max(map(abs, of), default=0.0):
+        return "0"
     text = format_value(difference, unit)
     return text if text.startswith("-") else f"+{text}"
 

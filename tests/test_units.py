@@ -72,6 +72,13 @@ def test_difference_has_a_sign(difference: float, unit: str, text: str) -> None:
     assert format_difference(difference, unit) == text
 
 
+def test_a_difference_that_rounding_leaves_is_nothing() -> None:
+    assert format_difference(1.7e-20, "1", (0.3, -0.2)) == "0"
+    assert format_difference(0.1 + 0.2 - 0.3, "s", (0.3, 0.3)) == "0"
+    assert format_difference(1.7e-20, "1", (1.7e-20, 0.0)) == "+1.7e-20"
+    assert format_difference(1e-6, "1", (0.3,)) == "+1e-06"
+
+
 @pytest.mark.parametrize(
     ("number", "noun", "text"), [(1, "rank", "1 rank"), (2, "rank", "2 ranks"), (8, "launch", "8 launches")]
 )

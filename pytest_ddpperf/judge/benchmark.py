@@ -22,7 +22,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 
-_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "fewer_than_baseline", "ungated_counts", "few_launches"}
+_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "ungated_counts", "few_launches"}
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:

@@ -88,10 +88,9 @@ def count_findings(
 ) -> tuple[Finding, ...]:
     """The findings on the counts as a whole, beside the verdict on each."""
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
-    worse = any(comparison.gated and comparison.verdict is Verdict.REGRESSED for comparison in comparisons)
     return (
         *_lost_counts(measurement, reference),
-        *_fewer_counts(exact, measurement, reference, worse=worse),
+        *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
     )
 
@@ -103,19 +102,14 @@ def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Findin
     return (Finding("lost_counts", {"paired": reference.paired}),)
 
 
-def _fewer_counts(
-    exact: Sequence[Comparison], measurement: Measurement, reference: Reference, *, worse: bool
-) -> tuple[Finding, ...]:
-    """Each count that fell, and what to do: no noise explains it, so the baseline guards it no longer."""
+def _fewer_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Each count that fell: no noise explains it, so the baseline guards it no longer."""
     then, now, paired = _counts_of(reference), measurement.counts, reference.paired
-    fell = tuple(
+    return tuple(
         Finding("fewer_counted", {"metric": comparison.series.metric, "then": then, "now": now, "paired": paired})
         for comparison in exact
         if comparison.gated and comparison.verdict is Verdict.IMPROVED
     )
-    if not fell or worse or paired:  # less may be part of the same fault as more of something else
-        return fell
-    return (*fell, Finding("fewer_than_baseline"))
 
 
 def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -352,7 +352,6 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "count_changed": count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
     "fewer_counted": fewer_counted,
-    "fewer_than_baseline": lambda: "less is counted than in the baseline: if that is meant, --ddpperf-save renews it",
     "ungated_counts": ungated_counts,
     # The other revision.
     "settled": _settled,

@@ -103,12 +103,12 @@ def values_text(comparison: Comparison) -> str:
 
 def change_text(comparison: Comparison) -> str:
     """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty where there is none."""
-    ratio, unit = comparison.series.scale == "ratio", comparison.series.unit
+    ratio = comparison.series.scale == "ratio"
     text, interval = _change(comparison), comparison.change_interval
     if interval is None:
         return text
     ends = (interval.low, interval.high)
-    low, high = (signed_percent(end) if ratio else format_difference(end, unit) for end in ends)
+    low, high = (signed_percent(end) if ratio else _signed(end, comparison) for end in ends)
     return f"{text} [{confidence_text(interval.confidence)} {low} .. {high}]"
 
 
@@ -117,11 +117,10 @@ def _change(comparison: Comparison) -> str:
 
 
 def _signed(change: float, comparison: Comparison) -> str:
-    return (
-        format_change(change)
-        if comparison.series.scale == "ratio"
-        else format_difference(change, comparison.series.unit)
-    )
+    series = comparison.series
+    if series.scale == "ratio":
+        return format_change(change)
+    return format_difference(change, series.unit, (series.value, comparison.baseline or 0.0))
 
 
 def short_text(comparison: Comparison) -> str:

@@ -28,6 +28,7 @@ _TOLD = 3  # metrics of one benchmark
 _MOST_RED = 10  # benchmarks of which it is told why they are red
 _RED = (Verdict.BROKEN, Verdict.REGRESSED)
 _STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
+_FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
 _ACCEPT_STORED = "each failed test tells the cause, and the command that accepts what is meant"
 
 
@@ -71,7 +72,7 @@ def notes_of(named: Sequence[tuple[str, Result]], *, accepting: bool) -> list[Ro
 def verdict_remarks(result: Result) -> list[Remark]:
     """What a row's verdict rests on, and what got better beside it, where the row itself does not show it."""
     undecided = [] if result.verdict is Verdict.INCOMPATIBLE else _open(decisive(result, {Verdict.INCONCLUSIVE}))
-    return [*_grounds(result), *undecided, *_stale(result), *_promises(result), *_ours_alone(result)]
+    return [*_grounds(result), *undecided, *_stale(result), *_fewer(result), *_promises(result), *_ours_alone(result)]
 
 
 def _grounds(result: Result) -> list[Remark]:
@@ -147,6 +148,17 @@ def _stale(result: Result) -> list[Remark]:
     text = f"{_few(list(map(short_text, better)))}: the baseline is stale, --ddpperf-save renews it"
     metrics = tuple(comparison.series.metric for comparison in better)
     return [Remark(text=text, code="stale", metrics=metrics)]
+
+
+def _fewer(result: Result) -> list[Remark]:
+    """How to renew a baseline that has more counts, where it may be stored and nothing else says so.
+
+    Less beside something that got worse may be part of the same fault.
+    """
+    fell = any(finding.code == "fewer_counted" for finding in result.findings)
+    told = result.verdict in {Verdict.IMPROVED, Verdict.NEW} and _grounds(result)
+    useless = result.verdict in {Verdict.BROKEN, Verdict.REGRESSED, Verdict.INCONCLUSIVE} or result.paired is not None
+    return [] if not fell or told or useless else [Remark(text=_FEWER)]
 
 
 def _worsening(comparison: Comparison) -> float:

@@ -217,5 +217,5 @@ def _change_of_time(was: Series, series: Series) -> str:
     if series.scale == "ratio" and was.value > 0:
         change = format_change(series.value / was.value - 1)
     else:
-        change = format_difference(series.value - was.value, series.unit)
+        change = format_difference(series.value - was.value, series.unit, (series.value, was.value))
     return f"{' -> '.join(format_values((was.value, series.value), series.unit))} ({change})"

@@ -19,7 +19,6 @@ _SHORT_COMMIT = 7
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
 _UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
-_NOTHING = 1e-9  # of the largest value: a difference that rounding leaves
 
 
 def trend_table(trend: Trend) -> Table:
@@ -125,8 +124,12 @@ def _sentence(trend: Trend, change: TrendChange) -> str:
 def _size(trend: Trend, size: float, *, fine: bool = False) -> str:
     """The size of a change with its unit; ``fine`` keeps two digits of a small percentage."""
     if trend.benchmark.scale != "ratio":
-        return format_difference(size, trend.benchmark.unit)
+        return format_difference(size, trend.benchmark.unit, _values(trend))
     return f"{100 * size:+.2g} %" if fine else format_change(size)
+
+
+def _values(trend: Trend) -> list[float]:
+    return [point.value for point in trend.points]
 
 
 def _ends(trend: Trend, change: TrendChange) -> str:
@@ -180,7 +183,7 @@ def _change(trend: Trend, point: Point, number: Callable[[float], str]) -> str:
         return NOTHING
     if trend.benchmark.scale == "ratio":
         return signed_percent(point.change)
-    if abs(point.change) <= _NOTHING * max(abs(each.value) for each in trend.points):
+    if format_difference(point.change, trend.benchmark.unit, _values(trend)) == "0":
         return "0"
     text = number(point.change)
     return text if text.startswith("-") else f"+{text}"

@@ -147,7 +147,6 @@ CASES = [
         {"metric": "operators", "then": counts(mul=4.0), "now": counts(add=4.0), "paired": False},
         "operators: add 0 -> 4 per step (+4); mul 4 -> 0 per step (-4)",
     ),
-    Case("fewer_than_baseline", {}, "less is counted than in the baseline: if that is meant, --ddpperf-save renews it"),
     Case(
         "ungated_counts",
         {

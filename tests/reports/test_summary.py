@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
@@ -23,6 +24,9 @@ BOUND = "the slowdown that this run rules out, with 95 % confidence"
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
+
+
+COUNTS = Counts(totals={"flops": 2.0}, details={}, unstable={})
 
 
 def counted(metric: str, verdict: Verdict) -> Comparison:
@@ -267,6 +271,27 @@ def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_compa
     assert notes[0] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
     assert notes[1] == "new bucketed: no baseline; --ddpperf-save stores one"
     assert "the baseline is stale" in notes[2]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        *((verdict, True) for verdict in (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK)),
+        *((verdict, False) for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.NEW)),
+    ],
+)
+def test_a_baseline_with_more_counts_is_to_be_renewed_where_it_may_be_stored(
+    make_result: Make, verdict: Verdict, *, told: bool
+) -> None:
+    """An undecided result is not stored, and less beside something worse may be part of the same fault."""
+    facts = {"metric": "flops", "then": COUNTS, "now": replace(COUNTS, totals={"flops": 1.0}), "paired": False}
+    fewer = Finding("fewer_counted", facts)
+    baseline = {} if verdict is not Verdict.NEW else {"baseline": None}
+    flops = counted("flops", Verdict.IMPROVED)
+    result = make_result(comparisons=(flops,), verdict=verdict, findings=(fewer,), **baseline)
+    advice = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
+    assert any(advice in note for note in notes_of(summary_table([result]))) is told
+    assert not any(advice in note for note in notes_of(summary_table([result], accepting=True)))
 
 
 def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_comparison: Compare) -> None:

@@ -98,6 +98,13 @@ def test_a_small_loss_is_told_in_four_digits() -> None:
     assert [row[3] for row in still.rows] == ["-", "0"]
 
 
+def test_what_rounding_leaves_of_an_interval_is_nothing() -> None:
+    loss = trend([0.3] * 6 + [0.31] * 6, LOSS)
+    (change,) = loss.changes
+    (sentence,) = change_texts(replace(loss, changes=(replace(change, low=1.7e-20, high=0.02),)))
+    assert "final_loss +0.010 [95 % CI 0 .. +0.020], worse" in sentence
+
+
 def test_a_loss_says_after_how_many_steps_it_is() -> None:
     alone, interleaved = (replace(LOSS, interleaved=flag) for flag in (False, True))
     assert render(trend_table(trend([0.5] * 8, interleaved))).startswith("t.py::test_a: ddp, in turns\n")
